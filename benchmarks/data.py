@@ -1,0 +1,307 @@
+"""Image data for benchmarks and tests: where it lives, how it is decoded, and which part serves which purpose.
+
+Pixels are ``uint8`` in NHWC order, labels ``int64`` counted from 0, both in the original order of the dataset. An
+example is known by its id, the position in the original split, and keeps it through every subset.
+
+CIFAR-10 is divided once for all benchmarks: the first 20,000 train images are for development (:func:`development`) and
+never reported on; reported numbers come from seeded subsets of the other 30,000 (:func:`reported`) or the whole set.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = [
+    "CIFAR10_STATS",
+    "CIFAR100_STATS",
+    "FASHION_MNIST_STATS",
+    "MNIST_STATS",
+    "DataMissing",
+    "Images",
+    "Split",
+    "as_given_holdout",
+    "cifar10",
+    "cifar100",
+    "cifar100_superclasses",
+    "class_conditional_labels",
+    "data_root",
+    "development",
+    "fashion_mnist",
+    "first_per_class",
+    "human_labels",
+    "mnist",
+    "normalise",
+    "reported",
+    "trusted_holdout",
+]
+
+# Channel means and standard deviations of the train pixels, scaled to [0, 1]: ``normalise(pixels, *CIFAR10_STATS)``.
+CIFAR10_STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100_STATS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+MNIST_STATS = ((0.1307,), (0.3081,))
+FASHION_MNIST_STATS = ((0.2860,), (0.3530,))
+
+NUM_DEVELOPMENT = 20_000  # the first so many CIFAR-10 train images are tuned on, and never reported on
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FASHION_CLASSES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+
+
+class DataMissing(FileNotFoundError):
+    """The image data, or one file of it, is not where it is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Decoded images with their labels, class names and dataset ids."""
+
+    pixels: NDArray[np.uint8]  # [N, H, W, C]
+    labels: NDArray[np.int64]  # [N]
+    class_names: tuple[str, ...]
+    ids: NDArray[np.int64]  # [N], positions in the original split
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def take(self, positions: NDArray[np.integer] | slice) -> Images:
+        """Select by position, keeping the ids."""
+        return Images(self.pixels[positions], self.labels[positions], self.class_names, self.ids[positions])
+
+    def relabel(self, labels: NDArray[np.integer]) -> Images:
+        """Give the same images other labels."""
+        if len(labels) != len(self):
+            raise ValueError(f"expected {len(self)} labels, got {len(labels)}")
+        return replace(self, labels=labels.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one experiment uses: images to train on, images held back from training, and a trusted hold-out.
+
+    Labels are the clean ones. Noise is drawn over ``train`` and ``held`` together, in that order
+    (:func:`benchmarks.noise.apply_to_split`), since a user's hold-out comes from the same noisy source.
+    """
+
+    train: Images
+    held: Images
+    trusted: Images
+
+
+def data_root() -> Path:
+    """Find the folder of the image data: ``SGOIF_DATA``, else ``../shared/data`` beside the checkout.
+
+    Raises:
+        DataMissing: The folder does not exist.
+    """
+    named = os.environ.get("SGOIF_DATA")
+    root = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not root.is_dir():
+        source = "SGOIF_DATA names" if named else "SGOIF_DATA is not set, and the default is"
+        raise DataMissing(
+            f"no image data: {source} '{root}', which is not a folder. "
+            "Set SGOIF_DATA to the folder that holds cifar10/, mnist/ and the others."
+        )
+    return root
+
+
+def cifar10(split: str = "train", limit: int | None = None) -> Images:
+    """Load CIFAR-10 ``train`` (50,000) or ``test`` (10,000), exact pixels; at most the first ``limit``."""
+    path = _file("cifar10", f"{_checked(split)}_lossless.parquet")
+    pixels = _cached(path, "cifar10", limit, lambda count: _decode(path, "webp", count))
+    return _images(pixels, _column(path, "label"), CIFAR10_CLASSES)
+
+
+def cifar100(split: str = "train", limit: int | None = None) -> Images:
+    """Load CIFAR-100 ``train`` (50,000) or ``test`` (10,000) with fine labels; pixels went through JPEG."""
+    path = _file("cifar100", f"{_checked(split)}.parquet")
+    pixels = _cached(path, "cifar100", limit, lambda count: _decode(path, "jpeg", count))
+    return _images(pixels, _column(path, "label"), tuple(row["name"] for row in _cifar100_classes()))
+
+
+def cifar100_superclasses() -> NDArray[np.int64]:
+    """Give the superclass, 0 to 19, of each of the 100 classes: ``[100]``."""
+    return np.array([int(row["coarse_label"]) for row in _cifar100_classes()], dtype=np.int64)
+
+
+def mnist(split: str = "train", limit: int | None = None) -> Images:
+    """Load MNIST ``train`` (60,000) or ``test`` (10,000): ``[N, 28, 28, 1]``."""
+    return _grey("mnist", split, limit, tuple("0123456789"))
+
+
+def fashion_mnist(split: str = "train", limit: int | None = None) -> Images:
+    """Load Fashion-MNIST ``train`` (60,000) or ``test`` (10,000): ``[N, 28, 28, 1]``."""
+    return _grey("fashion_mnist", split, limit, FASHION_CLASSES)
+
+
+def human_labels(name: str, dataset: str = "cifar10") -> NDArray[np.int64]:
+    """Read the labels that people gave to all 50,000 train images (CIFAR-N).
+
+    Args:
+        name: For ``cifar10``: clean, aggre, worst, random1, random2 or random3. For ``cifar100``: clean or noisy.
+        dataset: ``cifar10`` or ``cifar100``.
+    """
+    files = {"cifar10": "cifar10n_labels.npz", "cifar100": "cifar100n_labels.npz"}
+    if dataset not in files:
+        raise ValueError(f"human labels exist for {', '.join(files)}, got {dataset!r}")
+    return _labels_in(_file(dataset, files[dataset]), name, hidden=("transition_counts",))
+
+
+def class_conditional_labels(rate: int, sparsity: int) -> NDArray[np.int64]:
+    """Read the noisy CIFAR-10 train labels published with the confident-learning study.
+
+    Args:
+        rate: Percent of wrong labels: 20, 40 or 70.
+        sparsity: Percent of zero off-diagonal entries in the noise matrix: 0, 20, 40 or 60.
+    """
+    return _labels_in(_file("cifar10", "cl_noise_labels.npz"), f"noise{rate}_sparsity{sparsity:02d}")
+
+
+def normalise(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Scale ``uint8`` NHWC pixels to [0, 1], then by channel to ``(x - mean) / std``: float32 NCHW."""
+    channels = pixels.shape[-1]
+    if len(mean) != channels or len(std) != channels:
+        raise ValueError(f"pixels have {channels} channels, but mean has {len(mean)} and std {len(std)}")
+    scaled = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float().div_(255)
+    shape = (1, channels, 1, 1)
+    return scaled.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
+
+
+def development(n: int = NUM_DEVELOPMENT, held: int = 2_000) -> Split:
+    """Take the first ``n`` CIFAR-10 train images to tune on, and hold back the ``held`` images after the 20,000th."""
+    if n > NUM_DEVELOPMENT:
+        raise ValueError(f"the development set has {NUM_DEVELOPMENT} images, got n={n}")
+    images = cifar10("train")
+    after = slice(NUM_DEVELOPMENT, NUM_DEVELOPMENT + held)
+    return Split(images.take(slice(0, n)), images.take(after), trusted_holdout())
+
+
+def reported(n: int = NUM_DEVELOPMENT, seed: int = 1, held: int = 2_000) -> Split:
+    """Draw ``n`` train and ``held`` other images from the 30,000 CIFAR-10 train images outside development.
+
+    The draw is without replacement and depends on ``seed`` alone; both parts are in dataset order.
+    """
+    images = cifar10("train")
+    rest = np.arange(NUM_DEVELOPMENT, len(images))
+    if n + held > len(rest):
+        raise ValueError(f"{len(rest)} images lie outside development, got n={n} and held={held}")
+    order = np.random.default_rng(seed).permutation(rest)
+    return Split(images.take(np.sort(order[:n])), images.take(np.sort(order[n : n + held])), trusted_holdout())
+
+
+def trusted_holdout(per_class: int = 100) -> Images:
+    """Take the first ``per_class`` CIFAR-10 test images of each class, with their clean labels, class by class."""
+    images = cifar10("test")
+    return images.take(first_per_class(images.labels, per_class, images.num_classes))
+
+
+def as_given_holdout(held: Images, given: NDArray[np.integer], per_class: int = 100) -> Images:
+    """Take the first ``per_class`` held images of each *given* class, labelled as given, class by class.
+
+    A class that was given to fewer than ``per_class`` held images contributes all of them.
+    """
+    return held.relabel(given).take(first_per_class(given, per_class, held.num_classes))
+
+
+def first_per_class(labels: NDArray[np.integer], count: int, num_classes: int) -> NDArray[np.int64]:
+    """Find the positions of the first ``count`` examples of each class, class by class."""
+    return np.concatenate([np.flatnonzero(labels == label)[:count] for label in range(num_classes)]).astype(np.int64)
+
+
+def _checked(split: str) -> str:
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    return split
+
+
+def _file(*parts: str) -> Path:
+    path = data_root().joinpath(*parts)
+    if not path.is_file():
+        raise DataMissing(f"'{path}' is missing; SGOIF_DATA must name the folder that holds {'/'.join(parts)}")
+    return path
+
+
+def _images(pixels: NDArray[np.uint8], labels: NDArray[np.int64], class_names: tuple[str, ...]) -> Images:
+    count = len(pixels)
+    return Images(pixels, labels[:count], class_names, np.arange(count, dtype=np.int64))
+
+
+def _grey(name: str, split: str, limit: int | None, class_names: tuple[str, ...]) -> Images:
+    path = _file(name, f"{_checked(split)}.npz")
+    with np.load(path) as arrays:
+        labels = arrays["labels"].astype(np.int64)
+        pixels = _cached(path, name, limit, lambda count: arrays["images"][:count])
+    return _images(pixels, labels, class_names)
+
+
+def _labels_in(path: Path, name: str, hidden: tuple[str, ...] = ()) -> NDArray[np.int64]:
+    with np.load(path) as arrays:
+        known = [key for key in arrays.files if key not in hidden]
+        if name not in known:
+            raise ValueError(f"{path.name} holds {', '.join(known)}, got {name!r}")
+        return np.asarray(arrays[name], dtype=np.int64)
+
+
+def _cifar100_classes() -> list[dict[str, str]]:
+    with _file("cifar100", "classes.tsv").open(newline="") as lines:
+        return sorted(csv.DictReader(lines, delimiter="\t"), key=lambda row: int(row["label"]))
+
+
+def _column(path: Path, name: str) -> NDArray[np.int64]:
+    import pyarrow.parquet as pq
+
+    return np.asarray(pq.read_table(path, columns=[name])[name].to_numpy(), dtype=np.int64)
+
+
+def _decode(path: Path, column: str, count: int | None) -> NDArray[np.uint8]:
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    encoded = pq.read_table(path, columns=[column])[column].slice(0, count).to_pylist()
+    return np.stack([np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in encoded])
+
+
+def _cached(
+    path: Path, dataset: str, limit: int | None, decode: Callable[[int | None], NDArray[np.uint8]]
+) -> NDArray[np.uint8]:
+    """Read decoded pixels from the cache, filling it first when the whole file is asked for.
+
+    The cache file is named after the dataset, the file and its size, so that a changed file is decoded anew. With a
+    ``limit`` and no cache only so many images are decoded, and nothing is written.
+    """
+    folder = Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif")
+    cache = folder / f"{dataset}-{path.stem}-{path.stat().st_size}.npy"
+    if not cache.exists():
+        if limit is not None:
+            return decode(limit)
+        _write_atomically(cache, decode(None))
+    return np.array(np.load(cache, mmap_mode="r")[:limit])
+
+
+def _write_atomically(path: Path, array: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, array)
+        os.replace(partial, path)  # two processes may decode at once; the last one wins with the same content
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

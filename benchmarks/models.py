@@ -1,0 +1,167 @@
+"""The networks of the benchmarks: a small and a standard residual network, and a small vision transformer.
+
+All are for 32×32 images, return logits, and are built of layers that have a per-example gradient rule of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["ResNet9", "ResNet18", "SmallViT"]
+
+
+class ResNet9(nn.Module):
+    """Small residual network of the tier-M benchmarks: eight 3×3 convolutions and a linear head."""
+
+    def __init__(self, widths: Sequence[int] = (16, 32, 64, 128), num_classes: int = 10) -> None:
+        super().__init__()
+        first, second, third, last = widths
+        self.stem = _ConvBlock(3, first)
+        self.down1 = _ConvBlock(first, second, pool=True)
+        self.res1 = nn.Sequential(_ConvBlock(second, second), _ConvBlock(second, second))
+        self.down2 = _ConvBlock(second, third, pool=True)
+        self.down3 = _ConvBlock(third, last, pool=True)
+        self.res3 = nn.Sequential(_ConvBlock(last, last), _ConvBlock(last, last))
+        self.head = nn.Linear(last, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:  # [N, 3, 32, 32] -> [N, C]
+        x = self.down1(self.stem(images))
+        x = self.down3(self.down2(x + self.res1(x)))
+        x = x + self.res3(x)
+        return self.head(F.adaptive_max_pool2d(x, 1).flatten(1))
+
+
+class _ConvBlock(nn.Module):
+    """Convolution, optional 2×2 max pool, batch norm, ReLU; pooling before the norm quarters the norm's work."""
+
+    def __init__(self, channels_in: int, channels_out: int, pool: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels_out)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return F.relu(self.norm(F.max_pool2d(x, 2) if self.pool else x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for CIFAR: 3×3 stem, no max pool, four stages of two basic blocks (He et al. 2016)."""
+
+    def __init__(self, num_classes: int = 10, width: int = 64) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        stages, channels = [], width
+        for depth in range(4):
+            out = width * 2**depth
+            stages.append(
+                nn.Sequential(_BasicBlock(channels, out, stride=1 if depth == 0 else 2), _BasicBlock(out, out))
+            )
+            channels = out
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:  # [N, 3, 32, 32] -> [N, C]
+        x = self.stages(self.relu(self.norm(self.conv(images))))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.norm1(self.conv1(x)))
+        return self.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class SmallViT(nn.Module):
+    """Small vision transformer: pre-norm blocks, learned positions, mean pooling (Dosovitskiy et al. 2021).
+
+    Args:
+        image: Side of the square image.
+        patch: Side of a square patch; divides ``image``.
+        dim: Width of a token.
+        depth: Number of blocks.
+        heads: Attention heads; divides ``dim``.
+        num_classes: Number of classes.
+        attention: ``"linear"`` for explicit qkv and output projections, ``"module"`` for ``nn.MultiheadAttention``,
+            whose projections are parameters of its own and not layers.
+    """
+
+    def __init__(
+        self,
+        image: int = 32,
+        patch: int = 4,
+        dim: int = 192,
+        depth: int = 6,
+        heads: int = 3,
+        num_classes: int = 10,
+        attention: str = "linear",
+    ) -> None:
+        super().__init__()
+        if image % patch or dim % heads:
+            raise ValueError(f"patch {patch} must divide image {image}, and heads {heads} must divide dim {dim}")
+        kinds = {"linear": _Attention, "module": _ModuleAttention}
+        if attention not in kinds:
+            raise ValueError(f"attention must be one of {', '.join(kinds)}, got {attention!r}")
+        self.embed = nn.Conv2d(3, dim, patch, stride=patch)
+        self.positions = nn.Parameter(torch.randn(1, (image // patch) ** 2, dim) * 0.02)
+        self.blocks = nn.Sequential(*(_TransformerBlock(dim, kinds[attention](dim, heads)) for _ in range(depth)))
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:  # [N, 3, H, W] -> [N, C]
+        tokens = self.embed(images).flatten(2).mT + self.positions  # [N, T, dim]
+        return self.head(self.norm(self.blocks(tokens)).mean(1))
+
+
+class _TransformerBlock(nn.Module):
+    def __init__(self, dim: int, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class _Attention(nn.Module):
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, dim = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)  # [N, heads, T, d]
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, dim))
+
+
+class _ModuleAttention(nn.Module):
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x, need_weights=False)[0]

@@ -1,0 +1,174 @@
+"""Noisy labels: flips drawn from a seed, and labels that people gave.
+
+A setting is a short name such as ``pair-20``: the kind of noise and the percentage of **all** examples that it makes
+wrong. Every function returns new labels and leaves the old ones alone; the errors are where the two differ. Draws come
+from ``numpy.random.default_rng(seed)`` and nothing else, so a setting, a seed and the clean labels fix the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.data import Split, class_conditional_labels, human_labels
+
+__all__ = [
+    "CIFAR10_PAIRS",
+    "MNIST_PAIRS",
+    "apply",
+    "apply_to_split",
+    "flip_pairs",
+    "flip_symmetric",
+    "flip_within_superclass",
+    "settings",
+]
+
+Labels = NDArray[np.int64]
+
+# truck -> automobile, bird -> airplane, deer -> horse, cat <-> dog: the confusions of the asymmetric-noise literature.
+CIFAR10_PAIRS: Mapping[int, int] = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
+MNIST_PAIRS: Mapping[int, int] = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
+
+
+def flip_pairs(labels: Labels, rate: float, seed: int, pairs: Mapping[int, int] = CIFAR10_PAIRS) -> Labels:
+    """Flip ``rate`` of all examples, drawn without replacement among the source classes of ``pairs``.
+
+    On balanced CIFAR-10 half of the examples have a source class, so ``2 rate`` of each source class is flipped.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    candidates = order[np.isin(labels[order], list(pairs))]
+    flipped = candidates[: _count(rate, len(labels), len(candidates))]
+    target = np.arange(max(int(labels.max(initial=0)), *pairs, *pairs.values()) + 1)
+    target[list(pairs)] = list(pairs.values())
+    noisy = labels.copy()
+    noisy[flipped] = target[labels[flipped]]
+    return noisy
+
+
+def flip_symmetric(labels: Labels, rate: float, num_classes: int, seed: int, *, stratified: bool = False) -> Labels:
+    """Flip ``rate`` of all examples, each to one of the other classes with equal probability.
+
+    Args:
+        labels: Clean labels.
+        rate: Share of examples to flip.
+        num_classes: Number of classes.
+        seed: Seed of the draw.
+        stratified: Flip the same share of every class (rounded) instead of drawing over all examples.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    if stratified:
+        groups = [order[labels[order] == label] for label in range(num_classes)]
+        flipped = np.concatenate([group[: _count(rate, len(group), len(group))] for group in groups])
+    else:
+        flipped = order[: _count(rate, len(labels), len(labels))]
+    noisy = labels.copy()
+    noisy[flipped] = (labels[flipped] + rng.integers(1, num_classes, len(flipped))) % num_classes
+    return noisy
+
+
+def flip_within_superclass(labels: Labels, coarse: NDArray[np.integer], rate: float, seed: int) -> Labels:
+    """Flip ``rate`` of all examples, each to the next class of its superclass, the last one to the first.
+
+    Args:
+        labels: Clean labels.
+        coarse: Superclass of each class, ``[num_classes]`` (:func:`benchmarks.data.cifar100_superclasses`).
+        rate: Share of examples to flip.
+        seed: Seed of the draw.
+    """
+    following = np.arange(len(coarse))
+    for group in np.unique(coarse):
+        members = np.flatnonzero(coarse == group)
+        if len(members) < 2:
+            raise ValueError(f"superclass {group} has one class only, so its examples have nowhere to go")
+        following[members] = np.roll(members, -1)
+    flipped = np.random.default_rng(seed).permutation(len(labels))[: _count(rate, len(labels), len(labels))]
+    noisy = labels.copy()
+    noisy[flipped] = following[labels[flipped]]
+    return noisy
+
+
+HUMAN = {"cifar10": ("aggre", "worst", "random1", "random2", "random3"), "cifar100": ("noisy",)}
+
+
+def settings(dataset: str = "cifar10") -> tuple[str, ...]:
+    """List the settings of a dataset, with R for a percentage and S for a sparsity."""
+    published = ("cl-R-S",) if dataset == "cifar10" else ()
+    return ("clean", "pair-R", "sym-R", *published, *HUMAN.get(dataset, ()))
+
+
+def apply(
+    setting: str,
+    labels: Labels,
+    *,
+    seed: int = 0,
+    dataset: str = "cifar10",
+    num_classes: int = 10,
+    ids: NDArray[np.integer] | None = None,
+    coarse: NDArray[np.integer] | None = None,
+) -> Labels:
+    """Make the noisy labels of a setting from clean ones.
+
+    Args:
+        setting: ``clean``, ``pair-R``, ``sym-R``, ``cl-R-S`` (rate in percent, sparsity as in ``cl-40-.6``), or the
+            name of a set of human labels such as ``worst``.
+        labels: Clean labels.
+        seed: Seed of the draw; settings with published labels ignore it.
+        dataset: Which human labels and pairs are meant: cifar10, cifar100, mnist.
+        num_classes: Number of classes, for ``sym-R``.
+        ids: Dataset ids of the examples, for published labels; without them, the first ``len(labels)``.
+        coarse: Superclass of each class, for ``pair-R`` on cifar100.
+
+    Raises:
+        ValueError: The setting is unknown; the message lists those of the dataset.
+    """
+    kind, _, rest = setting.partition("-")
+    if setting == "clean":
+        return labels.copy()
+    if setting in HUMAN.get(dataset, ()):
+        return _of_ids(human_labels(setting, dataset), ids, len(labels))
+    if kind == "sym" and _is_percentage(rest):
+        return flip_symmetric(labels, float(rest) / 100, num_classes, seed)
+    if kind == "pair" and _is_percentage(rest):
+        if dataset == "cifar100":
+            if coarse is None:
+                raise ValueError("pair noise on cifar100 needs `coarse`; pass benchmarks.data.cifar100_superclasses()")
+            return flip_within_superclass(labels, coarse, float(rest) / 100, seed)
+        pairs = {"cifar10": CIFAR10_PAIRS, "mnist": MNIST_PAIRS}
+        if dataset in pairs:
+            return flip_pairs(labels, float(rest) / 100, seed, pairs[dataset])
+    rate, _, sparsity = rest.partition("-")
+    if kind == "cl" and dataset == "cifar10" and rate.isdecimal() and _is_number(sparsity):
+        return _of_ids(class_conditional_labels(int(rate), round(100 * float(sparsity))), ids, len(labels))
+    raise ValueError(f"unknown noise setting {setting!r} for {dataset}; known: {', '.join(settings(dataset))}")
+
+
+def apply_to_split(setting: str, split: Split, seed: int = 0) -> tuple[Labels, Labels]:
+    """Draw a setting's labels for the train and held images of a CIFAR-10 split, in one draw over both."""
+    clean = np.concatenate([split.train.labels, split.held.labels])
+    ids = np.concatenate([split.train.ids, split.held.ids])
+    noisy = apply(setting, clean, seed=seed, num_classes=split.train.num_classes, ids=ids)
+    return noisy[: len(split.train)], noisy[len(split.train) :]
+
+
+def _count(rate: float, total: int, available: int) -> int:
+    count = round(rate * total)
+    if not 0 <= count <= available:
+        raise ValueError(f"rate {rate} asks for {count} flips, but {available} of {total} examples can be flipped")
+    return count
+
+
+def _of_ids(labels: Labels, ids: NDArray[np.integer] | None, count: int) -> Labels:
+    if ids is not None and len(ids) != count:
+        raise ValueError(f"expected one id per label, got {len(ids)} ids for {count} labels")
+    return labels[:count] if ids is None else labels[ids]
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def _is_percentage(text: str) -> bool:
+    return _is_number(text) and float(text) <= 100

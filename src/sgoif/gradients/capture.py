@@ -1,0 +1,215 @@
+"""Capture of what goes into each layer and of the gradient at what comes out, by hooks that leave the training alone.
+
+A forward hook opens a *pair* and puts a hook on the output tensor; the gradient that arrives there closes it. Tensor
+hooks, unlike module backward hooks, survive in-place activations. Nothing is written to ``.grad``, the RNG, the modes
+or the graph; leaving the context removes every hook.
+
+Activation checkpointing calls the forward twice. The reentrant kind runs it first without gradients (no pair is
+opened) and again during backward (a pair is opened). The other kind runs it with gradients first (a pair is opened),
+and the recomputation during backward is ignored while that pair waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from sgoif.errors import CaptureError
+from sgoif.gradients.functional import FunctionalRule, mixes_examples
+from sgoif.gradients.layers import Layer
+from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, rule_for
+
+__all__ = ["Capture", "is_backward_running"]
+
+
+def is_backward_running() -> bool:
+    """Tell whether this thread is inside a backward pass; the one use of a private torch function."""
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
+@dataclass(eq=False, slots=True)
+class _Pair:
+    """A call that waits for its output gradient."""
+
+    inputs: tuple[Any, ...]
+    extras: Mapping[str, Any]
+    versions: tuple[int, ...]
+    training: bool
+    edge: GradientEdge  # of the output as the layer gave it, before any in-place activation
+
+
+class Capture:
+    """Hands out one :class:`LayerCapture` per layer call, as the gradients arrive.
+
+    Args:
+        layers: what to capture, from :func:`select_layers`.
+        consume: called with each capture the moment its gradient arrives, so that large gradients need not be kept.
+        Without
+            it, captures are collected in :attr:`calls` (backward order) until the next entry or :meth:`clear`.
+        batch_axis: example axis of layers that do not have it first, by module name.
+        on_error: given what goes wrong inside a hook; without it the error is raised out of the user's backward pass.
+
+    The object is reusable: enter it around each step. Set :attr:`scale` (and :attr:`num_examples`, to have every
+    layer's example axis checked) before the backward pass.
+
+    >>> from sgoif.gradients import Capture, select_layers
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    >>> capture = Capture(select_layers(model))
+    >>> with capture:
+    ...     model(torch.ones(5, 3)).sum().backward()
+    >>> [call.layer for call in capture.calls]
+    ['2', '0']
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[Layer],
+        *,
+        consume: Callable[[LayerCapture], None] | None = None,
+        batch_axis: Mapping[str, int] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.calls: list[LayerCapture] = []
+        self.scale: float | Tensor = 1.0  # copied into every capture
+        self.num_examples: int | None = None
+        self._consume = consume
+        self._on_error = on_error
+        self._batch_axis = dict(batch_axis or {})
+        self._wanted = {layer.name for layer in self.layers}
+        self._modules = {layer.module_name: (layer.module, self._module_rule(layer)) for layer in self.layers}
+        self._waiting: dict[str, list[_Pair]] = {name: [] for name in self._modules}
+        self._handles: list[Any] = []
+        self._checked: set[str] = set()
+
+    @staticmethod
+    def _module_rule(layer: Layer) -> Rule | CompositeRule:
+        rule = rule_for(layer.module)
+        return rule if isinstance(rule, CompositeRule) else layer.rule
+
+    def __enter__(self) -> Capture:
+        if self._handles:
+            raise CaptureError("This capture is open already; close it before opening it again.")
+        self.clear()
+        for name, (module, _) in self._modules.items():
+            self._handles.append(module.register_forward_hook(self._opener(name), with_kwargs=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for waiting in self._waiting.values():
+            waiting.clear()  # forward calls that no gradient reached: unused branches, evaluation inside the step
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Send the gradient of ``loss`` back to the captured outputs and no further: no ``.grad`` is touched.
+
+        What lies before the earliest captured layer is not differentiated at all.
+        """
+        edges = [pair.edge for waiting in self._waiting.values() for pair in waiting]
+        if not edges:
+            raise CaptureError(
+                "No captured layer was called with gradients enabled; is the forward pass under no_grad?"
+            )
+        torch.autograd.grad(loss, edges, allow_unused=True)
+
+    def clear(self) -> None:
+        """Forget the collected captures."""
+        self.calls.clear()
+
+    def _opener(self, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
+        def open_pair(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            value = output[0] if isinstance(output, tuple) else output
+            if not isinstance(value, Tensor) or not value.requires_grad:
+                return
+            waiting = self._waiting[name]
+            if waiting and is_backward_running():
+                return  # recomputation by a checkpoint whose first forward is already on record
+            inputs = tuple(_detached(arg) for arg in args)
+            extras = {key: _detached(arg) for key, arg in kwargs.items()}
+            pair = _Pair(
+                inputs, extras, _versions((*inputs, *extras.values())), module.training, get_gradient_edge(value)
+            )
+            waiting.append(pair)
+            value.register_hook(self._closer(name, pair))
+
+        return open_pair
+
+    def _closer(self, name: str, pair: _Pair) -> Callable[[Tensor], None]:
+        def close_pair(grad: Tensor) -> None:
+            if not self._handles:
+                return  # a backward pass after the context was left belongs to nobody
+            if pair in self._waiting[name]:
+                self._waiting[name].remove(pair)
+            try:
+                self._emit(name, pair, grad.detach())
+            except Exception as error:
+                if self._on_error is None:
+                    raise
+                self._on_error(error)
+
+        return close_pair
+
+    def _emit(self, name: str, pair: _Pair, grad: Tensor) -> None:
+        if _versions((*pair.inputs, *pair.extras.values())) != pair.versions:
+            raise CaptureError(f"{name}: the layer's input was changed in place after the forward pass.")
+        with torch.no_grad(), _without_autocast(grad.device.type):
+            for call in self._captures(name, pair, grad):
+                if self._consume is None:
+                    self.calls.append(call)
+                else:
+                    self._consume(call)
+
+    def _captures(self, name: str, pair: _Pair, grad: Tensor) -> list[LayerCapture]:
+        module, rule = self._modules[name]
+        axis = self._batch_axis.get(name, 0)
+        call = LayerCapture(name, rule, module, pair.inputs, grad, pair.training, axis, self.scale, pair.extras)
+        if isinstance(rule, CompositeRule):
+            parts = [part for part in rule.split(call) if part.layer in self._wanted]
+            self._check_examples(parts)
+            return parts
+        self._check_examples([call])
+        if isinstance(rule, FunctionalRule) and name not in self._checked:
+            self._refuse_mixing(call)
+        return [call]
+
+    def _check_examples(self, calls: list[LayerCapture]) -> None:
+        for call in calls:
+            if self.num_examples is not None and call.num_examples != self.num_examples:
+                raise CaptureError(
+                    f"{call.layer}: axis {call.batch_axis} of its output has {call.num_examples} entries for "
+                    f"{self.num_examples} examples (shape {tuple(call.output_grad.shape)}). Name the example axis with "
+                    f"batch_axis={{'{call.layer}': ...}}, or leave out a layer that folds the examples away."
+                )
+
+    def _refuse_mixing(self, call: LayerCapture) -> None:
+        self._checked.add(call.layer)
+        if call.num_examples > 1 and mixes_examples(call.module, call.inputs, call.batch_axis):
+            raise CaptureError(
+                f"{call.layer} ({type(call.module).__name__}) has no rule, and forward-mode differentiation "
+                "does not hold for it: its output for one example depends on the other examples or on random numbers. "
+                "Leave it out of the scored layers, or register a rule for it."
+            )
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+    available = torch.amp.is_autocast_available(device_type)
+    return torch.autocast(device_type, enabled=False) if available else nullcontext()
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _versions(values: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(v._version for v in values if isinstance(v, Tensor) and not v.is_inference())

@@ -1,0 +1,127 @@
+"""The classification head: found by running the model once, and used to check, for free, the factor of every gradient.
+
+For cross-entropy the gradient at the logits is known, ``b_i = s (p_i − t_i)``. Fitting ``s`` on the first step
+catches a wrong loss reduction, a forgotten loss scale or a mis-declared accumulation before a single score is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sgoif.errors import HeadError
+from sgoif.gradients.layers import Layer, select_layers, survey
+from sgoif.gradients.quiet import quiet_eval
+
+__all__ = ["FactorFit", "check_factor", "find_head", "fit_factor", "gradient_factor"]
+
+_TOLERANCE, _LOW_PRECISION_TOLERANCE = 0.01, 0.05
+
+
+def find_head(model: nn.Module, run: Callable[[], Tensor], *, name: str | None = None) -> Layer:
+    """Find the layer that produces the model's ``[B, C]`` output: a Linear, or a 1x1 convolution that is averaged.
+
+    Args:
+        model: the model.
+        run: runs it once and returns its logits. It is called in eval mode, without gradients, and leaves no trace.
+        name: the head's name, where the user knows it; then nothing is run.
+
+    Raises:
+        HeadError: with the candidates, when none or several match.
+    """
+    if name is not None:
+        return select_layers(model, [name])[0]
+    candidates = {
+        layer.name: layer
+        for layer in survey(model).layers
+        if isinstance(layer.module, nn.Linear)
+        or (isinstance(layer.module, nn.Conv2d) and layer.module.kernel_size == (1, 1))
+    }
+    outputs: dict[str, Tensor] = {}
+    handles = [
+        layer.module.register_forward_hook(lambda _m, _i, out, key=key: outputs.__setitem__(key, out.detach()))
+        for key, layer in candidates.items()
+    ]
+    try:
+        with quiet_eval(model), torch.no_grad():
+            logits = run().detach()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if logits.dim() != 2:
+        raise HeadError(f"The model's output has shape {tuple(logits.shape)}; a head gives [examples, classes].")
+    found = [key for key, out in outputs.items() if _produces(out, logits)]
+    if len(found) != 1:
+        seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
+        what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"
+        raise HeadError(f"{what} the model's output {tuple(logits.shape)}. Pass head='name'. Candidates: {seen}.")
+    return candidates[found[0]]
+
+
+def _produces(out: Tensor, logits: Tensor) -> bool:
+    if out.dim() == 4 and out.shape[:2] == logits.shape:
+        pooled = out.float().mean((2, 3))
+        return torch.allclose(pooled, logits.float(), rtol=2e-2 if _is_low(out) else 1e-4, atol=1e-4)
+    return out.shape == logits.shape and torch.equal(out.to(logits.dtype), logits)
+
+
+def gradient_factor(
+    *, loss_reduction: str, num_examples: int | Tensor, accumulate: int = 1, loss_scale: float | Tensor = 1.0
+) -> float | Tensor:
+    """The factor that turns a captured output gradient into the gradient of the *sum* of the losses.
+
+    ``num_examples`` is the local batch of this backward pass (for a class-weighted mean, the sum of the weights).
+
+    >>> gradient_factor(loss_reduction="mean", num_examples=250, accumulate=4)
+    1000.0
+    """
+    if loss_reduction not in ("mean", "sum"):
+        raise HeadError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}.")
+    count: float | Tensor = 1.0
+    if loss_reduction == "mean":
+        count = num_examples if isinstance(num_examples, Tensor) else float(num_examples)
+    return count * accumulate / loss_scale
+
+
+@dataclass(frozen=True, slots=True)
+class FactorFit:
+    """Least-squares fit ``b ≈ s · expected``: ``factor`` is s, ``misfit`` the relative residual. 0-d device tensors."""
+
+    factor: Tensor
+    misfit: Tensor
+
+
+def fit_factor(output_grad: Tensor, expected: Tensor) -> FactorFit:
+    """Fit the factor between captured logits' gradients and what the loss predicts (``p − t`` for cross-entropy)."""
+    b, e = output_grad.double(), expected.double()
+    factor = (b * e).sum() / (e * e).sum().clamp_min(1e-300)
+    misfit = (b - factor * e).norm() / b.norm().clamp_min(1e-300)
+    return FactorFit(factor, misfit)
+
+
+def check_factor(fit: FactorFit, scale: float | Tensor, *, low_precision: bool = False) -> None:
+    """Raise unless ``scale`` (from :func:`gradient_factor`) undoes the fitted factor within 1% (5% in low precision).
+
+    Reads the fit on the host: for step 1, not for every step.
+    """
+    tolerance = _LOW_PRECISION_TOLERANCE if low_precision else _TOLERANCE
+    product, misfit = float(fit.factor * scale), float(fit.misfit)
+    if not misfit <= max(tolerance, 0.02):
+        raise HeadError(
+            f"The gradients at the head do not look like cross-entropy's p - t (relative misfit {misfit:.2f}). If "
+            "the loss is another one, pass it as loss=; if targets are soft, mixed or smoothed, pass them as they "
+            "enter the loss."
+        )
+    if not abs(product - 1) <= tolerance:
+        raise HeadError(
+            f"The gradients at the head are {product:.4g} times what the declared settings say. Check loss_reduction "
+            f"('mean' or 'sum'), accumulate= and scaler=; the factor found is {float(fit.factor):.6g}."
+        )
+
+
+def _is_low(values: Tensor) -> bool:
+    return values.dtype in (torch.bfloat16, torch.float16)

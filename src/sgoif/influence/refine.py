@@ -1,0 +1,67 @@
+"""Directions ``φ_v ≈ H⁻¹ g_v`` that follow a moving ``H`` and moving ``g_v``, one product per training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sgoif.linalg import LinearOperator, PreparedRichardson, Richardson, flatten, unflatten
+from sgoif.records import BlockShape
+
+__all__ = ["Tracker"]
+
+
+class Tracker:
+    """All anchors' directions as columns, advanced together.
+
+    Args:
+        shapes: the scored layers, in the order of the curvature's operator.
+        num_anchors: ``K``.
+        solver: Richardson with a leak of 800 steps by default, so that a direction means the same at any run length.
+        device: where the directions live.
+
+    >>> from sgoif.linalg import Diagonal
+    >>> tracker = Tracker({"fc": BlockShape(1, 1, 2, False)}, 1)
+    >>> tracker.use_operator(Diagonal(torch.tensor([1.0, 2.0])))
+    >>> for _ in range(30):
+    ...     residual = tracker.advance({"fc": torch.tensor([[[[1.0, 4.0]]]])})
+    >>> tracker.directions["fc"].round(decimals=1)
+    tensor([[[[1., 2.]]]])
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, BlockShape],
+        num_anchors: int,
+        *,
+        solver: Richardson | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.shapes = dict(shapes)
+        self.solver = Richardson(leak_horizon=800) if solver is None else solver
+        size = sum(shape.numel for shape in self.shapes.values())
+        self.columns = torch.zeros(num_anchors, size, device=device).mT  # [P, K]
+        self._prepared: PreparedRichardson | None = None
+
+    def use_operator(self, operator: LinearOperator) -> None:
+        """Take a new curvature operator; the step size follows its largest eigenvalue."""
+        self._prepared = self.solver.prepare(operator, self._prepared)
+
+    def advance(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Take one Richardson step towards ``H⁻¹ g`` and return the relative residuals ``|g - Hφ| / |g|``, ``[K]``.
+
+        The residual is that of the directions before the step: one product serves both. No host synchronisation.
+        """
+        assert self._prepared is not None, "use_operator comes first"
+        rhs = flatten(gradients, self.shapes).to(self.columns.dtype)
+        self.columns, residual = self.solver.step(self._prepared, self.columns, rhs)
+        left: Tensor = torch.linalg.vector_norm(residual, dim=0)
+        sizes: Tensor = torch.linalg.vector_norm(rhs, dim=0)
+        return left / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
+
+    @property
+    def directions(self) -> dict[str, Tensor]:
+        """``φ`` by layer, ``[K, G, O, I]``."""
+        return unflatten(self.columns, self.shapes)

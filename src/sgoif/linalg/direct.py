@@ -1,0 +1,203 @@
+"""The direct solver: factorise by structure, once, and apply the exact inverse.
+
+=============================  ==============================================================================
+structure                      inverse
+=============================  ==============================================================================
+Dense, or anything else        Cholesky of the dense matrix, ``O(P³)``
+Diagonal                       division
+Kronecker                      a Cholesky factor per Kronecker factor, ``O(G(O³ + I³))``
+Damped Kronecker               eigenvectors of both factors: ``(L⊗R + λI)⁻¹`` exactly, at the same order of cost
+RotatedDiagonal, damped        division in the rotated basis
+LowRankPlusDiagonal, damped    Woodbury, ``O(Pk²)``
+BlockDiagonal, damped          each block by its own structure
+=============================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sgoif.linalg.factor import CholeskyFactor, WoodburyInverse, cholesky, eigh
+from sgoif.linalg.kronecker import Kronecker, RotatedDiagonal
+from sgoif.linalg.operator import LinearOperator
+from sgoif.linalg.solver import Prepared, Solution, Solver, SolveStats, SolveStatus, check_problem
+from sgoif.linalg.structured import BlockDiagonal, Diagonal, LowRankPlusDiagonal, split_damping
+
+__all__ = ["Direct", "Inverse", "PreparedDirect", "factorise"]
+
+
+class Inverse(Protocol):
+    """A factorised inverse; where ``ok`` is false it stands for something finite and meaningless."""
+
+    @property
+    def ok(self) -> Tensor:
+        """Whether the factorisation succeeded: a boolean 0-d tensor on the device."""
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        """Return ``H⁻¹ rhs``, ``[P, N] -> [P, N]``, without waiting for the device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedDirect(Prepared):
+    """An operator and its factorised inverse."""
+
+    inverse: Inverse
+
+
+@dataclass(frozen=True, slots=True)
+class Direct(Solver[PreparedDirect]):
+    """Exact solves through a structure-aware factorisation.
+
+    Each solve spends one product on the true residual, and one more per refinement ``φ += H⁻¹(g - Hφ)``. Woodbury needs
+    one: in float32 it magnifies rounding by ``λ_max/λ`` (a residual of 2.5% was seen at 50,000 parameters, and
+    below 0.1% after one refinement). A residual that stays above ``tolerance`` means that the matrix is too
+    ill-conditioned for its
+    dtype: ``UNFINISHED``. A matrix that is not positive definite gives ``GREW`` and zeros.
+
+    >>> solver = Direct()
+    >>> operator = Kronecker(2 * torch.eye(2), 3 * torch.eye(1))
+    >>> solver.solve(solver.prepare(operator), torch.tensor([[6.0], [12.0]])).value.ravel().round(decimals=3)
+    tensor([1., 2.])
+    """
+
+    tolerance: float = 1e-3
+    refinements: int = 1
+
+    def prepare(self, operator: LinearOperator) -> PreparedDirect:
+        """Factorise; cost by structure as in the table above. May wait for the device."""
+        return PreparedDirect(operator, factorise(operator))
+
+    def solve(self, prepared: PreparedDirect, rhs: Tensor, initial: Tensor | None = None) -> Solution:
+        """Apply the inverse; ``initial`` is checked and ignored."""
+        rhs, _ = check_problem(prepared.operator, rhs, initial)
+        norms = torch.linalg.vector_norm(rhs, dim=0)
+        finite = torch.isfinite(norms)
+        rhs = torch.where(finite, rhs, torch.zeros_like(rhs))
+        value = prepared.inverse.apply(rhs)
+        residual = rhs - prepared.operator.matmul(value)
+        for _ in range(self.refinements):
+            refined = value + prepared.inverse.apply(residual)
+            remaining = rhs - prepared.operator.matmul(refined)
+            better = torch.linalg.vector_norm(remaining, dim=0) < torch.linalg.vector_norm(residual, dim=0)
+            value, residual = torch.where(better, refined, value), torch.where(better, remaining, residual)
+        sizes = torch.linalg.vector_norm(residual, dim=0)
+        relative = sizes / torch.where(finite & (norms > 0), norms, torch.ones_like(norms))
+        status = torch.where(relative <= self.tolerance, SolveStatus.CONVERGED, int(SolveStatus.UNFINISHED))
+        status = torch.where((relative > 1) | ~prepared.inverse.ok, int(SolveStatus.GREW), status)
+        status = torch.where(torch.isfinite(relative) & finite, status, int(SolveStatus.NON_FINITE))
+        failed = status >= SolveStatus.GREW
+        value = torch.where(failed, torch.zeros_like(value), value)
+        relative = torch.where(failed, torch.ones_like(relative), relative)  # zeros leave the whole of g
+        relative = torch.where(finite, relative, torch.full_like(relative, float("inf")))
+        steps = 1 + self.refinements
+        return Solution(value, status.to(torch.int8), SolveStats(steps, steps, relative))
+
+
+def factorise(operator: LinearOperator) -> Inverse:
+    """Choose the cheapest exact inverse for the structure of ``operator``; see the table of this module."""
+    return _factorise(*split_damping(operator))
+
+
+def _factorise(operator: LinearOperator, damping: Tensor | float) -> Inverse:
+    undamped = not isinstance(damping, Tensor) and damping == 0
+    if isinstance(operator, BlockDiagonal):
+        inverses = []
+        for block in operator.blocks:
+            inner, extra = split_damping(block)
+            inverses.append(_factorise(inner, extra + damping))
+        return _BlockInverse(tuple(inverses), tuple(operator.sizes))
+    if isinstance(operator, Diagonal):
+        return _RotationFree.of(operator.values + damping)
+    if isinstance(operator, LowRankPlusDiagonal):
+        return WoodburyInverse.factorise(operator.diag + damping, operator.low_rank)
+    if isinstance(operator, RotatedDiagonal):
+        return _RotatedInverse.of(operator.left, operator.right, operator.values + damping)
+    if isinstance(operator, Kronecker):
+        if undamped:
+            return _KroneckerInverse(cholesky(operator.left), cholesky(operator.right))
+        left, right = eigh(operator.left), eigh(operator.right)
+        values = left.values[:, :, None] * right.values[:, None, :] + damping
+        return _RotatedInverse.of(left.vectors, right.vectors, values, left.ok.all() & right.ok.all())
+    dense = operator.to_dense()
+    eye = torch.eye(dense.shape[0], dtype=dense.dtype, device=dense.device)
+    return _DenseInverse(cholesky(dense + damping * eye))
+
+
+def _guarded_reciprocal(values: Tensor) -> tuple[Tensor, Tensor]:
+    ok = (values > 0).all() & torch.isfinite(values).all()
+    return torch.where(ok, values, torch.ones_like(values)).reciprocal(), ok
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DenseInverse:
+    factor: CholeskyFactor
+
+    @property
+    def ok(self) -> Tensor:
+        return self.factor.ok
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        return self.factor.solve(rhs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RotationFree:
+    inverse_values: Tensor  # 1/d, [P]
+    ok: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> _RotationFree:
+        return cls(*_guarded_reciprocal(values))
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        return self.inverse_values[:, None] * rhs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RotatedInverse:
+    operator: RotatedDiagonal  # already inverted: the same rotations with 1/s
+    ok: Tensor
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, values: Tensor, trusted: Tensor | None = None) -> _RotatedInverse:
+        inverse_values, ok = _guarded_reciprocal(values)
+        return cls(RotatedDiagonal(left, right, inverse_values), ok if trusted is None else ok & trusted)
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        return self.operator.matmul(rhs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KroneckerInverse:
+    left: CholeskyFactor  # [G, O, O]
+    right: CholeskyFactor  # [G, I, I]
+
+    @property
+    def ok(self) -> Tensor:
+        return self.left.ok.all() & self.right.ok.all()
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        groups, outputs, inputs = self.left.lower.shape[0], self.left.lower.shape[1], self.right.lower.shape[1]
+        columns = rhs.shape[1]
+        blocks = rhs.reshape(groups, outputs, inputs * columns)  # [G, O, I·N]
+        blocks = self.left.solve(blocks).reshape(groups, outputs, inputs, columns).transpose(1, 2)
+        blocks = self.right.solve(blocks.reshape(groups, inputs, outputs * columns))
+        return blocks.reshape(groups, inputs, outputs, columns).transpose(1, 2).reshape(-1, columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _BlockInverse:
+    inverses: tuple[Inverse, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def ok(self) -> Tensor:
+        return torch.stack([inverse.ok for inverse in self.inverses]).all()
+
+    def apply(self, rhs: Tensor) -> Tensor:
+        parts = rhs.split(list(self.sizes))
+        return torch.cat([inverse.apply(part) for inverse, part in zip(self.inverses, parts, strict=True)])

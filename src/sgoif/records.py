@@ -1,0 +1,59 @@
+"""Frozen records that cross layers: plain data, no behaviour beyond arithmetic on their own fields.
+
+The one idea behind them: **every scored layer is a grouped affine map applied at positions**,
+``out[g, :, t] = W[g] @ a[g, :, t]``, whether it is a Linear (one group), a convolution (positions are pixels, ``a`` the
+unfolded patches), a depthwise convolution (one group per channel) or the affine part of a norm (one group per channel,
+``a = (x̂, 1)``). A bias is the last column of ``W``. So one *block* of shape ``[G, O, I]`` holds the parameters of
+any layer, and a per-example gradient is ``g_i[g] = Σ_t b_i[g, :, t] a_i[g, :, t]ᵀ``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["BlockShape", "GradientRows"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """The shape ``[groups, outputs, inputs]`` of one layer's parameters seen as a grouped affine map.
+
+    >>> BlockShape(groups=1, outputs=10, inputs=129, has_bias=True).numel
+    1290
+    """
+
+    groups: int
+    outputs: int
+    inputs: int  # counts the bias column, which is the last one
+    has_bias: bool
+
+    @property
+    def numel(self) -> int:
+        return self.groups * self.outputs * self.inputs
+
+    @property
+    def dims(self) -> tuple[int, int, int]:
+        return (self.groups, self.outputs, self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRows:
+    """What one step showed of one layer, in matrix form: ``g_i[g] = Σ_t b_i[g, :, t] a_i[g, :, t]ᵀ``.
+
+    ``output_grads`` is already the gradient of the *sum* of the losses: mean reduction, loss scaling and the like are
+    undone.
+    """
+
+    layer: str
+    inputs: Tensor  # a, [B, G, I, T], bias column (ones) last where the layer has a bias
+    output_grads: Tensor  # b, [B, G, O, T]
+
+    @property
+    def num_examples(self) -> int:
+        return self.inputs.shape[0]
+
+    @property
+    def num_positions(self) -> int:
+        return self.inputs.shape[3]

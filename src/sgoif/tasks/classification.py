@@ -1,0 +1,45 @@
+"""Classification by cross-entropy: per-example losses, and the gradient at the logits that they imply.
+
+Targets are class numbers ``[B]`` or probabilities ``[B, C]``; label smoothing and class weights mean what they mean in
+``torch.nn.functional.cross_entropy``.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["example_losses", "logit_gradients", "margins", "target_probabilities"]
+
+
+def target_probabilities(targets: Tensor, like: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Targets as probabilities ``[B, C]`` in the logits' dtype, smoothed."""
+    num_classes = like.shape[1]
+    hot = (F.one_hot(targets, num_classes) if targets.dim() == 1 else targets).to(like.dtype)
+    return hot * (1 - label_smoothing) + label_smoothing / num_classes if label_smoothing else hot
+
+
+def example_losses(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy of each example, ``[B]``, not divided by anything."""
+    return F.cross_entropy(logits, targets, weight=class_weights, label_smoothing=label_smoothing, reduction="none")
+
+
+def logit_gradients(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
+    """``∂ loss_i / ∂ logits_i``, ``[B, C]``: ``p Σ_c w_c t_c − w ∘ t``, which is ``p − t`` without weights."""
+    t = target_probabilities(targets, logits, label_smoothing=label_smoothing)
+    p = logits.softmax(1)
+    if class_weights is None:
+        return p * t.sum(1, keepdim=True) - t
+    weighted = t * class_weights.to(logits.dtype)
+    return p * weighted.sum(1, keepdim=True) - weighted
+
+
+def margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logit of the given label minus the largest other one, ``[B]``; its mean over visits is AUM."""
+    given = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], float("-inf"))
+    return given[:, 0] - others.amax(1)

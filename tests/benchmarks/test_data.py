@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import data
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (30, 4, 4, 3), dtype=np.uint8)
+    return data.Images(pixels, np.arange(30) % 3, ("a", "b", "c"), np.arange(100, 130))
+
+
+def test_missing_folder_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGOIF_DATA", str(tmp_path / "absent"))
+    with pytest.raises(data.DataMissing, match="Set SGOIF_DATA"):
+        data.data_root()
+
+
+def test_missing_file_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGOIF_DATA", str(tmp_path))
+    with pytest.raises(data.DataMissing, match=r"cifar10/test_lossless\.parquet"):
+        data.cifar10("test")
+
+
+def test_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="'train' or 'test'"):
+        data.cifar10("validation")
+
+
+def test_subsets_keep_ids(images):
+    subset = images.take(np.array([5, 2]))
+    assert subset.ids.tolist() == [105, 102]
+    assert subset.labels.tolist() == [2, 2]
+    np.testing.assert_array_equal(subset.pixels, images.pixels[[5, 2]])
+
+
+def test_relabel_checks_the_length(images):
+    assert images.relabel(np.zeros(30, dtype=np.uint8)).labels.dtype == np.int64
+    with pytest.raises(ValueError, match="expected 30 labels"):
+        images.relabel(np.zeros(29, dtype=np.int64))
+
+
+def test_first_per_class_is_in_order_class_by_class():
+    assert data.first_per_class(np.array([1, 0, 1, 1, 0, 2]), 2, 3).tolist() == [1, 4, 0, 2, 5]
+
+
+def test_as_given_holdout_carries_given_labels(images):
+    given = np.roll(images.labels, 1)
+    holdout = data.as_given_holdout(images, given, per_class=4)
+    assert holdout.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    np.testing.assert_array_equal(given[holdout.ids - 100], holdout.labels)
+
+
+def test_normalise_matches_the_formula(images):
+    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    tensor = data.normalise(images.pixels, mean, std)
+    assert tensor.dtype == torch.float32
+    expected = ((images.pixels / 255 - np.array(mean)) / np.array(std)).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(tensor.numpy(), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="3 channels"):
+        data.normalise(images.pixels, (0.5,), (0.5,))
+
+
+def test_cache_is_filled_once_by_a_full_read(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGOIF_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "train.npz"
+    source.write_bytes(b"stands for an encoded file")
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
+    calls = []
+
+    def decode(count):
+        calls.append(count)
+        return pixels[:count]
+
+    np.testing.assert_array_equal(data._cached(source, "toy", 2, decode), pixels[:2])
+    assert not (tmp_path / "cache").exists()  # a limited read writes nothing
+    np.testing.assert_array_equal(data._cached(source, "toy", None, decode), pixels)
+    np.testing.assert_array_equal(data._cached(source, "toy", 3, decode), pixels[:3])
+    assert calls == [2, None]
+    assert len(os.listdir(tmp_path / "cache")) == 1  # no partial file is left
+
+
+@pytest.mark.data
+def test_cifar10_labels_equal_the_clean_human_labels():
+    few = data.cifar10("train", limit=50)
+    assert few.pixels.shape == (50, 32, 32, 3)
+    clean = data.human_labels("clean")
+    assert len(clean) == 50_000
+    np.testing.assert_array_equal(few.labels, clean[:50])
+    np.testing.assert_array_equal(data._column(data._file("cifar10", "train_lossless.parquet"), "label"), clean)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "rate"), [("aggre", 9.01), ("random1", 17.23), ("worst", 40.21)])
+def test_human_noise_rates_are_the_published_ones(name, rate):
+    wrong = data.human_labels(name) != data.human_labels("clean")
+    assert round(100 * wrong.mean(), 2) == rate
+
+
+@pytest.mark.data
+def test_unknown_human_labels_are_listed():
+    with pytest.raises(ValueError, match="clean, noisy"):
+        data.human_labels("worst", "cifar100")
+
+
+@pytest.mark.data
+def test_cifar100_has_twenty_superclasses_of_five():
+    images = data.cifar100("test", limit=3)
+    assert images.num_classes == 100
+    assert np.bincount(data.cifar100_superclasses()).tolist() == [5] * 20
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("load", [data.mnist, data.fashion_mnist])
+def test_grey_sets_load(load):
+    images = load("test", limit=20)
+    assert images.pixels.shape == (20, 28, 28, 1)
+    assert images.num_classes == 10
+
+
+@pytest.mark.data
+@pytest.mark.slow  # decodes all 60,000 images where there is no cache
+def test_splits_are_disjoint_and_repeatable():
+    development, reported = data.development(), data.reported(20_000, seed=1)
+    assert len(development.train) == 20_000
+    assert len(development.held) == len(reported.held) == 2_000
+    assert development.train.ids.max() < 20_000 <= reported.train.ids.min()
+    assert not set(reported.train.ids) & set(reported.held.ids)
+    np.testing.assert_array_equal(reported.train.ids, data.reported(20_000, seed=1).train.ids)
+    assert not np.array_equal(reported.train.ids, data.reported(20_000, seed=2).train.ids)
+    assert np.bincount(development.trusted.labels).tolist() == [100] * 10
+    mean, std = data.CIFAR10_STATS
+    scaled = data.cifar10("train").pixels.reshape(-1, 3) / np.float32(255)
+    np.testing.assert_allclose(scaled.mean(0, dtype=np.float64), mean, atol=6e-5)
+    np.testing.assert_allclose(scaled.std(0, dtype=np.float64), std, atol=6e-5)

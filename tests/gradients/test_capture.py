@@ -1,0 +1,179 @@
+"""Capture leaves the user's training alone."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sgoif.errors import CaptureError, CoverageError
+from sgoif.gradients import Capture, ExactSpace, quiet_eval, select_layers, survey
+from tests.cases import ConvNextNet, ResidualNet, images
+
+
+def train(model, steps, capture=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        pixels, labels = images(seed=step)
+        if capture is None:
+            F.cross_entropy(model(pixels), labels).backward()
+        else:
+            with capture:
+                F.cross_entropy(model(pixels), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_weights_are_bit_identical_with_and_without_capture():
+    states = []
+    for use_capture in (False, True):
+        torch.manual_seed(0)
+        model = ResidualNet().double()
+        seen = []
+        layers = select_layers(model)
+        spaces = {layer.name: ExactSpace(layer) for layer in layers}
+        capture = Capture(
+            layers, consume=lambda call, seen=seen, spaces=spaces: seen.append(spaces[call.layer].norm2(call))
+        )
+        train(model, 3, capture if use_capture else None)
+        assert len(seen) == (3 * len(layers) if use_capture else 0)
+        states.append(model.state_dict())
+    for key, value in states[0].items():
+        assert torch.equal(value, states[1][key]), key
+
+
+def test_hooks_are_gone_after_the_context_even_after_an_error():
+    model = ResidualNet().double()
+    capture = Capture(select_layers(model))
+    with pytest.raises(ZeroDivisionError), capture:
+        model(images()[0])
+        raise ZeroDivisionError
+    assert all(not module._forward_hooks for module in model.modules())
+    pixels, labels = images()
+    F.cross_entropy(model(pixels), labels).backward()
+    assert capture.calls == []
+
+
+def test_a_forward_without_gradients_opens_nothing():
+    model = ResidualNet().double()
+    pixels, labels = images()
+    with Capture(select_layers(model)) as capture:
+        with torch.no_grad():
+            model(pixels)
+        F.cross_entropy(model(pixels), labels).backward()
+    assert len(capture.calls) == 6
+
+
+def test_opening_twice_is_refused():
+    capture = Capture(select_layers(ResidualNet()))
+    with capture, pytest.raises(CaptureError, match="open already"):
+        capture.__enter__()
+
+
+def test_an_error_in_the_consumer_need_not_reach_the_users_backward():
+    model = ResidualNet().double()
+    pixels, labels = images()
+    caught = []
+
+    def broken(call):
+        raise RuntimeError(call.layer)
+
+    with Capture(select_layers(model), consume=broken, on_error=caught.append):
+        F.cross_entropy(model(pixels), labels).backward()
+    assert len(caught) == 6
+    assert model.fc.weight.grad is not None
+
+
+def test_an_input_changed_in_place_is_caught():
+    class Careless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Embedding(4, 3)  # saves its indices, so autograd itself says nothing when a copy is changed
+
+        def forward(self, tokens):
+            out = self.layer(tokens)
+            return out
+
+    model = Careless().double()
+    tokens = torch.tensor([[0, 1], [2, 3]])
+    with Capture(select_layers(model)), pytest.raises((CaptureError, RuntimeError)):
+        out = model(tokens)
+        tokens.zero_()
+        out.sum().backward()
+
+
+def test_dropout_inside_a_module_without_a_rule_is_refused():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+        def forward(self, x):
+            return F.dropout(x * self.gain, 0.5, self.training)
+
+    model = nn.Sequential(nn.Linear(4, 4).double(), Noisy())
+    state = torch.get_rng_state()
+    with Capture(select_layers(model, ["1"])):
+        x = torch.randn(8, 4, dtype=torch.float64)
+        out = model(x).sum()
+        before = torch.get_rng_state()
+        with pytest.raises(CaptureError, match=r"1 \(Noisy\) has no rule"):
+            out.backward()
+        assert torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(state)
+
+
+def test_tied_parameters_are_refused_by_name():
+    model = nn.Module()
+    model.one, model.two = nn.Linear(3, 3), nn.Linear(3, 3)
+    model.two.weight = model.one.weight
+    with pytest.raises(CoverageError, match=r"one: its parameters are tied across modules: one.weight = two.weight"):
+        select_layers(model, ["one", "nothing"])
+    assert survey(model).layers == ()
+
+
+def test_partly_frozen_and_parametrised_layers_are_reported():
+    model = nn.Sequential(nn.Linear(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 2))
+    model[0].bias.requires_grad_(False)
+    reasons = {item.name: item.reason for item in survey(model).uncovered}
+    assert reasons["0"] == "partly frozen (0.bias); freeze or train the whole layer"
+    assert any("parametri" in reason for reason in reasons.values())
+    assert [layer.name for layer in survey(model).layers] == ["2"]
+
+
+def test_parameters_of_a_module_with_children_are_reported_uncovered():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(1, 1, 4))
+            self.fc = nn.Linear(4, 2)
+
+    coverage = survey(Tokens())
+    assert coverage.share_of_parameters == pytest.approx(10 / 14)
+    assert coverage.uncovered[0].parameters == ("token",)
+    energy = coverage.share_of_energy({"token": torch.ones(1, 1, 4), "fc.weight": torch.ones(2, 4)})
+    assert energy == pytest.approx(8 / 12)
+
+
+def test_attention_with_dropout_is_uncovered_with_the_way_out():
+    model = nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1))
+    coverage = survey(model)
+    assert coverage.layers == ()
+    assert "set its dropout to 0" in str(coverage)
+    assert coverage.num_trainable == sum(p.numel() for p in model.parameters())
+
+
+def test_quiet_eval_restores_modes_and_every_generator():
+    model = ConvNextNet()
+    model.norm.eval()
+    before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
+    modes = [module.training for module in model.modules()]
+    with quiet_eval(model):
+        assert not any(module.training for module in model.modules())
+        torch.rand(3), np.random.rand(3), random.random()
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    assert before[2] == random.getstate()

@@ -1,0 +1,199 @@
+"""The Neumann series in the right order, its bounds (paper, Lemma 4), and conjugate gradients with a Nyström sketch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from sgoif.errors import LinalgError
+from sgoif.linalg import (
+    ConjugateGradient,
+    Damped,
+    Dense,
+    Diagonal,
+    GivenInverse,
+    Jacobi,
+    Neumann,
+    NystromPreconditioner,
+    NystromSketch,
+    SolveStatus,
+    TwoLevel,
+)
+from tests.linalg.problems import generator, normal, quick, seeds, spd
+
+
+def non_commuting(seed, n=5):
+    """``H`` and a ``P⁻¹`` that does not commute with it, with ``‖I - P⁻¹H‖ < 1`` in the Euclidean operator norm."""
+    g = generator(seed)
+    matrix = spd(g, n, condition=4.0)
+    noise = normal(g, n, n)
+    noise = noise @ noise.mT
+    inverse = torch.linalg.inv(matrix + 0.2 * noise / torch.linalg.matrix_norm(noise, 2))
+    return matrix, 0.5 * (inverse + inverse.mT), normal(g, n, 2)
+
+
+def series(matrix, inverse, rhs, order):
+    eye = torch.eye(matrix.shape[0]).double()
+    return sum(torch.linalg.matrix_power(eye - inverse @ matrix, k) @ inverse @ rhs for k in range(order + 1))
+
+
+@quick
+@given(seed=seeds, order=st.integers(0, 6))
+def test_neumann_equals_the_dense_sum_for_non_commuting_p(seed, order):
+    matrix, inverse, rhs = non_commuting(seed)
+    solver = Neumann(GivenInverse(Dense(inverse)), max_order=order, required_fall=0.0, tolerance=0.0)
+    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+    kept = solution.status == SolveStatus.UNFINISHED  # a column whose Euclidean residual rose has stopped earlier
+    assert_close(solution.value[:, kept], series(matrix, inverse, rhs, order)[:, kept])
+    assert solution.stats.products == order + 1
+
+
+def test_neumann_tends_to_the_inverse_and_the_papers_printed_order_does_not():
+    matrix, inverse, rhs = non_commuting(0)
+    solver = Neumann(GivenInverse(Dense(inverse)), max_order=80, required_fall=0.0, tolerance=1e-10, check_every=10)
+    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+    truth = torch.linalg.solve(matrix, rhs)
+    assert solution.worst_status is SolveStatus.CONVERGED
+    assert_close(solution.value, truth, rtol=1e-7, atol=1e-8)
+    eye = torch.eye(5).double()
+    printed = inverse @ sum(torch.linalg.matrix_power(eye - inverse @ matrix, k) @ rhs for k in range(200))
+    assert_close(printed, inverse @ torch.linalg.solve(matrix, torch.linalg.solve(inverse, rhs)))  # P⁻¹H⁻¹P g
+    assert (printed - truth).norm() > 1e-2 * truth.norm()
+
+
+@quick
+@given(seed=seeds, order=st.integers(0, 8))
+def test_lemma_4a_bounds_the_truncation_in_the_euclidean_norm(seed, order):
+    # ‖H⁻¹g - φ_K‖ ≤ ‖P⁻¹‖ q^(K+1) ‖g‖ / (1 - q), with q = ‖I - P⁻¹H‖ < 1: one norm throughout, here the Euclidean.
+    matrix, inverse, rhs = non_commuting(seed)
+    q = torch.linalg.matrix_norm(torch.eye(5).double() - inverse @ matrix, 2)
+    assert q < 0.9  # P = H + N with ‖N‖ = 0.2 and P ⪰ H ⪰ 1/4
+    error = (torch.linalg.solve(matrix, rhs) - series(matrix, inverse, rhs, order)).norm(dim=0)
+    bound = torch.linalg.matrix_norm(inverse, 2) * q ** (order + 1) * rhs.norm(dim=0) / (1 - q)
+    assert (error <= bound * (1 + 1e-9)).all()
+
+
+@quick
+@given(seed=seeds)
+def test_lemma_4b_bounds_the_error_by_the_residual(seed):
+    matrix, rhs, phi = spd(generator(seed), 6), normal(generator(seed + 1), 6, 1), normal(generator(seed + 2), 6, 1)
+    smallest = torch.linalg.eigvalsh(matrix)[0]
+    error = (torch.linalg.solve(matrix, rhs) - phi).norm()
+    assert error <= (rhs - matrix @ phi).norm() / smallest * (1 + 1e-9)
+    # Control: along the softest direction the bound is an equality, so no smaller constant would do.
+    _, vectors = torch.linalg.eigh(matrix)
+    sharp = torch.linalg.solve(matrix, rhs) + vectors[:, :1]
+    assert_close((rhs - matrix @ sharp).norm() / smallest, torch.tensor(1.0).double())
+
+
+@quick
+@given(seed=seeds, n=st.integers(2, 20), k=st.integers(1, 19), share=st.floats(0.0, 0.499))
+def test_lemma_2_keeps_the_top_k_below_half_the_margin(seed, n, k, share):
+    k = min(k, n - 1)
+    scores = normal(generator(seed), n).sort(descending=True).values
+    margin = scores[k - 1] - scores[k]
+    noise = (2 * torch.rand(n, generator=generator(seed + 1), dtype=torch.float64) - 1) * share * margin
+    assert set((scores + noise).topk(k).indices.tolist()) == set(range(k))
+    # Control: just above half the margin, the worst noise swaps the two at the edge; so the bound is sharp.
+    worst = torch.zeros(n, dtype=torch.float64)
+    worst[k - 1], worst[k] = -0.51 * margin, 0.51 * margin
+    assert set((scores + worst).topk(k).indices.tolist()) != set(range(k))
+
+
+def test_order_adapts_to_each_column():
+    operator = Diagonal(torch.tensor([1.0, 0.02]).double())
+    rhs = torch.eye(2).double()  # one easy column, one on a slow mode that falls by 2% per term
+    solver = Neumann(max_order=20, tolerance=1e-6)
+    solution = solver.solve(solver.prepare(operator), rhs)
+    assert solution.status.tolist() == [SolveStatus.CONVERGED, SolveStatus.UNFINISHED]
+    assert_close(solution.stats.relative_residual, torch.tensor([0.0, 0.98]).double())  # stopped after its first term
+    eager = Neumann(max_order=20, tolerance=1e-6, required_fall=0.0)
+    assert eager.solve(eager.prepare(operator), rhs).stats.relative_residual[1] < 0.98**20
+
+
+def test_growing_series_stops_with_the_sum_before_the_growth():
+    solver = Neumann(GivenInverse(Diagonal(torch.tensor([1.0]))), max_order=20)
+    solution = solver.solve(solver.prepare(Diagonal(torch.tensor([3.0]))), torch.ones(1, 1))  # |1 - 3| = 2
+    assert solution.worst_status is SolveStatus.GREW
+    assert solution.value.tolist() == [[0.0]]
+
+
+@quick
+@given(seed=seeds, distinct=st.integers(1, 5))
+def test_cg_ends_after_as_many_steps_as_there_are_distinct_eigenvalues(seed, distinct):
+    rotation, _ = torch.linalg.qr(normal(generator(seed), 12, 12))
+    values = torch.arange(1, distinct + 1).double().repeat(12)[:12]
+    matrix = (rotation * values) @ rotation.mT
+    rhs = normal(generator(seed + 1), 12, 2)
+    solver = ConjugateGradient(max_iterations=distinct, tolerance=1e-8)
+    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+    assert solution.worst_status is SolveStatus.CONVERGED
+    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-7, atol=1e-8)
+    assert solution.stats.products == distinct + 1
+
+
+@quick
+@given(seed=seeds)
+def test_cg_from_a_start_and_with_jacobi(seed):
+    matrix, rhs = spd(generator(seed), 10), normal(generator(seed + 1), 10, 2)
+    solver = ConjugateGradient(Jacobi(), max_iterations=40, tolerance=1e-9, check_every=5)
+    solution = solver.solve(solver.prepare(Dense(matrix)), rhs, normal(generator(seed + 2), 10, 2))
+    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-7)
+
+
+def test_cg_refuses_a_preconditioner_that_is_not_symmetric():
+    with pytest.raises(LinalgError, match="symmetric"):
+        ConjugateGradient(TwoLevel(torch.eye(2, 1))).prepare(Dense(torch.eye(2)))
+
+
+def test_cg_does_not_claim_convergence_that_the_true_residual_denies():
+    matrix = spd(generator(0), 60, condition=1e12).float()  # far beyond float32
+    solver = ConjugateGradient(max_iterations=400, tolerance=1e-7)
+    solution = solver.solve(solver.prepare(Dense(matrix)), torch.ones(60, 1))
+    true = (torch.ones(60, 1) - matrix @ solution.value).norm(dim=0) / 60**0.5
+    assert_close(solution.stats.relative_residual, true, rtol=1e-3, atol=1e-7)
+    assert (solution.status == SolveStatus.CONVERGED) <= (true <= 2e-5)
+
+
+@quick
+@given(seed=seeds, rank=st.integers(1, 5), extra=st.integers(0, 4))
+def test_nystrom_is_exact_once_its_rank_covers_the_matrix(seed, rank, extra):
+    factor = normal(generator(seed), 14, rank)
+    operator = Dense(factor @ factor.mT)
+    sketch = NystromSketch.draw(operator, rank + extra, generator(seed + 1))
+    scale = torch.linalg.matrix_norm(operator.matrix, 2)
+    error = torch.linalg.matrix_norm(sketch.matmul(torch.eye(14).double()) - operator.matrix, 2)
+    assert error <= 1e-6 * scale  # the shift costs half the digits at worst: sqrt(eps) is 1.5e-8
+    assert_close(sketch.vectors.mT @ sketch.vectors, torch.eye(rank + extra).double())
+
+
+def test_nystrom_is_a_lower_bound_and_preconditioning_lowers_the_condition_number():
+    rotation, _ = torch.linalg.qr(normal(generator(0), 40, 40))
+    matrix = (rotation * torch.logspace(4, -4, 40, dtype=torch.float64)) @ rotation.mT
+    sketch = NystromSketch.draw(Dense(matrix), 25, generator(1))
+    gap = matrix - sketch.matmul(torch.eye(40).double())
+    assert torch.linalg.eigvalsh(gap)[0] > -1e-8
+    operator = Damped(Dense(matrix), 0.1)
+    prepared = NystromPreconditioner(25, generator(1)).prepare(operator)
+    inverse = prepared.apply(torch.eye(40).double())
+    assert_close(inverse, inverse.mT)
+    before = torch.linalg.eigvalsh(operator.to_dense())
+    after = torch.linalg.eigvals(inverse @ operator.to_dense()).real
+    assert (before[-1] / before[0]) > 1e4
+    assert after.max() / after.min() < 10  # near (l_r + μ)/μ = 1.8
+    rhs = normal(generator(2), 40, 2)
+    plain, helped = (ConjugateGradient(p, max_iterations=10) for p in (None, NystromPreconditioner(25)))
+    worst_plain = plain.solve(plain.prepare(operator), rhs).stats.relative_residual.max()
+    worst_helped = helped.solve(helped.prepare(operator), rhs).stats.relative_residual.max()
+    assert worst_helped < 0.1 * worst_plain
+
+
+def test_nystrom_of_a_broken_operator_is_flagged_and_harmless():
+    prepared = NystromPreconditioner(2).prepare(Dense(torch.full((3, 3), float("nan"))))
+    assert not prepared.sketch.ok
+    assert_close(prepared.apply(torch.ones(3, 1)), torch.ones(3, 1))
+    with pytest.raises(LinalgError, match="rank"):
+        NystromPreconditioner(0)

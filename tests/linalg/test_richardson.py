@@ -1,0 +1,187 @@
+"""Richardson converges to what it says it does: plain, leaking, scheduled, and with a two-level preconditioner."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from sgoif.errors import LinalgError
+from sgoif.linalg import (
+    Damped,
+    Dense,
+    Diagonal,
+    GivenInverse,
+    Jacobi,
+    Kronecker,
+    LowRankPlusDiagonal,
+    Richardson,
+    SolveStatus,
+    TwoLevel,
+)
+from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, spd, structured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(seed=seeds)
+def test_richardson_converges_on_every_structure(kind, seed):
+    operator, dense = structured(kind, seed)
+    operator, dense = Damped(operator, 0.2), dense + 0.2 * torch.eye(dense.shape[0]).double()
+    rhs = normal(generator(seed + 1), dense.shape[0], 2)
+    solver = Richardson(max_iterations=3000, tolerance=1e-8, check_every=50)
+    solution = solver.solve(solver.prepare(operator), rhs)
+    assert solution.worst_status is SolveStatus.CONVERGED
+    assert_close(solution.value, torch.linalg.solve(dense, rhs), rtol=1e-5, atol=1e-6)
+    residual = (rhs - dense @ solution.value).norm(dim=0) / rhs.norm(dim=0)
+    assert_close(residual, solution.stats.relative_residual, rtol=1e-3, atol=1e-12)
+
+
+@quick
+@given(seed=seeds, start=st.booleans())
+def test_steps_and_solve_walk_the_same_path(seed, start):
+    matrix, rhs = spd(generator(seed), 6), normal(generator(seed + 1), 6, 2)
+    phi = normal(generator(seed + 2), 6, 2) if start else torch.zeros(6, 2).double()
+    solver = Richardson(max_iterations=5, tolerance=0.0, check_every=0)
+    prepared = solver.prepare(Dense(matrix))
+    solution = solver.solve(prepared, rhs, phi if start else None)
+    for t in range(5):
+        before = phi
+        phi, residual = solver.step(prepared, phi, rhs, t)
+        assert_close(residual, rhs - matrix @ before)  # of the iterate given
+    assert_close(solution.value, phi)
+    assert solution.stats.products == 5 + start
+
+
+@quick
+@given(seed=seeds, horizon=st.sampled_from([2.0, 20.0]))
+def test_the_leak_moves_the_fixed_point_to_the_damped_solution(seed, horizon):
+    matrix, rhs = spd(generator(seed), 6, condition=1e4), normal(generator(seed + 1), 6, 1)
+    solver = Richardson(leak_horizon=horizon, max_iterations=2000, tolerance=1e-10)
+    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+    leak = torch.linalg.eigvalsh(matrix)[-1] / horizon
+    assert_close(solution.value, torch.linalg.solve(matrix + leak * torch.eye(6).double(), rhs), rtol=1e-6, atol=1e-8)
+    assert (solution.value - torch.linalg.solve(matrix, rhs)).norm() > 0.1  # control: without the leak it is elsewhere
+
+
+def test_robbins_monro_satisfies_its_condition_and_converges_on_a_convex_problem():
+    matrix, rhs = spd(generator(0), 5, condition=3.0), normal(generator(1), 5, 1)
+    solver = Richardson(schedule="robbins-monro", max_iterations=4000, tolerance=1e-6, check_every=100)
+    prepared = solver.prepare(Dense(matrix))
+    steps = torch.stack([solver._rho_at(prepared, t) for t in (0, 1, 999)])
+    assert_close(steps, prepared.rho / torch.tensor([1.0, 2.0, 1000.0]).double() ** 0.6)
+    solution = solver.solve(prepared, rhs)
+    assert solution.worst_status is SolveStatus.CONVERGED
+    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-5)
+
+
+def additive_iteration_matrix(matrix, basis, overstep=1.0):
+    """``I - P⁻¹H`` for the textbook's additive form ``P⁻¹ = Q E⁻¹ Qᵀ + ρ (I - QQᵀ)``."""
+    eye = torch.eye(matrix.shape[0]).double()
+    rho = overstep / torch.linalg.eigvalsh(matrix)[-1]
+    coarse = basis @ torch.linalg.solve(basis.mT @ matrix @ basis, basis.mT)
+    return eye - (coarse + rho * (eye - basis @ basis.mT)) @ matrix
+
+
+def our_iteration_matrix(matrix, basis, overstep=1.0):
+    top = torch.linalg.eigvalsh(matrix)[-1] / overstep
+    return torch.eye(matrix.shape[0]).double() - TwoLevel(basis).prepare(Dense(matrix), top).apply(matrix)
+
+
+def radius(matrix):
+    return torch.linalg.eigvals(matrix).abs().max()
+
+
+def test_two_level_converges_with_a_stale_basis_where_the_additive_form_comes_near_two():
+    matrix, rhs = spd(generator(5), 12, condition=1e2), normal(generator(4), 12, 2)
+    stale, _ = torch.linalg.qr(normal(generator(55), 12, 3))  # knows nothing of this H
+    eye = torch.eye(12).double()
+    additive = torch.linalg.eigvals(eye - additive_iteration_matrix(matrix, stale)).real
+    ours = torch.linalg.eigvals(eye - our_iteration_matrix(matrix, stale)).real
+    assert 1.7 < additive.max() <= 2 + 1e-9  # of P⁻¹H; at 2 a whole step no longer contracts
+    assert ours.max() <= 1 + 1e-9
+    assert radius(our_iteration_matrix(matrix, stale)) < radius(additive_iteration_matrix(matrix, stale)) < 1
+    # A λ_max estimated a third too low: the additive form diverges, ours still contracts.
+    assert radius(additive_iteration_matrix(matrix, stale, overstep=1.5)) > 1
+    assert radius(our_iteration_matrix(matrix, stale, overstep=1.5)) < 1
+    solver = Richardson(preconditioner=TwoLevel(stale), max_iterations=2000, tolerance=1e-4, check_every=100)
+    assert solver.solve(solver.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
+
+
+@quick
+@given(seed=seeds, rank=st.integers(1, 5), condition=st.sampled_from([10.0, 1e4]))
+def test_two_level_contracts_in_the_h_norm_for_any_basis(seed, rank, condition):
+    matrix = spd(generator(seed), 8, condition)
+    step = our_iteration_matrix(matrix, normal(generator(seed + 1), 8, rank))
+    values, vectors = torch.linalg.eigh(matrix)
+    root, inverse_root = vectors * values.sqrt() @ vectors.mT, vectors * values.rsqrt() @ vectors.mT
+    assert torch.linalg.matrix_norm(root @ step @ inverse_root, 2) < 1
+
+
+def test_two_level_with_the_slow_eigenvectors_is_fast_and_agrees_with_the_additive_form():
+    matrix, rhs = spd(generator(6), 12, condition=1e4), normal(generator(7), 12, 1)
+    _, vectors = torch.linalg.eigh(matrix)
+    basis = vectors[:, :8]
+    assert_close(our_iteration_matrix(matrix, basis), additive_iteration_matrix(matrix, basis), rtol=0, atol=1e-7)
+    plain, helped = (Richardson(preconditioner=p, max_iterations=300, tolerance=1e-6) for p in (None, TwoLevel(basis)))
+    assert plain.solve(plain.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.UNFINISHED
+    assert helped.solve(helped.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
+
+
+def test_two_level_survives_a_broken_basis_and_works_with_the_leak():
+    matrix, rhs = spd(generator(8), 6), normal(generator(9), 6, 1)
+    for basis in (torch.full((6, 2), float("nan")).double(), torch.zeros(6, 2).double()):
+        solver = Richardson(preconditioner=TwoLevel(basis), leak_horizon=5.0, max_iterations=500, tolerance=1e-9)
+        solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+        leak = torch.linalg.eigvalsh(matrix)[-1] / 5
+        assert_close(
+            solution.value, torch.linalg.solve(matrix + leak * torch.eye(6).double(), rhs), rtol=1e-6, atol=1e-8
+        )
+
+
+@quick
+@given(seed=seeds)
+def test_symmetric_preconditioners_get_a_safe_step(seed):
+    matrix, rhs = spd(generator(seed), 6), normal(generator(seed + 1), 6, 1)
+    for preconditioner in (Jacobi(), GivenInverse(Dense(5 * spd(generator(seed + 2), 6, condition=3.0)))):
+        solver = Richardson(preconditioner=preconditioner, max_iterations=2000, tolerance=1e-8)
+        solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+        assert solution.worst_status is SolveStatus.CONVERGED
+
+
+def test_power_iteration_is_warm_started_from_the_previous_preparation():
+    operator = LowRankPlusDiagonal(torch.ones(40).double(), normal(generator(0), 40, 3))
+    solver = Richardson(leak_horizon=100.0)
+    first = solver.prepare(operator)
+    second = solver.prepare(operator, first)
+    truth = torch.linalg.eigvalsh(operator.to_dense())[-1]
+    assert first.lambda_max <= second.lambda_max <= truth * (1 + 1e-12)
+    assert truth - second.lambda_max < 0.6 * (truth - first.lambda_max)  # four steps more, not 32 afresh
+
+
+def test_step_runs_on_the_meta_device_where_any_host_sync_would_raise():
+    meta = torch.device("meta")
+    operator = Damped(Kronecker(torch.eye(3, device=meta), torch.eye(4, device=meta)), torch.ones((), device=meta))
+    rhs = torch.ones(12, 2, device=meta)
+    assert operator.matmul(rhs).shape == (12, 2)
+    for preconditioner in (None, TwoLevel(torch.ones(12, 2, device=meta))):
+        solver = Richardson(leak_horizon=800.0, preconditioner=preconditioner, check_every=0, max_iterations=2)
+        prepared = solver.prepare(operator)
+        phi, residual = solver.step(prepared, rhs, rhs, torch.ones((), device=meta))
+        assert phi.shape == residual.shape == (12, 2)
+        assert solver.solve(prepared, rhs).status.shape == (2,)  # without checks, the whole solve does not sync either
+
+
+def test_rho_given_is_rho_used_and_settings_are_checked():
+    assert Richardson(rho=0.25).prepare(Diagonal(torch.ones(2))).rho == 0.25
+    for settings, message in [
+        ({"schedule": "cosine"}, "robbins"),
+        ({"leak_horizon": 0}, "leak"),
+        ({"rho": -1.0}, "rho"),
+    ]:
+        with pytest.raises(LinalgError, match=message):
+            Richardson(**settings)
+    with pytest.raises(LinalgError, match="basis"):
+        TwoLevel(torch.ones(2, 3))

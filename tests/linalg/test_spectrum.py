@@ -1,0 +1,87 @@
+"""Both ends of the spectrum, against dense eigenvalues."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from sgoif.errors import LinalgError
+from sgoif.linalg import Dense, Diagonal, Kronecker, extreme_ritz, lambda_max, power_iteration, random_columns
+from sgoif.linalg.spectrum import exact_lambda_max
+from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, spd, structured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(seed=seeds)
+def test_lambda_max_equals_the_dense_eigenvalue_where_it_claims_to_be_exact(kind, seed):
+    operator, dense = structured(kind, seed)
+    exact = exact_lambda_max(operator)
+    truth = torch.linalg.eigvalsh(dense)[-1]
+    if exact is not None:
+        assert_close(exact, truth)
+    estimate = lambda_max(operator)
+    assert estimate <= truth * (1 + 1e-9)  # never from above
+    assert estimate >= 0.9 * truth
+
+
+def test_exactness_is_claimed_for_everything_but_low_rank():
+    claims = {kind: exact_lambda_max(structured(kind, 0)[0]) is not None for kind in KINDS}
+    assert [kind for kind, exact in claims.items() if not exact] == ["lowrank", "damped", "blocks"]
+
+
+def test_lambda_max_of_an_indefinite_kronecker_looks_at_both_ends():
+    assert_close(lambda_max(Kronecker(-3 * torch.eye(2), torch.diag(torch.tensor([-2.0, 1.0])))), torch.tensor(6.0))
+
+
+def test_power_iteration_warm_start_needs_fewer_steps():
+    matrix = spd(generator(0), 30, condition=1.5)
+    operator, truth = Dense(matrix), torch.linalg.eigvalsh(matrix)[-1]
+    cold, vector = power_iteration(operator, random_columns(operator), 400)
+    moved = Dense(matrix + 1e-4 * spd(generator(1), 30))
+    warm, _ = power_iteration(moved, vector, 2)
+    fresh, _ = power_iteration(moved, random_columns(moved), 2)
+    target = torch.linalg.eigvalsh(moved.matrix)[-1]
+    assert abs(cold[0] - truth) < 1e-6
+    assert abs(warm[0] - target) < 0.01 * abs(fresh[0] - target)
+
+
+@quick
+@given(seed=seeds, n=st.integers(1, 12))
+def test_lanczos_finds_both_ends_when_run_to_the_end(seed, n):
+    matrix = spd(generator(seed), n, condition=100.0)
+    smallest, largest = extreme_ritz(Dense(matrix), normal(generator(seed + 1), n, 1), steps=n)
+    values = torch.linalg.eigvalsh(matrix)
+    # Reason: a start nearly orthogonal to an eigenvector finds it with fewer digits.
+    assert_close(torch.stack([smallest, largest]), values[[0, -1]], rtol=1e-5, atol=1e-8)
+
+
+def test_lanczos_survives_an_exhausted_krylov_space():
+    operator = Diagonal(torch.tensor([2.0, 2.0, 2.0, 5.0, 5.0]))
+    smallest, largest = extreme_ritz(operator, torch.ones(5, 1), steps=5)
+    assert_close(torch.stack([smallest, largest]), torch.tensor([2.0, 5.0]))  # no ghost eigenvalue at 0
+
+
+def test_zero_operator_has_finite_answers():
+    zero = Dense(torch.zeros(3, 3))
+    value, vector = power_iteration(zero, torch.ones(3, 1), 5)
+    assert value == 0
+    assert torch.isfinite(vector).all()
+    assert torch.isfinite(torch.stack(extreme_ritz(zero, torch.ones(3, 1), 3))).all()
+
+
+def test_random_columns_leave_the_global_state_alone():
+    before = torch.get_rng_state()
+    first = random_columns(Dense(torch.eye(3)), 2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, random_columns(Dense(torch.eye(3)), 2))
+
+
+def test_callers_mistakes_raise():
+    with pytest.raises(LinalgError, match="one start column"):
+        extreme_ritz(Dense(torch.eye(2)), torch.ones(2, 2), 1)
+    with pytest.raises(LinalgError, match="at least one"):
+        power_iteration(Dense(torch.eye(2)), torch.ones(2, 1), 0)
