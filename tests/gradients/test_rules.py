@@ -203,7 +203,7 @@ def test_a_subclass_with_its_own_forward_is_not_taken_for_its_base():
 def test_a_wrong_rule_is_caught_by_the_conformance_check(monkeypatch):
     from sgoif.gradients import affine
 
-    # The bug two known peers have: groups contracted as if the first group's patches served all of them.
+    # The classic slip with groups: the first group's patches serve all of them.
     right = affine.ConvRule.input_rows
 
     def first_group_only(self, call):

@@ -199,5 +199,5 @@ class _BlockInverse:
         return torch.stack([inverse.ok for inverse in self.inverses]).all()
 
     def apply(self, rhs: Tensor) -> Tensor:
-        parts = rhs.split(list(self.sizes))
+        parts = torch.split(rhs, list(self.sizes))
         return torch.cat([inverse.apply(part) for inverse, part in zip(self.inverses, parts, strict=True)])

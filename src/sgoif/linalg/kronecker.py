@@ -82,11 +82,6 @@ class Kronecker(LinearOperator):
         left, right = self.left.diagonal(dim1=1, dim2=2), self.right.diagonal(dim1=1, dim2=2)
         return (left[:, :, None] * right[:, None, :]).flatten()
 
-    def to_dense(self) -> Tensor:
-        factors = zip(self.left, self.right, strict=True)
-        dense: Tensor = torch.block_diag(*(torch.kron(left, right) for left, right in factors))
-        return dense
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RotatedDiagonal(LinearOperator):

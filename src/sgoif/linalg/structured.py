@@ -213,15 +213,11 @@ class BlockDiagonal(LinearOperator):
         return self.blocks[0].device
 
     def matmul(self, rhs: Tensor) -> Tensor:
-        parts = self.check_columns(rhs).split(self.sizes)
+        parts = torch.split(self.check_columns(rhs), self.sizes)
         return torch.cat([block.matmul(part) for block, part in zip(self.blocks, parts, strict=True)])
 
     def diagonal(self) -> Tensor:
         return torch.cat([block.diagonal() for block in self.blocks])
-
-    def to_dense(self) -> Tensor:
-        dense: Tensor = torch.block_diag(*(block.to_dense() for block in self.blocks))
-        return dense
 
 
 def split_damping(operator: LinearOperator) -> tuple[LinearOperator, Tensor | float]:

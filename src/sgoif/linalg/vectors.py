@@ -97,7 +97,7 @@ def unflatten(columns: Tensor, shapes: Mapping[str, BlockShape]) -> dict[str, Te
         raise LinalgError(
             f"columns need shape [{size}, K] for these layers, got {tuple(columns.shape)}; transpose or add an axis."
         )
-    parts = columns.mT.split([shape.numel for shape in shapes.values()], dim=1)
+    parts = torch.split(columns.mT, [shape.numel for shape in shapes.values()], dim=1)
     return {
         name: part.reshape(columns.shape[1], *shape.dims)
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
