@@ -9,11 +9,15 @@ any layer, and a per-example gradient is ``g_i[g] = Σ_t b_i[g, :, t] a_i[g, :, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["BlockShape", "GradientRows"]
+__all__ = ["BlockShape", "GradientRows", "ScoreBatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,17 @@ class GradientRows:
     @property
     def num_positions(self) -> int:
         return self.inputs.shape[3]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBatch:
+    """The visits of one training step, on the host, one row per example: what a sink receives."""
+
+    ids: NDArray[Any]  # the user's own, ints or strings, [B]
+    given_labels: NDArray[np.int64]  # [B]
+    step: int
+    epoch: int
+    attempt: int  # how often the run was resumed before
+    rank: int
+    micro_step: int
+    columns: Mapping[str, NDArray[np.floating[Any]]]  # the signals, [B] each

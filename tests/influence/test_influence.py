@@ -1,5 +1,7 @@
 """Sign, units, anchors and tracking, against float64 truths."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,12 +12,16 @@ from torch import nn
 from sgoif.curvature import create
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, ExactSpace, select_layers
-from sgoif.influence import ClassAnchors, Tracker, score
+from sgoif.influence import Anchors, Gate, GateSettings, HoldOut, Tracker, refit_head, score
 from sgoif.linalg import Dense, Richardson, flatten, unflatten
 from sgoif.records import BlockShape
 from tests.cases import ResidualNet, images
 
 L2 = 0.05
+
+
+def losses(outputs, labels):
+    return F.cross_entropy(outputs, labels, reduction="none")
 
 
 class Logistic:
@@ -54,8 +60,9 @@ def test_a_positive_score_means_that_more_weight_raises_the_anchors_loss():
     model.weight.data = theta.reshape(problem.k, problem.d)
     (layer,) = select_layers(nn.ModuleDict({"fc": model}))
     space, capture = ExactSpace(layer), Capture([layer])
-    anchors = ClassAnchors(problem.ax, problem.ay, problem.k, per_class=100)
-    g = anchors.gradients(model, Capture([layer]), {layer.name: space}, model)
+    anchors = Anchors(HoldOut((problem.ax, problem.ay)), {layer.name: space}, dtype=torch.float64)
+    anchors.refresh(model, Capture([layer]), model, losses)
+    g = anchors.gradients
     phi = torch.linalg.solve(hessian, flatten(g, {layer.name: layer.shape}).double())
     with capture:
         F.cross_entropy(model(problem.x), problem.y, reduction="sum").backward()
@@ -80,10 +87,11 @@ def test_anchor_gradients_are_those_of_each_classs_mean_loss_and_leave_no_trace(
     labels = torch.arange(12) % 4
     layers = select_layers(model, ["conv2", "norm2", "fc"])
     spaces = {layer.name: ExactSpace(layer) for layer in layers}
-    anchors = ClassAnchors(pixels, labels, 4, per_class=3)
+    anchors = Anchors(HoldOut((pixels, labels)), spaces, dtype=torch.float64)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     rng = torch.get_rng_state()
-    found = anchors.gradients(model, Capture(layers), spaces, model)
+    anchors.refresh(model, Capture(layers), model, losses)
+    found = anchors.gradients
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert torch.equal(rng, torch.get_rng_state())
     assert all(module.training for module in model.modules())
@@ -101,26 +109,102 @@ def test_anchor_gradients_reach_a_layer_whose_output_is_changed_in_place():
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)).double()
     layers = select_layers(model)
     x, labels = torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3
-    anchors = ClassAnchors(x, labels, 3)
-    found = anchors.gradients(model, Capture(layers), {la.name: ExactSpace(la) for la in layers}, model)
+    anchors = Anchors(HoldOut((x, labels)), {la.name: ExactSpace(la) for la in layers}, dtype=torch.float64)
+    anchors.refresh(model, Capture(layers), model, losses)
+    found = anchors.gradients
     F.cross_entropy(model(x[labels == 1]), labels[labels == 1]).backward()
     grads = {name: value.grad for name, value in model.named_parameters()}
     torch.testing.assert_close(found["0"][1], layers[0].block(grads), rtol=1e-6, atol=1e-9)
 
 
-def test_a_class_without_hold_out_examples_is_named():
-    with pytest.raises(SgoifError, match=r"missing: \[2\]"):
-        ClassAnchors(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), 3)
+def test_labels_outside_the_classes_are_refused():
+    with pytest.raises(SgoifError, match="range from 0 to 7"):
+        HoldOut((torch.zeros(3, 2), torch.tensor([0, 1, 7])), num_classes=3)
 
 
-def test_draws_are_balanced_fresh_and_repeatable():
-    labels = torch.arange(40) % 4
-    one, two = (ClassAnchors(torch.zeros(40, 1), labels, 4, per_class=5, seed=3) for _ in range(2))
-    first, second = one.draw(), one.draw()
-    assert torch.bincount(labels[first]).tolist() == [5, 5, 5, 5]
-    assert len(set(first.tolist())) == 20
-    assert first.tolist() != second.tolist()
-    assert two.draw().tolist() == first.tolist()
+def test_draws_are_balanced_cover_everything_and_repeat():
+    labels = torch.cat([torch.zeros(30), torch.ones(10), torch.full((20,), 2.0)]).long()
+    one, two = (HoldOut((torch.zeros(60, 1), labels), seed=3) for _ in range(2))
+    draws = [one.next_positions(12) for _ in range(5)]
+    assert sorted(torch.cat(draws).tolist()) == list(range(60))
+    for draw in draws:  # 6, 2 and 4 of the classes in each draw, up to rounding
+        counts = torch.bincount(labels[draw], minlength=3)
+        assert (counts - torch.tensor([6, 2, 4])).abs().max() <= 1
+    assert two.next_positions(12).tolist() == draws[0].tolist()
+
+
+def test_a_class_that_has_not_come_up_is_not_known_and_never_suggested():
+    model = nn.Linear(4, 3)
+    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
+    holdout = HoldOut((torch.randn(8, 4), torch.tensor([0, 1] * 4)), num_classes=3)
+    anchors = Anchors(holdout, {"fc": ExactSpace(layer)})
+    anchors.refresh(model, Capture([layer]), model, losses)
+    assert anchors.known.tolist() == [True, True, False]
+    found = score(torch.tensor([[0.0, 1.0, -50.0]]), torch.tensor([0]), known=anchors.known)
+    assert found.worst_anchor.item() == 1
+
+
+def test_noise_is_the_standard_error_of_the_mean_gradient():
+    torch.manual_seed(0)
+    model = nn.Linear(5, 2).double()
+    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
+    space, labels = ExactSpace(layer), torch.zeros(2000, dtype=torch.int64)
+    labels[::2] = 1
+    inputs = torch.randn(2000, 5, dtype=torch.float64)
+    holdout = HoldOut((inputs, labels))
+    anchors = Anchors(holdout, {"fc": space}, per_refresh=80, dtype=torch.float64)
+    truth = Anchors(HoldOut((inputs, labels)), {"fc": space}, per_refresh=2000, dtype=torch.float64)
+    truth.refresh(model, Capture([layer]), model, losses)
+    errors, claimed = [], []
+    for _ in range(25):
+        anchors.gathered.zero_()  # each draw on its own
+        anchors.refresh(model, Capture([layer]), model, losses)
+        gap = (anchors.gradients["fc"] - truth.gradients["fc"]).flatten(1).norm(dim=1)
+        errors.append((gap / truth.gradients["fc"].flatten(1).norm(dim=1)).square())
+        claimed.append(anchors.noise.square())
+    # 25 draws of 40: their mean square error is known within about 10-20%
+    torch.testing.assert_close(torch.stack(errors).mean(0), torch.stack(claimed).mean(0), rtol=0.4, atol=0)
+
+
+def test_a_refitted_head_reaches_the_ridge_optimum():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (60,), generator=generator)
+    start = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    moved = refit_head(features, labels, start, ridge=0.1, iterations=300).requires_grad_()
+    pull = 0.1 * features.square().mean(0).mean()
+    objective = F.cross_entropy(features @ moved.mT, labels) + pull / 2 * (moved - start).square().sum()
+    assert torch.autograd.grad(objective, moved)[0].norm() < 1e-6
+
+
+@pytest.mark.parametrize("mode", ["relative", "paper", "moving-average", "ramp", "ramp2", "none"])
+def test_every_gate_mode_gives_confidences_between_zero_and_one(mode):
+    gate = Gate(GateSettings(mode=mode, beta_power=1.0, gamma_power=-1.0), train_size=100, planned_steps=200)
+    for step in range(200):
+        gate.observe_gradient(torch.tensor(1.0))
+        residual = torch.tensor([0.05, 0.3, 2.0, float("inf")])
+        reading = gate.read(residual, torch.zeros(4), torch.ones(4), learning_rate=0.1 * (1 - step / 200))
+        assert ((reading.confidence >= 0) & (reading.confidence <= 1)).all()
+        assert reading.confidence[3] == 0
+    if mode == "paper":  # an absolute tolerance of κβΓ ~ 1e-4: shut for good
+        assert (reading.confidence == 0).all()
+    if mode == "ramp":
+        assert reading.confidence[0] == 1.0
+
+
+def test_the_gate_falls_with_the_residual_and_rises_with_the_tolerance():
+    residual = torch.linspace(0, 1, 20)
+    confidences = [
+        Gate(GateSettings(kappa=kappa), train_size=10, planned_steps=10)
+        .read(residual, torch.zeros(20), torch.ones(20))
+        .confidence
+        for kappa in (0.3, 0.5, 0.9)
+    ]
+    for low, high in itertools.pairwise(confidences):
+        assert (high >= low).all()
+        assert (low.diff() <= 0).all()
+    with pytest.raises(SgoifError, match="gate must be one of relative, paper"):
+        GateSettings(mode="wide open")
 
 
 @settings(max_examples=15)

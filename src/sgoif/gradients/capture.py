@@ -43,6 +43,7 @@ class _Pair:
     versions: tuple[int, ...]
     training: bool
     edge: GradientEdge  # of the output as the layer gave it, before any in-place activation
+    output: Tensor | None = None
 
 
 class Capture:
@@ -54,6 +55,7 @@ class Capture:
         Without
             it, captures are collected in :attr:`calls` (backward order) until the next entry or :meth:`clear`.
         batch_axis: example axis of layers that do not have it first, by module name.
+        keep_outputs: modules whose output is handed out too (the head: its output is the logits).
         on_error: given what goes wrong inside a hook; without it the error is raised out of the user's backward pass.
 
     The object is reusable: enter it around each step. Set :attr:`scale` (and :attr:`num_examples`, to have every
@@ -74,6 +76,7 @@ class Capture:
         *,
         consume: Callable[[LayerCapture], None] | None = None,
         batch_axis: Mapping[str, int] | None = None,
+        keep_outputs: Iterable[str] = (),
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self.layers = tuple(layers)
@@ -82,6 +85,7 @@ class Capture:
         self.num_examples: int | None = None
         self._consume = consume
         self._on_error = on_error
+        self._keep_outputs = frozenset(keep_outputs)
         self._batch_axis = dict(batch_axis or {})
         self._wanted = {layer.name for layer in self.layers}
         self._modules = {layer.module_name: (layer.module, self._module_rule(layer)) for layer in self.layers}
@@ -137,9 +141,9 @@ class Capture:
                 return  # recomputation by a checkpoint whose first forward is already on record
             inputs = tuple(_detached(arg) for arg in args)
             extras = {key: _detached(arg) for key, arg in kwargs.items()}
-            pair = _Pair(
-                inputs, extras, _versions((*inputs, *extras.values())), module.training, get_gradient_edge(value)
-            )
+            versions = _versions((*inputs, *extras.values()))
+            kept = value.detach() if name in self._keep_outputs else None
+            pair = _Pair(inputs, extras, versions, module.training, get_gradient_edge(value), kept)
             waiting.append(pair)
             value.register_hook(self._closer(name, pair))
 
@@ -173,7 +177,9 @@ class Capture:
     def _captures(self, name: str, pair: _Pair, grad: Tensor) -> list[LayerCapture]:
         module, rule = self._modules[name]
         axis = self._batch_axis.get(name, 0)
-        call = LayerCapture(name, rule, module, pair.inputs, grad, pair.training, axis, self.scale, pair.extras)
+        call = LayerCapture(
+            name, rule, module, pair.inputs, grad, pair.training, axis, self.scale, pair.extras, pair.output
+        )
         if isinstance(rule, CompositeRule):
             parts = [part for part in rule.split(call) if part.layer in self._wanted]
             self._check_examples(parts)

@@ -40,8 +40,7 @@ class LayerCapture:
     """One call of one layer in one step: what went in, and the gradient of the loss at what came out.
 
     ``scale`` undoes mean reduction, gradient accumulation and loss scaling: ``scale · output_grad`` is the gradient
-    of the
-    *sum* of the losses. It is applied to results, never to the (large) gradient itself.
+    of the *sum* of the losses. It is applied to results, never to the (large) gradient itself.
     """
 
     layer: str
@@ -53,6 +52,7 @@ class LayerCapture:
     batch_axis: int = 0
     scale: float | Tensor = 1.0
     extras: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the call
+    output: Tensor | None = None  # detached, for layers whose output was asked for
 
     @property
     def input(self) -> Tensor:

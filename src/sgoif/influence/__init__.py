@@ -1,7 +1,26 @@
-"""What a score is: anchors, the directions tracked for them, and the formula that joins both."""
+"""What a score is: anchors, the directions tracked for them, the gate, and the formula that joins them."""
 
-from sgoif.influence.anchors import ClassAnchors
+from sgoif.influence.anchors import AnchorDraw, Anchors
+from sgoif.influence.dual import DualAnchors
+from sgoif.influence.holdout import HoldOut, fold_of
+from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
-from sgoif.influence.scoring import Scores, score
+from sgoif.influence.scoring import Scores, most_probable, score
+from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 
-__all__ = ["ClassAnchors", "Scores", "Tracker", "score"]
+__all__ = [
+    "AnchorDraw",
+    "Anchors",
+    "DualAnchors",
+    "Gate",
+    "GateMode",
+    "GateReading",
+    "GateSettings",
+    "HoldOut",
+    "Scores",
+    "Tracker",
+    "fold_of",
+    "most_probable",
+    "refit_head",
+    "score",
+]

@@ -1,63 +1,135 @@
-"""Anchors: small groups of held-out examples whose mean loss a training example may raise or lower."""
+"""Anchors: groups of held-out examples whose mean loss a training example may raise or lower.
+
+A refresh takes the next few hold-out examples, whatever the number of classes, in one eval-mode pass that leaves no
+trace. Each anchor's gradient ``g_v`` is an exponential average over its draws with a horizon of about 25 examples;
+``noise`` says how well it is determined.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sgoif.errors import SgoifError
-from sgoif.gradients import Capture, Space, combine_gradients, quiet_eval
-from sgoif.tasks.classification import example_losses
+from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, gradient_norms2, quiet_eval
+from sgoif.influence.holdout import HoldOut
+from sgoif.linalg import norm
 
-__all__ = ["ClassAnchors"]
+__all__ = ["AnchorDraw", "Anchors"]
+
+# Examples per anchor that an averaged gradient remembers. With 25 in a draw the draw is taken whole: averaging over
+# more gained nothing on the development set (harm 67.2 against 66.7 AP) and blinds the gate, which then opens in
+# epoch 2.
+_HORIZON = 25.0
 
 
-class ClassAnchors:
-    """One anchor per class, from hold-out examples that are never trained on.
+@dataclass(frozen=True, slots=True)
+class AnchorDraw:
+    """What one refresh saw: all that canaries and a re-fitted head need, so that no second pass is made."""
+
+    positions: Tensor  # in the hold-out, [R]
+    labels: Tensor  # [R]
+    outputs: Tensor  # the model's outputs, [R, C]
+    calls: tuple[LayerCapture, ...]  # scored layers, gradients of the sum of the losses
+
+
+class Anchors:
+    """Anchor gradients over the scored layers: one anchor per class, or all classes pooled into one.
 
     Args:
-        inputs: hold-out inputs, ``[M, ...]``.
-        labels: their classes, ``[M]``.
-        num_classes: ``K``; every class needs at least one example.
-        per_class: how many examples of a class a refresh draws, without replacement.
-        seed: of the draws.
+        holdout: where the examples come from.
+        spaces: the scored layers.
+        pooled: keep the mean over all classes only. ``harm`` needs no more, and with many classes one vector per class
+            would not fit.
+        per_refresh: how many hold-out examples a refresh processes.
+        dtype: of the gradients.
     """
 
-    def __init__(self, inputs: Tensor, labels: Tensor, num_classes: int, *, per_class: int = 25, seed: int = 0) -> None:
-        counts = torch.bincount(labels, minlength=num_classes)
-        empty = torch.nonzero(counts == 0).flatten().tolist()
-        if empty or len(counts) > num_classes:
-            raise SgoifError(
-                f"every class from 0 to {num_classes - 1} needs a hold-out example; missing: {empty}, "
-                f"largest label {int(labels.max())}."
-            )
-        self.inputs, self.labels, self.num_classes, self.per_class = inputs, labels, num_classes, per_class
-        self._members = [torch.nonzero(labels == c).flatten() for c in range(num_classes)]
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(
+        self,
+        holdout: HoldOut,
+        spaces: Mapping[str, Space],
+        *,
+        pooled: bool = False,
+        per_refresh: int = 256,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.holdout, self.spaces, self.pooled, self.per_refresh = holdout, dict(spaces), pooled, per_refresh
+        self.num_anchors = 1 if pooled else holdout.num_classes
+        like: dict[str, Any] = {"device": holdout.device, "dtype": dtype}
+        self.trust = torch.ones(len(holdout), **like)  # in each hold-out label, lowered by self-cleaning
+        self.gradients = {
+            name: torch.zeros(self.num_anchors, *space.shape.dims, **like) for name, space in self.spaces.items()
+        }
+        self.noise = torch.ones(self.num_anchors, **like)  # relative standard error of the averaged g_v
+        self.gathered = torch.zeros(self.num_anchors, **like)  # weight in the average; 0 = never seen
 
-    def draw(self) -> Tensor:
-        """Positions of the next refresh's examples, class by class."""
-        picks = [m[torch.randperm(len(m), generator=self._generator)[: self.per_class]] for m in self._members]
-        return torch.cat(picks)
+    @property
+    def known(self) -> Tensor:
+        """Which anchors have been seen, ``[K]``; the others are skipped."""
+        return self.gathered > 0
 
-    def gradients(
+    def refresh(
         self,
         model: nn.Module,
         capture: Capture,
-        spaces: Mapping[str, Space],
-        forward: Callable[[Tensor], Tensor],
-    ) -> dict[str, Tensor]:
-        """``g_v``, the gradient of each class's mean loss on a fresh draw, by layer as ``[K, G, O, I]``.
+        forward: Callable[[Any], Tensor],
+        losses: Callable[[Tensor, Tensor], Tensor],
+    ) -> AnchorDraw:
+        """Take the next draw and move ``g_v`` towards it.
 
-        One eval-mode pass that leaves no trace: modes, RNG states and ``.grad`` stay as found.
+        Args:
+            model: put into eval mode for the pass; modes, RNG states and ``.grad`` are left as found.
+            capture: over the scored layers; not the one that is open around the training step.
+            forward: inputs to outputs ``[R, C]``.
+            losses: outputs and labels to per-example losses ``[R]``.
         """
-        picked = self.draw()
-        labels = self.labels[picked]
-        capture.scale, capture.num_examples = 1.0, len(picked)
+        positions = self.holdout.next_positions(self.per_refresh)
+        labels = self.holdout.labels[positions]
+        capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), torch.enable_grad(), capture:
-            logits = forward(self.inputs[picked])
-            capture.differentiate(example_losses(logits, labels).sum())
-            member = nn.functional.one_hot(labels, self.num_classes).to(torch.float32)
-            return combine_gradients(capture.calls, spaces, member / member.sum(0))
+            outputs = forward(self.holdout.inputs(positions))
+            capture.differentiate(losses(outputs, labels).sum())
+        with torch.no_grad():
+            self._average(capture.calls, labels, self.trust[positions])
+        return AnchorDraw(positions, labels, outputs.detach(), tuple(capture.calls))
+
+    def _average(self, calls: list[LayerCapture], labels: Tensor, trust: Tensor) -> None:
+        groups = torch.zeros_like(labels) if self.pooled else labels
+        member = nn.functional.one_hot(groups, self.num_anchors).to(trust.dtype) * trust[:, None]  # [R, K]
+        counts = member.sum(0)
+        share = member / counts.clamp_min(1e-12)
+        drawn = combine_gradients(calls, self.spaces, share)
+        relative = self._relative_error(calls, drawn, share)
+        step = (counts / _HORIZON).clamp(max=1.0)  # 0 for an anchor that did not come up
+        gathered = self.gathered + step * (1 - self.gathered)
+        rate = step / gathered.clamp_min(1e-12)  # bias-corrected: the first draw is taken whole
+        for name, old in self.gradients.items():
+            self.gradients[name] = old + rate[:, None, None, None] * (drawn[name].to(old.dtype) - old)
+        variance = rate.square() * relative.square() + (1 - rate).square() * self.noise.square()
+        self.noise = torch.where(step > 0, variance.sqrt(), self.noise)
+        self.gathered = gathered
+
+    def _relative_error(self, calls: list[LayerCapture], drawn: dict[str, Tensor], share: Tensor) -> Tensor:
+        """``sqrt(Σ_j s_j² |g_j - g|²) / |g|``: the standard error of a draw's mean gradient; 1 for a lone example."""
+        squares = share.square()
+        size2 = norm(drawn).square()
+        spread = (squares * gradient_norms2(calls, self.spaces)[:, None]).sum(0) - squares.sum(0) * size2
+        relative = spread.clamp_min(0).sqrt() / size2.sqrt().clamp_min(1e-30)
+        return torch.where(squares.sum(0) > 0.75, torch.ones_like(relative), relative)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later refreshes depend on."""
+        tensors = {f"gradients/{name}": value.clone() for name, value in self.gradients.items()}
+        tensors |= {"trust": self.trust.clone(), "noise": self.noise.clone(), "gathered": self.gathered.clone()}
+        return {"tensors": tensors, "position": self.holdout.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another object stood."""
+        tensors = state["tensors"]
+        self.gradients = {name: tensors[f"gradients/{name}"].to(old) for name, old in self.gradients.items()}
+        self.trust, self.noise = tensors["trust"].to(self.trust), tensors["noise"].to(self.noise)
+        self.gathered, self.holdout.position = tensors["gathered"].to(self.gathered), int(state["position"])

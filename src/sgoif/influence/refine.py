@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from sgoif.linalg import LinearOperator, PreparedRichardson, Richardson, flatten
 from sgoif.records import BlockShape
 
 __all__ = ["Tracker"]
+
+_DIVERGED = 1e3  # a relative residual beyond it cannot be a moving target; seen in sound runs: up to about 5 (epoch 1)
 
 
 class Tracker:
@@ -21,6 +24,7 @@ class Tracker:
         num_anchors: ``K``.
         solver: Richardson with a leak of 800 steps by default, so that a direction means the same at any run length.
         device: where the directions live.
+        dtype: of the directions.
 
     >>> from sgoif.linalg import Diagonal
     >>> tracker = Tracker({"fc": BlockShape(1, 1, 2, False)}, 1)
@@ -38,11 +42,13 @@ class Tracker:
         *,
         solver: Richardson | None = None,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.shapes = dict(shapes)
         self.solver = Richardson(leak_horizon=800) if solver is None else solver
         size = sum(shape.numel for shape in self.shapes.values())
-        self.columns = torch.zeros(num_anchors, size, device=device).mT  # [P, K]
+        self.columns = torch.zeros(num_anchors, size, device=device, dtype=dtype).mT  # [P, K]
+        self.resets = torch.zeros(num_anchors, dtype=torch.int64, device=device)
         self._prepared: PreparedRichardson | None = None
 
     def use_operator(self, operator: LinearOperator) -> None:
@@ -52,16 +58,35 @@ class Tracker:
     def advance(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Take one Richardson step towards ``H⁻¹ g`` and return the relative residuals ``|g - Hφ| / |g|``, ``[K]``.
 
-        The residual is that of the directions before the step: one product serves both. No host synchronisation.
+        The residual is that of the directions before the step: one product serves both. A direction that turned
+        non-finite starts again from zero, is counted in :attr:`resets`, and reports an infinite residual, which shuts
+        its gate. No host synchronisation.
         """
         assert self._prepared is not None, "use_operator comes first"
         rhs = flatten(gradients, self.shapes).to(self.columns.dtype)
-        self.columns, residual = self.solver.step(self._prepared, self.columns, rhs)
+        columns, residual = self.solver.step(self._prepared, self.columns, rhs)
         left: Tensor = torch.linalg.vector_norm(residual, dim=0)
         sizes: Tensor = torch.linalg.vector_norm(rhs, dim=0)
-        return left / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
+        relative = left / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
+        sound = torch.isfinite(columns).all(0) & (relative < _DIVERGED)
+        self.columns = torch.where(sound, columns, torch.zeros_like(columns))
+        self.resets = self.resets + (~sound).to(self.resets.dtype)
+        return torch.where(sound, relative, torch.full_like(relative, torch.inf))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a curvature operator has been given."""
+        return self._prepared is not None
 
     @property
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer, ``[K, G, O, I]``."""
         return unflatten(self.columns, self.shapes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The directions; the step size follows from the operator."""
+        return {"columns": self.columns.clone(), "resets": self.resets.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another tracker stood; give it its operator afterwards."""
+        self.columns, self.resets = state["columns"].to(self.columns), state["resets"].to(self.resets)

@@ -1,19 +1,19 @@
 """The score formula. Its sign and units are stated here, once.
 
-``I(i, v) = - φ_v · g_i`` with ``φ_v ≈ H⁻¹ g_v``. **Positive means harmful**: giving example i more weight raises
-anchor v's loss. The unit is anchor loss per unit of weight; removing example i changes the anchor's mean loss by
-``-I/n``.
+``I(i, v) = - φ_v · g_i`` with ``φ_v ≈ H⁻¹ g_v``. **Positive means harmful**: giving example i more weight raises anchor
+v's loss. The unit is anchor loss per unit of weight; removing example i changes the anchor's mean loss by ``-I/n``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
 
-__all__ = ["Scores", "score"]
+__all__ = ["Scores", "most_probable", "score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,28 @@ class Scores:
     worst: Tensor  # max over the anchors that are not of the given class, [B]
     worst_anchor: Tensor  # which anchor that is; its class is the suggested label, [B]
     own: Tensor  # I against the anchor of the given class, [B]
+    confidence: Tensor  # of `harm`: the mean c_v over known anchors, [B]
+    confidence_worst: Tensor  # of `worst`: c of that anchor, [B]
 
 
-def score(dots: Tensor, labels: Tensor, confidence: Tensor | None = None) -> Scores:
+def score(
+    dots: Tensor,
+    labels: Tensor,
+    confidence: Tensor | None = None,
+    *,
+    known: Tensor | None = None,
+    candidates: Tensor | None = None,
+) -> Scores:
     """Turn inner products into scores, for one anchor per class.
 
     Args:
         dots: ``⟨φ_v, g_i⟩``, ``[B, K]``, column v belonging to class v.
         labels: given classes, ``[B]``.
         confidence: ``c_v``, ``[K]``; the weights are ``c / Σc``, equal where all confidences are zero or none are
-        given.
+            given.
+        known: which classes have an anchor, ``[K]``; the others are skipped.
+        candidates: classes that ``worst`` may name, ``[B, M]``, see :func:`most_probable`; all of them by default.
 
-    >>> import torch
     >>> found = score(torch.tensor([[-1.0, 2.0, -4.0]]), torch.tensor([0]))
     >>> found.worst.item(), found.worst_anchor.item(), found.own.item()
     (4.0, 2, 1.0)
@@ -44,9 +54,28 @@ def score(dots: Tensor, labels: Tensor, confidence: Tensor | None = None) -> Sco
     if num_anchors < 2:
         raise SgoifError(f"scoring by class needs at least two anchors, got {num_anchors}.")
     influence = -dots
-    weights = dots.new_ones(num_anchors) if confidence is None else confidence.to(dots.dtype)
-    total = weights.sum()
-    weights = (weights + (total == 0)) / (total + num_anchors * (total == 0))
-    others = influence.scatter(1, labels[:, None], float("-inf"))
-    worst, worst_anchor = others.max(1)
-    return Scores(influence @ weights, worst, worst_anchor, influence.gather(1, labels[:, None])[:, 0])
+    present = dots.new_ones(num_anchors) if known is None else known.to(dots.dtype)
+    trust = present if confidence is None else confidence.to(dots.dtype) * present
+    shut = trust.sum() == 0
+    weights = torch.where(shut, present, trust)
+    weights = weights / weights.sum().clamp_min(1e-30)
+    eligible = present.bool().expand_as(influence)
+    if candidates is not None:
+        eligible = eligible & torch.zeros_like(eligible).scatter(1, candidates, True)
+    eligible = eligible & torch.ones_like(eligible).scatter(1, labels[:, None], False)
+    worst, worst_anchor = influence.masked_fill(~eligible, float("-inf")).max(1)
+    worst = torch.where(worst == float("-inf"), torch.zeros_like(worst), worst)
+    mean_confidence = trust.sum() / present.sum().clamp_min(1e-30)
+    return Scores(
+        harm=influence @ weights,
+        worst=worst,
+        worst_anchor=worst_anchor,
+        own=influence.gather(1, labels[:, None])[:, 0],
+        confidence=mean_confidence.expand(len(labels)),
+        confidence_worst=trust[worst_anchor],
+    )
+
+
+def most_probable(outputs: Tensor, count: int = 5) -> Tensor:
+    """The classes worth suggesting when there are many: the ``count`` largest outputs, ``[B, count]``."""
+    return outputs.topk(min(count, outputs.shape[1]), 1).indices

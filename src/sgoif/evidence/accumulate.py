@@ -1,0 +1,285 @@
+"""What the visits of an example add up to: sums that do not care about order, and what is read from them.
+
+Every column is a commutative sum (or a minimum, a maximum, a latest), so evidence may be gathered in any order, on any
+number of processes, in any split by example or by time, and merged: the result is the same up to the rounding of
+float64 sums. Nothing is kept per visit. Examples are rows; :class:`sgoif.evidence.IdIndex` knows which id has which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sgoif.errors import SgoifError
+from sgoif.evidence.standardise import WINSORISE_AT
+from sgoif.evidence.votes import SuggestedLabels, VoteCounts
+
+__all__ = ["Evidence"]
+
+_STEP_BITS = 40  # a visit's time is one integer, attempt * 2^40 + step: a trillion steps, eight million attempts
+_SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
+
+Floats = NDArray[np.float64]
+
+
+class Evidence:
+    """Sums over visits for several named signals, ``[N, S]``.
+
+    A visit carries a value ``x`` per signal (standardised), beside it the raw one, and a confidence ``c``. It always
+    counts in ``num_visits``; with ``c = 0``, or a value that is not finite, it adds nothing else. Rows are made as they
+    are named. :meth:`column` gives ``num_visits [N]``, ``num_unusable [N, S]`` (values that were not finite),
+    ``sum_c``, ``sum_c2``, ``sum_cx``, ``sum_cx2``, ``sum_c_raw``, ``minimum``, ``maximum`` ``[N, S]``,
+    ``last_visit [N]`` and ``last_values [N, S]``.
+
+    >>> evidence = Evidence(["harm", "worst"], num_classes=10)
+    >>> evidence.add([0, 1], [[1.0, 2.0], [0.0, 0.5]], confidence=1.0, suggested=[3, -1], attempt=0, step=10)
+    >>> evidence.add([0], [[3.0, 2.0]], confidence=0.5, suggested=[3], attempt=0, step=90)
+    >>> evidence.mean("harm").round(3).tolist()
+    [1.667, 0.0]
+    >>> evidence.suggested_label().labels[:, 0].tolist()
+    [3, -1]
+    """
+
+    def __init__(self, signals: Sequence[str], num_classes: int, num_rows: int = 0) -> None:
+        if not signals or len(set(signals)) != len(signals):
+            raise SgoifError(f"signals need distinct names, at least one, got {list(signals)}.")
+        self.signals = tuple(signals)
+        self.votes = VoteCounts(num_classes)
+        self._num_rows = 0
+        self._columns = _empty_columns(0, len(self.signals))
+        self._grow(num_rows)
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return one of the columns above, by row."""
+        if name not in self._columns:
+            raise SgoifError(f"no column {name!r}; there are {', '.join(self._columns)}.")
+        return self._columns[name][: self._num_rows]
+
+    def add(
+        self,
+        rows: ArrayLike,
+        values: ArrayLike,
+        confidence: ArrayLike = 1.0,
+        suggested: ArrayLike | None = None,
+        attempt: ArrayLike = 0,
+        step: ArrayLike = 0,
+        raw: ArrayLike | None = None,
+    ) -> None:
+        """Add one visit per entry; an example may occur several times.
+
+        Args:
+            rows: Which examples, ``[B]``.
+            values: Standardised scores ``[B, S]``, or ``[B]`` for one signal; what is not finite adds nothing.
+            confidence: In [0, 1]: a number, ``[B]``, or ``[B, S]`` where signals differ.
+            suggested: Class per visit ``[B]``, -1 for none. Counts where any signal of the visit has confidence.
+            attempt: How often the run was started before; a number or ``[B]``.
+            step: When; a number or ``[B]``.
+            raw: The scores before standardising, ``[B, S]``.
+        """
+        row = np.asarray(rows, dtype=np.int64)
+        shape = (len(row), len(self.signals))
+        x = _shaped(values, shape, "values")
+        c = np.broadcast_to(np.asarray(confidence, dtype=np.float64).reshape(_confidence_shape(confidence)), shape)
+        if len(row) == 0:
+            return
+        if row.min() < 0:
+            raise SgoifError(f"rows are counted from 0, got {row.min()}; drop unknown ids before adding.")
+        outside = ~((c >= 0) & (c <= 1))  # written so that NaN is outside too
+        if outside.any():
+            raise SgoifError(f"confidence must lie in [0, 1], got {c[outside][0]}; pass what the gate gave.")
+        unusable = ~np.isfinite(x)
+        r = np.zeros(shape) if raw is None else _shaped(raw, shape, "raw")
+        unusable |= ~np.isfinite(r)
+        c = np.where(unusable, 0.0, c)
+        x, r = np.where(unusable, 0.0, x), np.where(unusable, 0.0, r)
+        self._grow(int(row.max()) + 1)
+        unique, inverse = np.unique(row, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        own = self._columns
+        own["num_visits"][unique] += np.bincount(inverse, minlength=len(unique))
+        for name, terms in zip(("num_unusable", *_SUMS), (unusable, c, c * c, c * x, c * x * x, c * r)):
+            own[name][unique] += _sum_groups(terms, inverse, len(unique)).astype(own[name].dtype)
+        np.minimum.at(own["minimum"], row, np.where(c > 0, x, np.inf))
+        np.maximum.at(own["maximum"], row, np.where(c > 0, x, -np.inf))
+        self._keep_latest(row, _time(attempt, step, len(row)), np.where(unusable, np.nan, x))
+        if suggested is not None:
+            label = np.asarray(suggested, dtype=np.int64)
+            counted = (label >= 0) & (c > 0).any(axis=1)
+            self.votes.add(row[counted], label[counted])
+
+    def merge(self, other: Evidence, rows: ArrayLike | None = None) -> None:
+        """Add what another gathered, leaving it as it is.
+
+        Args:
+            other: Evidence on the same signals and classes.
+            rows: Our row of each of its rows, ``[len(other)]``, distinct, where the two number examples differently.
+        """
+        if other.signals != self.signals:
+            raise SgoifError(f"cannot merge evidence on {other.signals} into {self.signals}; name the same signals.")
+        place = np.arange(len(other)) if rows is None else np.asarray(rows, dtype=np.int64)
+        if place.shape != (len(other),) or len(np.unique(place)) != len(other) or (place < 0).any():
+            raise SgoifError(
+                f"rows must give each of the {len(other)} merged rows a distinct place, got {place.shape}."
+            )
+        self.votes.merge(other.votes, place if rows is not None else None)
+        if len(other) == 0:
+            return
+        self._grow(int(place.max()) + 1)
+        own = self._columns
+        for name in ("num_visits", "num_unusable", *_SUMS):
+            own[name][place] += other.column(name)
+        own["minimum"][place] = np.minimum(own["minimum"][place], other.column("minimum"))
+        own["maximum"][place] = np.maximum(own["maximum"][place], other.column("maximum"))
+        self._keep_latest(place, other.column("last_visit"), other.column("last_values"))
+
+    def mean(self, signal: str | None = None) -> Floats:
+        """Return ``Σcx / Σc``, ``[N, S]`` or ``[N]`` for one signal; NaN where no visit had confidence."""
+        return self._pick(_ratio(self.column("sum_cx"), self.column("sum_c")), signal)
+
+    def mean_raw(self, signal: str | None = None) -> Floats:
+        """Return the same mean of the raw scores."""
+        return self._pick(_ratio(self.column("sum_c_raw"), self.column("sum_c")), signal)
+
+    def effective_visits(self, signal: str | None = None) -> Floats:
+        """Return ``n_eff = (Σc)² / Σc²``: as many visits of equal confidence would weigh the same; 0 without any."""
+        return self._pick(np.nan_to_num(_ratio(self.column("sum_c") ** 2, self.column("sum_c2"))), signal)
+
+    def variance(self, signal: str | None = None) -> Floats:
+        """Return the weighted variance ``Σcx²/Σc - mean²``, not corrected for small numbers."""
+        return self._pick(
+            np.maximum(_ratio(self.column("sum_cx2"), self.column("sum_c")) - self.mean() ** 2, 0.0), signal
+        )
+
+    def standard_error(self, signal: str | None = None) -> Floats:
+        """Return ``sd / sqrt(n_eff)``; NaN up to one effective visit, which says nothing about spread.
+
+        ``sd² = variance n_eff / (n_eff - 1)``, the usual correction. Visits of one example share its image and label
+        and follow one another along one training run, so they are not independent: read it as a lower limit.
+        """
+        n = self.effective_visits()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.sqrt(np.where(n > 1 + 1e-9, self.variance() / (n - 1), np.nan))
+        return self._pick(found, signal)
+
+    def bernstein_half_width(
+        self, alpha: float = 0.05, value_range: float = 2 * WINSORISE_AT, signal: str | None = None
+    ) -> Floats:
+        """Return the empirical-Bernstein half-width of the mean, infinite without visits.
+
+        ``sqrt(2 V L / n) + 3 R L / n`` with ``L = ln(3 / alpha)``, variance ``V``, range ``R`` of the values and
+        ``n = n_eff`` (Audibert, Munos, Szepesvári 2009, theorem 1). **Caveat**: the theorem asks for independent visits
+        of equal weight, which these are not; and with ten visits its second term alone is as wide as the range of the
+        values, so it is vacuous there. It is a column for the cautious, not the interval to show.
+
+        Args:
+            alpha: Share of misses allowed, two-sided.
+            value_range: Largest minus smallest possible value: 12 for values cut to ±6, 2 after ``tanh``.
+            signal: One signal instead of all.
+        """
+        if not 0 < alpha < 1 or not value_range > 0:
+            raise SgoifError(f"need 0 < alpha < 1 and value_range > 0, got {alpha} and {value_range}.")
+        log_term = np.log(3 / alpha)
+        n = self.effective_visits()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            width = np.sqrt(2 * self.variance() * log_term / n) + 3 * value_range * log_term / n
+        return self._pick(np.where(n > 0, width, np.inf), signal)
+
+    def suggested_label(self, top: int = 3) -> SuggestedLabels:
+        """Return the classes with most votes, best first."""
+        return self.votes.top(len(self), top)
+
+    def last_time(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return attempt and step of the latest visit, ``[N]`` each; -1 where there was none."""
+        time = self.column("last_visit")
+        return np.where(time < 0, -1, time >> _STEP_BITS), np.where(time < 0, -1, time & ((1 << _STEP_BITS) - 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all columns as arrays."""
+        columns = {name: self.column(name).copy() for name in self._columns}
+        return {"signals": list(self.signals), "vote_keys": self.votes.keys, "vote_counts": self.votes.counts} | columns
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace everything by a stored state."""
+        if tuple(state["signals"]) != self.signals:
+            raise SgoifError(f"the state is about {tuple(state['signals'])}, this evidence about {self.signals}.")
+        self._columns = {name: np.array(state[name], dtype=old.dtype) for name, old in self._columns.items()}
+        self._num_rows = len(self._columns["num_visits"])
+        self.votes.load(state["vote_keys"], state["vote_counts"])
+
+    def _pick(self, columns: Floats, signal: str | None) -> Floats:
+        if signal is None:
+            return columns
+        if signal not in self.signals:
+            raise SgoifError(f"no signal {signal!r}; there are {', '.join(self.signals)}.")
+        picked: Floats = columns[:, self.signals.index(signal)]
+        return picked
+
+    def _grow(self, num_rows: int) -> None:
+        room = len(self._columns["num_visits"])
+        if num_rows > room:
+            more = _empty_columns(max(num_rows, 2 * room) - room, len(self.signals))
+            self._columns = {name: np.concatenate([old, more[name]]) for name, old in self._columns.items()}
+        self._num_rows = max(self._num_rows, num_rows)
+
+    def _keep_latest(self, rows: NDArray[np.int64], time: NDArray[np.int64], values: Floats) -> None:
+        """Keep each row's values at its largest time; two visits at one time keep the larger value of each signal."""
+        last, kept = self._columns["last_visit"], self._columns["last_values"]
+        before = last[rows]
+        np.maximum.at(last, rows, time)
+        current = time == last[rows]
+        stale = rows[current & (before < last[rows])]
+        kept[stale] = np.nan  # what an earlier visit left
+        np.fmax.at(kept, rows[current], values[current])  # fmax passes over NaN
+
+
+def _empty_columns(num_rows: int, num_signals: int) -> dict[str, NDArray[Any]]:
+    shape = (num_rows, num_signals)
+    return {
+        "num_visits": np.zeros(num_rows, dtype=np.int64),
+        "num_unusable": np.zeros(shape, dtype=np.int64),
+        **{name: np.zeros(shape) for name in _SUMS},
+        "minimum": np.full(shape, np.inf),
+        "maximum": np.full(shape, -np.inf),
+        "last_visit": np.full(num_rows, -1, dtype=np.int64),
+        "last_values": np.full(shape, np.nan),
+    }
+
+
+def _sum_groups(terms: NDArray[Any], group: NDArray[np.int64], num_groups: int) -> Floats:
+    """Sum rows ``[B, S]`` by group: ``[num_groups, S]``."""
+    width = terms.shape[1]
+    flat = (group[:, None] * width + np.arange(width)).reshape(-1)
+    totals = np.bincount(flat, weights=terms.reshape(-1).astype(np.float64), minlength=num_groups * width)
+    return np.asarray(totals, dtype=np.float64).reshape(num_groups, width)
+
+
+def _time(attempt: ArrayLike, step: ArrayLike, count: int) -> NDArray[np.int64]:
+    tries, steps = np.asarray(attempt, dtype=np.int64), np.asarray(step, dtype=np.int64)
+    if (tries < 0).any() or (steps < 0).any() or (steps >= 1 << _STEP_BITS).any():
+        raise SgoifError(f"attempt and step are counted from 0, got {tries.min()} and {steps.min()}.")
+    return np.broadcast_to((tries << _STEP_BITS) + steps, (count,)).astype(np.int64)
+
+
+def _shaped(values: ArrayLike, shape: tuple[int, int], name: str) -> Floats:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim == 1 and shape[1] == 1:
+        found = found[:, None]
+    if found.shape != shape:
+        raise SgoifError(f"{name} must have shape {shape}, a row per visit and a column per signal, got {found.shape}.")
+    return found
+
+
+def _confidence_shape(confidence: ArrayLike) -> tuple[int, ...]:
+    shape = np.shape(confidence)
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(bottom > 0, top / bottom, np.nan)

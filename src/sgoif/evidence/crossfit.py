@@ -1,0 +1,209 @@
+"""Signals of hold-out examples under assigned labels, always against directions of the *other* fold.
+
+An example that helped to make a direction looks harmless along it, whatever its label: scored against themselves,
+canaries promised 97-99% precision where the truth was 80. So there is no way here to pass directions in: they are
+made inside, from one fold, and applied to the other.
+
+Up to 64 classes every class is an anchor and a possible label. Above, ``C × C`` influences per example are out of
+reach and needless: the given class and the five most probable ones are looked at, in the dual form
+
+    I(i, v | c) = Σ_j s_j (a_iᵀ A⁻¹ a_j) [(G⁻¹ b_j)_c - p_iᵀ G⁻¹ b_j],   j over the class v of the other fold,
+
+which never holds a direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.evidence.holdout import (
+    Floats,
+    Holdout,
+    Ints,
+    InverseFactors,
+    Snapshot,
+    class_directions,
+    class_shares,
+    influence_under_any_label,
+    precondition,
+    softmax,
+)
+
+__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
+
+# The order of the columns. `margin` and `p_given` are high for harmless examples, the others for harmful ones.
+SIGNALS = (
+    "loss",
+    "margin",
+    "p_given",
+    "harm",
+    "worst",
+    "own",
+    "harm_identity",
+    "worst_identity",
+    "own_identity",
+)
+DENSE_CLASSES = 64  # up to here every class is an anchor and a possible label
+NUM_PROBABLE = 5
+_CHUNK = 1 << 22  # influences held at once: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSignals:
+    """Signals of each hold-out example under each label that was tried, averaged over snapshots."""
+
+    assigned: Ints  # [m, F], the labels tried
+    values: Floats  # [m, F, S], columns as SIGNALS; NaN where no snapshot could tell
+    worst_anchor: Ints  # [m, F], in the last snapshot that saw the example; -1 for none
+
+
+def labels_to_try(holdout: Holdout) -> Ints:
+    """List the labels each example is tried under, ``[m, F]``: all, or above 64 the given one (first) and five more."""
+    m, c = len(holdout), holdout.num_classes
+    if c <= DENSE_CLASSES:
+        return np.broadcast_to(np.arange(c), (m, c))
+    p = np.nan_to_num(holdout.mean_probabilities())
+    p[np.arange(m), holdout.labels] = np.inf  # the given label comes first
+    best = np.argpartition(-p, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
+    order = np.argsort(-np.take_along_axis(p, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1)
+
+
+def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | None = None) -> AssignedSignals:
+    """Score every hold-out example under the assigned labels against the other fold's directions.
+
+    Both folds come from the same snapshot, so directions and scores see one model. Memory is ``m F S`` and a chunk.
+
+    Args:
+        holdout: Labels, folds and snapshots.
+        assigned: Labels to try, ``[m, F]``. Above 64 classes they are also the anchors looked at.
+        weights: How far each hold-out label is believed, ``[m]``, when directions are made.
+    """
+    m, f = assigned.shape
+    total, count = np.zeros((m, f, len(SIGNALS))), np.zeros((m, 1, 1))
+    anchor = np.full((m, f), -1, dtype=np.int64)
+    believed = np.ones(m) if weights is None else np.asarray(weights, dtype=np.float64)
+    for snapshot in holdout.snapshots:
+        rows = np.arange(m) if snapshot.rows is None else snapshot.rows
+        for fold in (0, 1):
+            scored, makers = holdout.fold[rows] == fold, holdout.fold[rows] != fold
+            if not scored.any() or not makers.any():
+                continue
+            part = _part(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
+            for chunk in _chunks(np.flatnonzero(scored), holdout.num_classes):
+                values, anchor[rows[chunk]] = part.score(snapshot, chunk, assigned[rows[chunk]])
+                np.add.at(total, rows[chunk], values)
+                np.add.at(count, rows[chunk], 1.0)
+    with np.errstate(invalid="ignore"):
+        return AssignedSignals(assigned, np.where(count > 0, total / count, np.nan), anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchors:
+    """One fold of one snapshot, ready to score the other."""
+
+    features: Floats  # of the examples that make the anchors
+    gradients: Floats  # p - e, of the same
+    labels: Ints
+    shares: Floats  # in their class's mean; NaN where the class has no anchor
+    factors: InverseFactors | None
+    dense: tuple[Floats, Floats] | None  # directions with and without preconditioner, up to 64 classes
+
+    def score(self, snapshot: Snapshot, who: Ints, assigned: Ints) -> tuple[Floats, Ints]:
+        logits, features = np.asarray(snapshot.logits[who], dtype=np.float64), snapshot.features[who]
+        p = softmax(logits)
+        columns = [*_logit_signals(logits, p, assigned)]
+        worst_anchor = None
+        for place, factors in enumerate((self.factors, None)):
+            if self.dense is not None:
+                found = _dense_signals(p, features, self.dense[place], assigned)
+            else:
+                found = self._selected_signals(p, features, factors, assigned)
+            columns.extend(found[:3])
+            worst_anchor = found[3] if worst_anchor is None else worst_anchor
+        assert worst_anchor is not None
+        return np.stack(columns, axis=2), worst_anchor
+
+    def _selected_signals(
+        self, p: Floats, features: Floats, factors: InverseFactors | None, assigned: Ints
+    ) -> tuple[Floats, Floats, Floats, Ints]:
+        num_classes = p.shape[1]
+        usable = np.isfinite(self.shares)
+        left = self.gradients if factors is None else self.gradients @ factors[0].T
+        right = self.features if factors is None else self.features @ factors[1]
+        mean = (self.gradients[usable] * self.shares[usable, None]).T @ self.features[usable]
+        mean = precondition(mean / max(len(np.unique(self.labels[usable])), 1), factors)
+        u = features @ mean.T
+        harm = np.take_along_axis(u, assigned, axis=1) - np.einsum("mc,mc->m", p, u)[:, None]
+        influence = np.full((*assigned.shape, assigned.shape[1]), np.nan)  # [m, anchor, assigned]
+        for v in range(num_classes):
+            who, slot = np.nonzero(assigned == v)
+            mine = usable & (self.labels == v)
+            if len(who) and mine.any():
+                u = (features[who] @ right[mine].T * self.shares[mine]) @ left[mine]
+                at = np.take_along_axis(u, assigned[who], axis=1)
+                influence[who, slot] = at - np.einsum("mc,mc->m", p[who], u)[:, None]
+        # A training example has its own class and the five most probable ones as anchors; so has its imitation here.
+        rank = (p[:, None, :] > np.take_along_axis(p, assigned, axis=1)[:, :, None]).sum(axis=2)
+        influence_of_others = np.where((rank < NUM_PROBABLE)[:, :, None], influence, np.nan)
+        worst, place = _worst(influence_of_others, np.broadcast_to(np.arange(assigned.shape[1]), assigned.shape))
+        anchor = np.where(place >= 0, np.take_along_axis(assigned, np.maximum(place, 0), axis=1), -1)
+        return harm, worst, np.einsum("mff->mf", influence), anchor
+
+
+def _part(snapshot: Snapshot, makers: NDArray[np.bool_], labels: Ints, weights: Floats) -> _Anchors:
+    features = np.asarray(snapshot.features[makers], dtype=np.float64)
+    p = softmax(snapshot.logits[makers])
+    num_classes = p.shape[1]
+    dense = None
+    if num_classes <= DENSE_CLASSES:
+        plain = class_directions(features, p, labels, weights)
+        dense = (precondition(plain, snapshot.inverse_factors), plain)
+    shares = class_shares(labels, weights, num_classes)
+    gradients = p
+    gradients[np.arange(len(labels)), labels] -= 1  # p itself is not needed any more
+    return _Anchors(features, gradients, labels, shares, snapshot.inverse_factors, dense)
+
+
+def _chunks(who: Ints, num_classes: int) -> Iterator[Ints]:
+    per_example = num_classes**2 if num_classes <= DENSE_CLASSES else num_classes * (NUM_PROBABLE + 1)
+    size = max(1, _CHUNK // per_example)
+    return (who[start : start + size] for start in range(0, len(who), size))
+
+
+def _logit_signals(logits: Floats, p: Floats, assigned: Ints) -> tuple[Floats, Floats, Floats]:
+    """Compute loss, margin and p under each assigned label: ``[m, F]`` each."""
+    top = np.sort(np.partition(logits, -2, axis=1)[:, -2:], axis=1)  # second largest and largest
+    given = np.take_along_axis(logits, assigned, axis=1)
+    is_best = assigned == logits.argmax(axis=1)[:, None]
+    margin = given - np.where(is_best, top[:, :1], top[:, 1:])
+    p_given = np.take_along_axis(p, assigned, axis=1)
+    log_total = logits.max(axis=1) + np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1))
+    return log_total[:, None] - given, margin, p_given
+
+
+def _dense_signals(
+    p: Floats, features: Floats, directions: Floats, assigned: Ints
+) -> tuple[Floats, Floats, Floats, Ints]:
+    influence = influence_under_any_label(p, features, directions)  # [m, anchor, any label]
+    influence = np.take_along_axis(influence, assigned[:, None, :], axis=2)
+    known = np.isfinite(directions[:, 0, 0])
+    harm = influence[:, known].mean(axis=1)
+    own = np.take_along_axis(influence, assigned[:, None, :], axis=1)[:, 0]
+    worst, anchor = _worst(influence, assigned)
+    return harm, worst, own, anchor
+
+
+def _worst(influence: Floats, own_anchor: Ints) -> tuple[Floats, Ints]:
+    """Find the largest influence over anchors other than the assigned label's own; NaN and -1 where there is none."""
+    others = influence.copy()
+    np.put_along_axis(others, own_anchor[:, None, :], np.nan, axis=1)
+    others = np.where(np.isnan(others), -np.inf, others)
+    anchor = others.argmax(axis=1)
+    worst = np.take_along_axis(others, anchor[:, None], axis=1)[:, 0]
+    known = np.isfinite(worst)
+    return np.where(known, worst, np.nan), np.where(known, anchor, -1)

@@ -1,0 +1,159 @@
+"""The hold-out seen from the head: anchor directions, and what any example would score under any label.
+
+At a linear head the gradient of example i under label c is ``(p_i - e_c) a_iᵀ``: only ``e_c`` depends on the label. So
+with class directions ``Φ_v`` (the mean gradient of class v's hold-out examples, preconditioned) one product
+``u = Φ_v a_i`` gives the influence under *every* label at once,
+
+    I(i, v | c) = - (p_i - e_c)ᵀ Φ_v a_i = u_c - p_iᵀ u.
+
+Nothing here decides who is scored against whom: :mod:`sgoif.evidence.crossfit` does, fold against fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+
+__all__ = ["Holdout", "Snapshot", "class_directions", "influence_under_any_label", "precondition", "softmax"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+InverseFactors = tuple[Floats, Floats]  # G⁻¹ [C, C] and A⁻¹ [I, I]
+
+_MIN_WEIGHT = 1.0  # a class anchor is made of at least one whole example
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one refresh saw of the hold-out at the head, in eval mode."""
+
+    features: Floats  # a, [r, I], with the bias column where the head has one
+    logits: Floats  # [r, C]
+    inverse_factors: InverseFactors | None = None  # of the K-FAC curvature then; None for the identity
+    rows: Ints | None = None  # which hold-out examples, [r]; None: all, in order
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """A hold-out with its folds and what refreshes saw of it.
+
+    >>> data = Holdout(labels=np.array([0, 1]), fold=np.array([0, 1]), num_classes=2,
+    ...                snapshots=[Snapshot(np.ones((2, 3)), np.zeros((2, 2)))])
+    >>> len(data)
+    2
+    """
+
+    labels: Ints  # [m]
+    fold: Ints  # [m], 0 or 1, by hash of the id so that it is the same in every run
+    num_classes: int
+    snapshots: Sequence[Snapshot]
+
+    def __post_init__(self) -> None:
+        m, c = len(self.labels), self.num_classes
+        if self.labels.shape != (m,) or self.fold.shape != (m,):
+            raise SgoifError(f"labels and fold are vectors of one length, got {self.labels.shape}, {self.fold.shape}.")
+        if m == 0 or not self.snapshots:
+            raise SgoifError(f"need hold-out examples and a snapshot, got {m} and {len(self.snapshots)}.")
+        if self.labels.min() < 0 or self.labels.max() >= c:
+            raise SgoifError(f"labels must lie in 0..{c - 1}, got {self.labels.min()}..{self.labels.max()}.")
+        if set(np.unique(self.fold).tolist()) != {0, 1}:
+            raise SgoifError(f"both folds 0 and 1 must hold examples, got {np.unique(self.fold)}; see fold_of(ids).")
+        for snapshot in self.snapshots:
+            count = m if snapshot.rows is None else len(snapshot.rows)
+            if len(snapshot.features) != count or snapshot.logits.shape != (count, c):
+                raise SgoifError(
+                    f"a snapshot of {count} examples needs features [{count}, I] and logits [{count}, {c}], "
+                    f"got {snapshot.features.shape} and {snapshot.logits.shape}."
+                )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def mean_probabilities(self) -> Floats:
+        """Average the predictions of each example over the snapshots that saw it: ``[m, C]``, NaN where none did."""
+        total, count = np.zeros((len(self), self.num_classes)), np.zeros((len(self), 1))
+        for snapshot in self.snapshots:
+            rows = np.arange(len(self)) if snapshot.rows is None else snapshot.rows
+            np.add.at(total, rows, softmax(snapshot.logits))
+            np.add.at(count, rows, 1.0)
+        with np.errstate(invalid="ignore"):
+            return total / count
+
+
+def softmax(logits: Floats) -> Floats:
+    """Turn logits ``[..., C]`` into probabilities, in float64."""
+    shifted = np.exp(np.asarray(logits, dtype=np.float64) - logits.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def class_directions(
+    features: Floats,
+    probabilities: Floats,
+    labels: Ints,
+    weights: Floats | None = None,
+    inverse_factors: InverseFactors | None = None,
+) -> Floats:
+    """Compute one direction per class from labelled examples: ``[C, C, I]``, first axis the class of the anchor.
+
+    ``Φ_v = G⁻¹ (Σ_j w_j (p_j - e_v) a_jᵀ / Σ_j w_j) A⁻¹`` over the examples labelled v. A class whose weights sum to
+    less than one whole example has no anchor and is NaN. Costs ``O(m C I)`` and ``C³ I + C² I²`` to precondition: for
+    up to some 64 classes.
+
+    Args:
+        features: ``a``, ``[m, I]``.
+        probabilities: ``p``, ``[m, C]``.
+        labels: ``[m]``.
+        weights: ``[m]``, for example the probability that the label is right; ones if left out.
+        inverse_factors: ``G⁻¹`` and ``A⁻¹``; the identity if left out.
+
+    >>> found = class_directions(np.ones((1, 2)), np.array([[0.75, 0.25]]), np.array([0]))
+    >>> found.tolist()
+    [[[-0.25, -0.25], [0.25, 0.25]], [[nan, nan], [nan, nan]]]
+    """
+    num_classes = probabilities.shape[1]
+    gradient = probabilities - np.eye(num_classes)[labels]
+    share = class_shares(labels, weights, num_classes)
+    directions = np.full((num_classes, num_classes, features.shape[1]), np.nan)
+    for v in range(num_classes):
+        mine = labels == v
+        if np.isfinite(share[mine]).any():
+            directions[v] = (gradient[mine] * share[mine, None]).T @ features[mine]
+    return precondition(directions, inverse_factors)
+
+
+def class_shares(labels: Ints, weights: Floats | None, num_classes: int) -> Floats:
+    """Compute each example's share in its class's mean, ``w_j / Σ w``; NaN where the class has no anchor."""
+    w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if w.shape != labels.shape or not (w >= 0).all():
+        raise SgoifError(f"weights must be {len(labels)} numbers >= 0, got shape {w.shape}, smallest {w.min()}.")
+    total = np.bincount(labels, weights=w, minlength=num_classes)
+    total[total < _MIN_WEIGHT - 1e-9] = np.nan
+    return np.asarray(w / total[labels])
+
+
+def precondition(directions: Floats, inverse_factors: InverseFactors | None) -> Floats:
+    """Apply ``G⁻¹ · A⁻¹`` to directions ``[..., C, I]``."""
+    if inverse_factors is None:
+        return directions
+    left, right = inverse_factors
+    return np.asarray(left @ directions @ right)
+
+
+def influence_under_any_label(probabilities: Floats, features: Floats, directions: Floats) -> Floats:
+    """Compute ``I(i, v | c) = u_c - p_iᵀ u`` with ``u = Φ_v a_i``: ``[m, K, C]``, positive = harmful.
+
+    Memory is ``m K C``: cut the examples into chunks where that is too much.
+
+    >>> directions = np.array([[[-1.0, 0.0], [1.0, 0.0]]])  # one anchor, of class 0
+    >>> influence_under_any_label(np.array([[0.5, 0.5]]), np.array([[2.0, 1.0]]), directions).tolist()
+    [[[-2.0, 2.0]]]
+    """
+    num_anchors, num_classes, num_inputs = directions.shape
+    u = (features @ directions.reshape(-1, num_inputs).T).reshape(-1, num_anchors, num_classes)
+    return np.asarray(u - np.einsum("mc,mkc->mk", probabilities, u)[:, :, None])

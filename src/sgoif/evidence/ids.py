@@ -1,0 +1,125 @@
+"""Rows for ids: an example is known by its dataset id, and its sums live in a row of an array.
+
+Ids are integers or strings, kept as given. Lookups and insertions are vectorised: ids lie in a few sorted runs, each at
+least twice as long as the next, so that n insertions cost ``O(n log² n)`` in all and a lookup searches ``log n`` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sgoif.errors import SgoifError
+
+__all__ = ["IdIndex"]
+
+Ids = NDArray[Any]  # int64 or fixed-width unicode
+
+
+class IdIndex:
+    """Maps ids to rows 0, 1, 2, … in the order in which they first came.
+
+    All ids of an index are integers (int64), or all are strings. Numpy's strings end at trailing NUL characters, so ids
+    that differ in these alone are one id.
+
+    >>> index = IdIndex()
+    >>> index.add(["cat.jpg", "dog.jpg", "cat.jpg"]).tolist()
+    [0, 1, 0]
+    >>> index.rows(["dog.jpg", "bird.jpg"]).tolist()  # -1: not known
+    [1, -1]
+    >>> index.ids.tolist()
+    ['cat.jpg', 'dog.jpg']
+    """
+
+    def __init__(self, ids: Ids | Sequence[int] | Sequence[str] | None = None) -> None:
+        self._runs: list[tuple[Ids, NDArray[np.int64]]] = []  # sorted ids and their rows, longest run first
+        self._kind: str | None = None  # 'i' or 'U'
+        self._size = 0
+        if ids is not None:
+            found = _as_ids(ids)
+            rows = self.add(found)
+            if self._size != len(found):
+                first = found[np.flatnonzero(np.bincount(rows)[rows] > 1)[0]].item()
+                raise SgoifError(f"ids must be unique, but {first!r} comes more than once; use add() to allow repeats.")
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def ids(self) -> Ids:
+        """All ids by row; a new array."""
+        if not self._runs:
+            return np.empty(0, dtype=np.int64)
+        keys = np.concatenate([keys for keys, _ in self._runs])
+        rows = np.concatenate([rows for _, rows in self._runs])
+        ordered = np.empty_like(keys)
+        ordered[rows] = keys
+        return ordered
+
+    def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Look up rows ``[B]``; -1 where an id is not known."""
+        return self._find(self._checked(ids))
+
+    def add(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Look up rows ``[B]``, giving new ids the next free ones."""
+        wanted = self._checked(ids)
+        rows = self._find(wanted)
+        new = rows < 0
+        if new.any():
+            keys, first, inverse = np.unique(wanted[new], return_index=True, return_inverse=True)
+            fresh = np.empty(len(keys), dtype=np.int64)
+            fresh[np.argsort(first)] = np.arange(self._size, self._size + len(keys))  # by first appearance
+            rows[new] = fresh[inverse.reshape(-1)]
+            self._size += len(keys)
+            self._push(keys, fresh)
+        return rows
+
+    def _find(self, wanted: Ids) -> NDArray[np.int64]:
+        rows = np.full(len(wanted), -1, dtype=np.int64)
+        for keys, known in self._runs:
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            hit = keys[place] == wanted
+            rows[hit] = known[place[hit]]
+        return rows
+
+    def _push(self, keys: Ids, rows: NDArray[np.int64]) -> None:
+        while self._runs and len(self._runs[-1][0]) < 2 * len(keys):
+            older, older_rows = self._runs.pop()
+            keys, rows = np.concatenate([older, keys]), np.concatenate([older_rows, rows])
+            order = np.argsort(keys, kind="stable")
+            keys, rows = keys[order], rows[order]
+        self._runs.append((keys, rows))
+
+    def _checked(self, ids: ArrayLike) -> Ids:
+        found = _as_ids(ids)
+        if len(found) == 0:
+            return found
+        kind = found.dtype.kind
+        if self._kind is None:
+            self._kind = kind
+        elif kind != self._kind:
+            names = {"i": "integers", "U": "strings"}
+            raise SgoifError(
+                f"this index holds {names[self._kind]}, but was given {names[kind]}; keep the ids to one type."
+            )
+        return found
+
+
+def _as_ids(ids: ArrayLike) -> Ids:
+    found = np.asarray(ids)
+    if found.ndim != 1:
+        raise SgoifError(f"ids are a vector, got shape {found.shape}; flatten them as the examples were flattened.")
+    if found.dtype.kind == "O" and len(found):  # an object array, as data frames give them
+        found = np.asarray(found.tolist())
+    if len(found) == 0:
+        return np.empty(0, dtype=np.int64)
+    if found.dtype.kind == "u" and found.max() > np.iinfo(np.int64).max:
+        raise SgoifError(f"integer ids must fit into 64 signed bits, got {found.max()}; pass them as strings.")
+    if found.dtype.kind in "iu":
+        return found.astype(np.int64)
+    if found.dtype.kind == "U":
+        return found
+    raise SgoifError(f"ids are integers or strings, got {found.dtype}; convert them, for example with str().")

@@ -1,0 +1,117 @@
+"""The hold-out: examples that are never trained on, read by position, a fixed number at a time, class after class."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from sgoif.errors import SgoifError
+
+__all__ = ["HoldOut", "fold_of"]
+
+
+def fold_of(example_id: object) -> int:
+    """0 or 1, fixed by the example's id alone, so that every process and every later run agrees.
+
+    >>> [fold_of(i) for i in range(6)]
+    [1, 0, 1, 1, 1, 0]
+    """
+    return hashlib.blake2b(repr(example_id).encode(), digest_size=1).digest()[0] & 1
+
+
+class HoldOut:
+    """Held-out examples with their classes, visited in rounds so that every class comes up equally often.
+
+    Args:
+        source: a tuple ``(inputs, labels)`` of tensors, or a map-style dataset of ``(input, label)`` or
+            ``(input, label, id)``.
+        num_classes: how many classes there are; found from the labels where None.
+        seed: of the order inside each class.
+        device: where the labels live and inputs are moved to.
+
+    A dataset's labels are read once, here; its inputs only when their turn comes.
+    """
+
+    def __init__(
+        self,
+        source: tuple[Tensor, Tensor] | Dataset[Any],
+        *,
+        num_classes: int | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._source, self.device = source, torch.device(device)
+        labels, self.ids = _labels_and_ids(source)
+        if not len(labels):
+            raise SgoifError("the hold-out is empty; anchors need held-out examples of at least two classes.")
+        found = int(labels.max()) + 1
+        self.num_classes = found if num_classes is None else num_classes
+        if found > self.num_classes or int(labels.min()) < 0:
+            raise SgoifError(
+                f"hold-out labels must lie in 0..{self.num_classes - 1}, but they range from {int(labels.min())} to "
+                f"{found - 1}; pass num_classes=, or leave out examples without a label."
+            )
+        self.labels = labels.to(self.device)
+        self.folds = torch.tensor([fold_of(i) for i in self.ids], device=self.device)
+        self.counts = torch.bincount(labels, minlength=self.num_classes)
+        self._order = _interleaved(labels, self.num_classes, torch.Generator().manual_seed(seed))
+        self.position = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def next_positions(self, count: int) -> Tensor:
+        """Positions of the next ``count`` examples (fewer when the hold-out is smaller), wrapping around."""
+        count = min(count, len(self))
+        picked = self._order[(self.position + torch.arange(count)) % len(self)]
+        self.position = (self.position + count) % len(self)
+        return picked
+
+    def inputs(self, positions: Tensor) -> Any:
+        """The inputs at these positions, collated and on the device."""
+        if isinstance(self._source, tuple):
+            return self._source[0][positions].to(self.device)
+        items = [self._source[int(i)][0] for i in positions]
+        return _to_device(default_collate(items), self.device)
+
+
+def _labels_and_ids(source: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tensor, Sequence[Any]]:
+    if isinstance(source, tuple):
+        inputs, labels = source
+        if len(inputs) != len(labels):
+            raise SgoifError(f"the hold-out has {len(inputs)} inputs but {len(labels)} labels.")
+        return labels.detach().cpu().long(), range(len(labels))
+    size = len(source)  # type: ignore[arg-type]
+    known = getattr(source, "targets", None)
+    if known is not None and len(known) == size and not hasattr(source, "ids"):
+        return torch.as_tensor(known).long(), range(size)
+    items = [source[i][1:] for i in range(size)]
+    labels = torch.tensor([int(item[0]) for item in items])
+    return labels, [item[1] if len(item) > 1 else i for i, item in enumerate(items)]
+
+
+def _interleaved(labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
+    """Order the positions so that classes alternate for as long as each has examples left."""
+    rank = torch.empty(len(labels), dtype=torch.float64)
+    for c in range(num_classes):
+        members = torch.nonzero(labels == c).flatten()
+        shuffled = members[torch.randperm(len(members), generator=generator)]
+        # spread each class evenly over the whole order, so that a rare class does not come up in the first draw only
+        offset = torch.rand((), generator=generator, dtype=torch.float64)
+        rank[shuffled] = (torch.arange(len(members), dtype=torch.float64) + offset) / max(len(members), 1)
+    return rank.argsort()
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_to_device(item, device) for item in value)
+    return value

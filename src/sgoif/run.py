@@ -1,0 +1,80 @@
+"""A finished run: one row per example, and how the run went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.training.monitor import Monitor
+from sgoif.training.sinks import MemorySink
+
+__all__ = ["Run", "finish_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a monitored training found."""
+
+    info: dict[str, Any]
+    table: dict[str, NDArray[Any]]  # one row per example
+    visits: dict[str, NDArray[Any]]  # one row per visit, empty where they were not kept
+
+    def examples(self) -> dict[str, NDArray[Any]]:
+        """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
+        return self.table
+
+    def worst(self, count: int = 20, by: str = "worst") -> dict[str, NDArray[Any]]:
+        """The rows with the largest value of a column, most suspicious first."""
+        order = np.argsort(-self.table[by], kind="stable")[:count]
+        return {name: column[order] for name, column in self.table.items()}
+
+
+def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
+    """Add up the evidence and write the run down where a folder was given."""
+    recorder = monitor.recorder
+    evidence, count = recorder.evidence, len(recorder.index)
+    suggested = evidence.suggested_label(top=3)
+    table: dict[str, NDArray[Any]] = {
+        "id": np.asarray(recorder.index.ids),
+        "given_label": recorder.given[:count],
+        "suggested_label": suggested.labels[:count, 0],
+        "n_visits": evidence.column("num_visits")[:count],
+        "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(evidence.column("num_visits")[:count], 1),
+    }
+    for name in evidence.signals:
+        table[name] = evidence.mean_raw(name)[:count]
+    for name in ("harm", "worst"):
+        table[f"{name}_std"] = evidence.mean(name)[:count]
+        table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
+    visits = recorder.sink.table() if isinstance(recorder.sink, MemorySink) else {}
+    info = {
+        **{key: value for key, value in facts.items() if key != "out"},
+        "num_examples": count,
+        "counters": monitor.counters,
+        "faults": dict(monitor.faults),
+        "overhead": monitor.governor.overhead,
+        "plan": asdict(monitor.plan),
+        "plan_changes": monitor.governor.changes,
+        "head": monitor.engine.head.name,
+    }
+    run = Run(info, table, visits)
+    if facts.get("out"):
+        write_run(run, Path(facts["out"]))
+    return run
+
+
+def write_run(run: Run, folder: Path) -> None:
+    """One Parquet file per table and ``run.json``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, columns in (("examples", run.table), ("visits", run.visits)):
+        if columns:
+            pq.write_table(pa.table(dict(columns)), folder / f"{name}.parquet")
+    (folder / "run.json").write_text(json.dumps(run.info, indent=2, default=str) + "\n")

@@ -1,0 +1,152 @@
+"""The host's side of a run: visits become rows for the sink and sums for the evidence.
+
+Blocks of packed signals arrive once per refresh, in one transfer. Each step is standardised in order, repeated ids
+within a step become one visit, and what is added to an example's evidence is weighted by the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.evidence import Evidence, IdIndex, Standardiser
+from sgoif.records import ScoreBatch
+from sgoif.training.signals import SIGNALS, VisitFlag
+from sgoif.training.sinks import ScoreSink
+
+__all__ = ["EVIDENCE_SIGNALS", "PendingVisits", "Recorder", "as_ids"]
+
+EVIDENCE_SIGNALS = tuple(
+    name for name in SIGNALS if name not in ("runner_up", "worst_anchor", "confidence", "confidence_worst", "flags")
+)
+_STANDARDISED = ("harm", "worst")
+_OF_WORST = ("worst", "worst_identity")
+_SKIPPED = VisitFlag.NOT_FINITE | VisitFlag.MIXED
+
+
+@dataclass(frozen=True, slots=True)
+class PendingVisits:
+    """One micro-step's visits, still to be recorded."""
+
+    ids: NDArray[Any]
+    labels: NDArray[np.int64]
+    signals: NDArray[np.floating[Any]]  # [B, len(SIGNALS)]
+    step: int
+    micro_step: int
+
+
+class Recorder:
+    """Turns packed signals into visits and evidence.
+
+    Args:
+        num_classes: how many classes labels may name.
+        train_size: examples per epoch.
+        sink: where visits go; None keeps the evidence only.
+        attempt: how often the run was resumed before.
+        rank: of this process.
+    """
+
+    def __init__(
+        self, num_classes: int, train_size: int, sink: ScoreSink | None, *, attempt: int = 0, rank: int = 0
+    ) -> None:
+        self.train_size, self.sink, self.attempt, self.rank = train_size, sink, attempt, rank
+        self.index = IdIndex()
+        self.evidence = Evidence(EVIDENCE_SIGNALS, num_classes)
+        self.standardisers = {name: Standardiser() for name in _STANDARDISED}
+        self.given = np.zeros(0, np.int64)  # last given label of each row
+        self.num_visits = 0
+        self.flag_counts = {flag.name: 0 for flag in VisitFlag if flag.name and flag}
+
+    def record(self, visits: PendingVisits) -> None:
+        """Take in one micro-step."""
+        ids, labels, signals, repeated = _one_visit_per_id(visits.ids, visits.labels, visits.signals)
+        columns: dict[str, NDArray[np.floating[Any]]] = {name: signals[:, i] for i, name in enumerate(SIGNALS)}
+        flags = columns["flags"].astype(np.int64)
+        flags[repeated] |= VisitFlag.REPEATED
+        columns["flags"] = flags.astype(signals.dtype)
+        usable = (flags & int(_SKIPPED)) == 0
+        for name in _STANDARDISED:
+            given = np.where(usable, columns[name], np.nan)
+            columns[f"{name}_std"] = self.standardisers[name].apply(given)
+        self._accumulate(ids, labels, columns, usable, visits.step)
+        for flag in VisitFlag:
+            if flag.name and flag:
+                self.flag_counts[flag.name] += int(((flags & int(flag)) != 0).sum())
+        epoch = self.num_visits // max(self.train_size, 1)
+        self.num_visits += len(visits.ids)
+        if self.sink is not None:
+            self.sink.write(
+                ScoreBatch(ids, labels, visits.step, epoch, self.attempt, self.rank, visits.micro_step, columns)
+            )
+
+    def _accumulate(
+        self,
+        ids: NDArray[Any],
+        labels: NDArray[np.int64],
+        columns: Mapping[str, NDArray[np.floating[Any]]],
+        usable: NDArray[np.bool_],
+        step: int,
+    ) -> None:
+        rows = self.index.add(ids)
+        if len(self.index) > len(self.given):
+            grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
+            grown[: len(self.given)] = self.given
+            self.given = grown
+        self.given[rows] = labels
+        raw = np.stack([columns[name] for name in EVIDENCE_SIGNALS], 1).astype(np.float64)
+        values = np.stack([columns.get(f"{name}_std", columns[name]) for name in EVIDENCE_SIGNALS], 1)
+        trust = np.stack(
+            [columns["confidence_worst" if name in _OF_WORST else "confidence"] for name in EVIDENCE_SIGNALS], 1
+        )
+        trust = np.where(usable[:, None], np.nan_to_num(trust), 0.0).clip(0, 1)
+        suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
+        self.evidence.add(rows, values, trust, suggested, attempt=self.attempt, step=step, raw=raw)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later visits add to."""
+        return {
+            "ids": self.index.ids,
+            "given": self.given[: len(self.index)].copy(),
+            "evidence": self.evidence.state_dict(),
+            "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
+            "num_visits": self.num_visits,
+            "attempt": self.attempt,
+            "flag_counts": dict(self.flag_counts),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a run; its visits from here on belong to the next attempt."""
+        self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()
+        self.given = np.array(state["given"])
+        self.evidence.load_state_dict(state["evidence"])
+        for name, item in self.standardisers.items():
+            item.load_state_dict(state["standardisers"][name])
+        self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
+        self.flag_counts = dict(state["flag_counts"])
+
+
+def as_ids(ids: Any) -> NDArray[Any]:
+    """The user's ids as an array: ints or strings, from a tensor, an array or a sequence."""
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu().numpy()
+    return np.asarray(ids)
+
+
+def _one_visit_per_id(
+    ids: NDArray[Any], labels: NDArray[np.int64], signals: NDArray[np.floating[Any]]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.floating[Any]], NDArray[np.bool_]]:
+    """Average the rows of ids that come several times; classes and flags are taken from the first of them."""
+    unique, first, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
+    if len(unique) == len(ids):
+        return ids, labels, signals.copy(), np.zeros(len(ids), bool)
+    total = np.zeros((len(unique), signals.shape[1]))
+    np.add.at(total, inverse.reshape(-1), signals)
+    mean = (total / counts[:, None]).astype(signals.dtype)
+    for name in ("runner_up", "worst_anchor", "flags"):
+        column = SIGNALS.index(name)
+        mean[:, column] = signals[first, column]
+    return unique, labels[first], mean, counts > 1

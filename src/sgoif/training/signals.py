@@ -1,0 +1,37 @@
+"""The columns of a visit, in the one order in which they travel from the device to the sink."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+__all__ = ["SIGNALS", "VisitFlag"]
+
+SIGNALS = (
+    "loss",
+    "margin",
+    "p_given",
+    "runner_up",
+    "harm",
+    "worst",
+    "worst_anchor",
+    "own",
+    "harm_identity",
+    "worst_identity",
+    "own_identity",
+    "probe_loss",
+    "probe_margin",
+    "confidence",
+    "confidence_worst",
+    "flags",
+)
+
+
+class VisitFlag(IntFlag):
+    """Why a visit's scores should be read with care."""
+
+    NONE = 0
+    NOT_JUDGED = 1  # the gate was shut, or there was no direction yet: stored, adds nothing
+    NOT_FINITE = 2  # a loss or gradient was NaN or infinite
+    MIXED = 4  # Mixup or CutMix: the row belongs to several examples, so it is not scored
+    SOFT = 8  # a soft target: `harm` has a meaning, per-class columns have none
+    REPEATED = 16  # the id came several times in one step; the visit is their mean

@@ -1,0 +1,101 @@
+"""The faithfulness benchmark on a problem small enough to differentiate by retraining."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import faithfulness
+from benchmarks.agreement import pearson, reliability, spearman
+from benchmarks.convex import SoftmaxProblem
+from benchmarks.faithfulness import Truth
+
+
+def synthetic(count, seed, l2=1e-2):
+    """Three classes, six features: labels from a fixed linear rule and noise."""
+    rule = torch.randn(6, 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(count, 6, generator=generator, dtype=torch.float64)
+    noise = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    labels = (features @ rule + noise).argmax(1)
+    return SoftmaxProblem(torch.cat([features, features.new_ones(count, 1)], dim=1), labels, 3, l2)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return Truth(synthetic(60, seed=0), synthetic(20, seed=1))
+
+
+def test_the_hessian_is_that_of_autograd(truth):
+    theta = truth.theta[:, 0]
+    weights = truth.train.uniform()
+    hessian = torch.autograd.functional.hessian(lambda t: truth.train.objective(t[:, None], weights)[0], theta)
+    torch.testing.assert_close(truth.operator.to_dense(), hessian)
+    torch.testing.assert_close(truth.operator.matmul(torch.eye(len(theta), dtype=torch.float64)), hessian)
+
+
+def test_many_models_are_fitted_as_one_by_one(truth):
+    weights = torch.rand(60, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64) / 30
+    together = truth.train.fit(weights, truth.theta.expand(-1, 3), truth.inverse)
+    for k in range(3):
+        torch.testing.assert_close(together[:, [k]], truth.train.fit(weights[:, [k]]), atol=1e-7, rtol=0)
+
+
+def test_exact_influence_is_the_derivative_of_retraining(truth):
+    h = 1e-5  # central differences: an error of h² beside one of 1e-12/h from the fit
+    n = truth.train.num_examples
+    steps = h * torch.eye(n, dtype=torch.float64)
+    up, down = (
+        truth.test.losses(truth.train.fit(truth.train.uniform() + s, truth.theta.expand(-1, n), tolerance=1e-12))
+        for s in (steps, -steps)
+    )
+    slopes = ((up - down) / (2 * h)).mT  # d loss_v / d w_i, [n, V]
+    np.testing.assert_allclose(truth.scores, slopes.numpy(), atol=1e-5 * np.abs(truth.scores).max())
+
+
+def test_every_solver_meets_its_bar(truth):
+    rows = faithfulness.solver_rows(truth, columns=20, rank=10)
+    assert len(rows) == 5
+    for row in rows:
+        assert row["residual"] < faithfulness.TOLERANCE, row
+        assert row["lowest_pearson"] >= 0.999, row
+
+
+def test_removal_changes_the_loss_as_predicted(truth):
+    found = faithfulness.retraining_rows(truth, faithfulness.retrain(truth, num_removed=20, num_halves=30))
+    assert found["loo_pearson"] > 0.95  # sixty points are few: each removal is far from a small step
+    assert found["loo_median_slope"] > 0.8  # the sign is right
+    assert found["lds"] > 0.8
+
+
+def test_backends_go_through_the_library_and_rank_like_the_truth(truth):
+    rows = faithfulness.backend_rows(truth, faithfulness.retrain(truth, num_removed=5, num_halves=5))
+    assert {row["backend"] for row in rows} == {name for name, *_ in faithfulness.BACKENDS}
+    assert all(row["pearson"] > 0.7 for row in rows)  # a wrong layout of the parameters gives about zero
+
+
+def test_confidence_rises_as_the_error_falls(truth):
+    rows = faithfulness.ladder(truth, points=5, rungs={"richardson": (1, 10, 100), "cg": (1, 5, 15)})
+    summary = faithfulness.ladder_summary(rows)
+    assert summary["bound_holds"] == 1.0
+    assert summary["residual_vs_score_error"]["all"] > 0.9
+
+
+def test_bars_say_what_was_missed():
+    row = {"solver": "cg", "pearson": 1.0, "residual": 1e-3}
+    bars = faithfulness.convex_bars({"solvers": [row], "retraining": {"loo_pearson": 0.995, "lds": 0.5}})
+    assert [each["met"] for each in bars] == [False, True, False]
+
+
+def test_correlations_agree_with_numpy_and_share_ranks():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 30, 4))
+    expected = [np.corrcoef(a[:, k], b[:, k])[0, 1] for k in range(4)]
+    np.testing.assert_allclose(pearson(a, b), expected)
+    np.testing.assert_allclose(spearman(np.exp(a), a), 1.0)
+    np.testing.assert_allclose(spearman([0, 1, 1, 2], [0, 1.5, 1.5, 5]), 1.0)
+    assert pearson(np.ones(5), np.arange(5)) == 0
+
+
+def test_reliability_averages_within_bins():
+    bins = reliability([0, 0.1, 0.2, 1.0], {"error": np.array([4.0, 1.0, 3.0, 0.0])}, edges=(0, 0.5))
+    assert [(b.count, b.means["error"]) for b in bins] == [(1, 4.0), (2, 2.0), (1, 0.0)]

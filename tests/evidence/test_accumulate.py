@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import Evidence
+
+SIGNALS, CLASSES = ("harm", "worst"), 7
+EXACT = ("num_visits", "num_unusable", "minimum", "maximum", "last_visit", "last_values")
+SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
+
+
+def random_visits(seed, count, num_rows=9):
+    rng = np.random.default_rng(seed)
+    values = np.clip(3 * rng.standard_normal((count, len(SIGNALS))), -6, 6)
+    values[rng.random(values.shape) < 0.05] = np.nan
+    confidence = rng.random((count, len(SIGNALS))) * (rng.random((count, 1)) < 0.8)
+    return {
+        "rows": rng.integers(0, num_rows, count),
+        "values": values,
+        "confidence": confidence,
+        "suggested": rng.integers(-1, CLASSES, count),
+        "attempt": rng.integers(0, 2, count),
+        "step": rng.integers(0, 20, count),
+        "raw": 100 * rng.standard_normal(values.shape),
+    }
+
+
+def gather(visits, parts, num_rows=9):
+    evidence = Evidence(SIGNALS, CLASSES, num_rows=num_rows)
+    for part in parts:
+        evidence.add(**{name: column[part] for name, column in visits.items()})
+    return evidence
+
+
+def assert_same(one, other):
+    for name in EXACT:
+        np.testing.assert_array_equal(one.column(name), other.column(name), err_msg=name)
+    for name in SUMS:  # float64 sums of at most 100 terms below 600
+        np.testing.assert_allclose(one.column(name), other.column(name), rtol=1e-12, atol=1e-11, err_msg=name)
+    np.testing.assert_array_equal(one.votes.keys, other.votes.keys)
+    np.testing.assert_array_equal(one.votes.counts, other.votes.counts)
+
+
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 100), cuts=st.integers(0, 5))
+def test_any_order_and_any_split_of_the_visits_gives_the_same_evidence(seed, count, cuts):
+    visits = random_visits(seed, count)
+    rng = np.random.default_rng(seed + 1)
+    order = rng.permutation(count)
+    parts = np.split(order, np.sort(rng.integers(0, count + 1, cuts)))
+    whole = gather(visits, [np.arange(count)])
+    assert_same(whole, gather(visits, parts))
+    merged = Evidence(SIGNALS, CLASSES, num_rows=9)
+    for part in parts:
+        merged.merge(gather(visits, [part]))
+    assert_same(whole, merged)
+
+
+@given(seed=st.integers(0, 2**31))
+def test_merging_evidence_that_numbers_its_rows_otherwise(seed):
+    visits = random_visits(seed, 50)
+    places = np.random.default_rng(seed).permutation(9)
+    other = gather(visits | {"rows": np.argsort(places)[visits["rows"]]}, [np.arange(50)])
+    merged = Evidence(SIGNALS, CLASSES, num_rows=9)
+    merged.merge(other, rows=places)
+    assert_same(gather(visits, [np.arange(50)]), merged)
+
+
+def test_statistics_match_their_definitions():
+    visits = random_visits(5, 400, num_rows=3)
+    evidence = gather(visits, [np.arange(400)], num_rows=3)
+    for row in range(3):
+        for column, name in enumerate(SIGNALS):
+            here = (visits["rows"] == row) & np.isfinite(visits["values"][:, column])
+            c, x = visits["confidence"][here, column], visits["values"][here, column]
+            mean = np.average(x, weights=c)
+            variance = np.average((x - mean) ** 2, weights=c)
+            n = c.sum() ** 2 / (c**2).sum()
+            assert evidence.mean(name)[row] == pytest.approx(mean)
+            assert evidence.effective_visits(name)[row] == pytest.approx(n)
+            assert evidence.standard_error(name)[row] == pytest.approx(np.sqrt(variance * n / (n - 1) / n))
+            log = np.log(3 / 0.1)
+            width = np.sqrt(2 * variance * log / n) + 3 * 12 * log / n
+            assert evidence.bernstein_half_width(0.1, signal=name)[row] == pytest.approx(width)
+
+
+def test_equal_confidence_gives_the_textbook_standard_error():
+    x = np.array([1.0, 2.0, 4.0, 8.0])
+    evidence = Evidence(["harm"], 2)
+    evidence.add(np.zeros(4, dtype=int), x, confidence=0.3)
+    assert evidence.standard_error("harm")[0] == pytest.approx(x.std(ddof=1) / 2)
+
+
+def test_the_bernstein_width_covers_independent_visits_and_is_vacuous_for_ten():
+    rng = np.random.default_rng(0)
+    evidence = Evidence(["harm"], 2)
+    rows = np.repeat(np.arange(300), 200)
+    evidence.add(rows, rng.uniform(-6, 6, len(rows)))
+    assert (abs(evidence.mean("harm")) <= evidence.bernstein_half_width(0.05, signal="harm")).all()
+    ten = Evidence(["harm"], 2)
+    ten.add(np.zeros(10, dtype=int), np.zeros(10))
+    assert ten.bernstein_half_width(0.05)[0, 0] > 12
+
+
+def test_visits_without_confidence_count_and_add_nothing():
+    evidence = Evidence(SIGNALS, CLASSES)
+    evidence.add([0, 0], [[5.0, 5.0], [1.0, 2.0]], confidence=[0.0, 0.5], suggested=[2, 4], step=[9, 3])
+    assert evidence.column("num_visits").tolist() == [2]
+    assert evidence.mean().tolist() == [[1.0, 2.0]]
+    assert evidence.column("maximum").tolist() == [[1.0, 2.0]]
+    assert evidence.suggested_label().labels.tolist() == [[4, -1, -1]]
+    assert evidence.last_time()[1].tolist() == [9]
+
+
+def test_values_that_are_not_finite_are_counted_apart():
+    evidence = Evidence(SIGNALS, CLASSES)
+    evidence.add([0, 0], [[np.nan, 1.0], [np.inf, 3.0]])
+    assert evidence.column("num_unusable").tolist() == [[2, 0]]
+    assert np.isnan(evidence.mean("harm")).all() and evidence.mean("worst").tolist() == [2.0]
+    assert evidence.effective_visits("harm").tolist() == [0.0]
+    assert np.isinf(evidence.bernstein_half_width(signal="harm")).all()
+
+
+def test_a_later_attempt_is_later_than_any_step_of_an_earlier_one():
+    evidence = Evidence(["harm"], CLASSES)
+    evidence.add([0, 0], [1.0, 2.0], attempt=[1, 0], step=[3, 900])
+    assert [part.tolist() for part in evidence.last_time()] == [[1], [3]]
+    assert evidence.column("last_values").tolist() == [[1.0]]
+
+
+def test_rows_grow_as_they_are_named_and_unvisited_ones_know_nothing():
+    evidence = Evidence(["harm"], CLASSES)
+    evidence.add([5], [1.0])
+    assert len(evidence) == 6
+    assert np.isnan(evidence.mean("harm")[:5]).all()
+    assert evidence.last_time()[0].tolist() == [-1] * 5 + [0]
+
+
+def test_state_survives_a_round_trip():
+    visits = random_visits(3, 60)
+    evidence = gather(visits, [np.arange(60)])
+    again = Evidence(SIGNALS, CLASSES)
+    again.load_state_dict(evidence.state_dict())
+    assert_same(evidence, again)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": [0], "values": [[1.0]]}, "shape"),
+        ({"rows": [-1], "values": [[1.0, 1.0]]}, "counted from 0"),
+        ({"rows": [0], "values": [[1.0, 1.0]], "confidence": 1.5}, r"\[0, 1\]"),
+        ({"rows": [0], "values": [[1.0, 1.0]], "confidence": np.nan}, r"\[0, 1\]"),
+        ({"rows": [0], "values": [[1.0, 1.0]], "suggested": [CLASSES]}, "classes in"),
+        ({"rows": [0], "values": [[1.0, 1.0]], "step": -1}, "counted from 0"),
+    ],
+)
+def test_mistakes_are_named(arguments, message):
+    with pytest.raises(SgoifError, match=message):
+        Evidence(SIGNALS, CLASSES).add(**arguments)
+
+
+def test_evidence_on_other_signals_is_not_merged():
+    with pytest.raises(SgoifError, match="cannot merge"):
+        Evidence(["harm"], 2).merge(Evidence(["worst"], 2))
+    with pytest.raises(SgoifError, match="no signal"):
+        Evidence(["harm"], 2).mean("worst")
+    with pytest.raises(SgoifError, match="no column"):
+        Evidence(["harm"], 2).column("sum")
