@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,8 +14,10 @@ from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
 from sgoif.gradients import Layer, find_head, select_layers, survey
+from sgoif.gradients.contractions import widen
 from sgoif.influence import GateSettings, HoldOut
-from sgoif.run import Run, finish_run
+from sgoif.run import Run, collect_run, finish_run
+from sgoif.training.audit import audit_examples
 from sgoif.training.datasets import split, with_ids
 from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.monitor import LossSettings, Monitor
@@ -23,7 +25,7 @@ from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import MemorySink
 
-__all__ = ["Run", "split", "watch", "with_ids"]
+__all__ = ["Run", "audit", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,76 @@ def watch(
     )
 
 
+def audit(
+    model: nn.Module,
+    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    *,
+    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    out: str | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    forward: Callable[[Any], Tensor] | None = None,
+    trusted: bool = False,
+    head: str | None = None,
+    curvature: str = "kfac",
+    curvature_settings: dict[str, Any] | None = None,
+    probe: bool = True,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Run:
+    """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
+
+    Args:
+        model: trained; used in eval mode and left as found.
+        dataset: the training examples, ``(input, label)`` or ``(input, label, id)``, or a tuple of tensors.
+        anchors: held-out examples that the model was not trained on.
+        out: folder to write the run into.
+        loss: as in :func:`watch`.
+        forward: as in :func:`watch`.
+        trusted: whether the hold-out's labels have been verified.
+        head: as in :func:`watch`.
+        curvature: a backend's name.
+        curvature_settings: its keyword arguments.
+        probe: as in :func:`watch`.
+        batch_size: examples per forward pass.
+        seed: of the hold-out's order.
+    """
+    model = _unwrapped(model)
+    device = next(model.parameters()).device
+    run_forward = forward or _default_forward(model)
+    holdout = HoldOut(anchors, seed=seed, device=device)
+    few = holdout.inputs(torch.arange(min(2, len(holdout))))
+    found = find_head(model, lambda: run_forward(few), name=head)
+    holdout = HoldOut(anchors, num_classes=found.shape.outputs, seed=seed, device=device)
+    settings = EngineSettings(
+        curvature=curvature,
+        curvature_settings=curvature_settings,
+        solver="direct",
+        gate=GateSettings(mode="none"),
+        probe=probe,
+    )
+    examples = HoldOut(dataset, num_classes=found.shape.outputs, seed=seed, device=device)
+    engine = Engine(
+        found,
+        [],
+        holdout,
+        settings,
+        train_size=len(examples),
+        planned_steps=None,
+        per_refresh=batch_size,
+        horizon=float("inf"),
+    )
+    recorder = Recorder(found.shape.outputs, len(examples), MemorySink())
+
+    def batches() -> Iterator[tuple[Any, Tensor, Any]]:
+        for start in range(0, len(examples), batch_size):
+            positions = torch.arange(start, min(start + batch_size, len(examples)))
+            ids = [examples.ids[int(i)] for i in positions]
+            yield examples.inputs(positions), examples.labels[positions], ids
+
+    audit_examples(model, engine, batches, recorder, forward=run_forward, losses=loss or _cross_entropy(0.0))
+    return collect_run(recorder, {"trusted": trusted, "seed": seed, "out": out, "head": found.name, "kind": "audit"})
+
+
 class NoMonitor:
     """What ``watch`` gives when it is switched off: the same calls, and nothing behind them."""
 
@@ -165,7 +237,7 @@ class NoMonitor:
 
 def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs.float(), targets, label_smoothing=label_smoothing, reduction="none")
+        return F.cross_entropy(widen(outputs), targets, label_smoothing=label_smoothing, reduction="none")
 
     return losses
 

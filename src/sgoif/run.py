@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.training.monitor import Monitor
+from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink
 
-__all__ = ["Run", "finish_run"]
+__all__ = ["Run", "collect_run", "finish_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,21 @@ class Run:
 
 
 def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
-    """Add up the evidence and write the run down where a folder was given."""
-    recorder = monitor.recorder
+    """Add up what a monitor recorded, and write the run down where a folder was given."""
+    facts = {
+        **facts,
+        "counters": monitor.counters,
+        "faults": dict(monitor.faults),
+        "overhead": monitor.governor.overhead,
+        "plan": asdict(monitor.plan),
+        "plan_changes": monitor.governor.changes,
+        "head": monitor.engine.head.name,
+    }
+    return collect_run(monitor.recorder, facts)
+
+
+def collect_run(recorder: Recorder, facts: dict[str, Any]) -> Run:
+    """One row per example from the recorder's evidence, with the facts of the run beside it."""
     evidence, count = recorder.evidence, len(recorder.index)
     suggested = evidence.suggested_label(top=3)
     table: dict[str, NDArray[Any]] = {
@@ -52,16 +66,7 @@ def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
     visits = recorder.sink.table() if isinstance(recorder.sink, MemorySink) else {}
-    info = {
-        **{key: value for key, value in facts.items() if key != "out"},
-        "num_examples": count,
-        "counters": monitor.counters,
-        "faults": dict(monitor.faults),
-        "overhead": monitor.governor.overhead,
-        "plan": asdict(monitor.plan),
-        "plan_changes": monitor.governor.changes,
-        "head": monitor.engine.head.name,
-    }
+    info = {**{key: value for key, value in facts.items() if key != "out"}, "num_examples": count}
     run = Run(info, table, visits)
     if facts.get("out"):
         write_run(run, Path(facts["out"]))

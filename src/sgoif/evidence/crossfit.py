@@ -33,7 +33,7 @@ from sgoif.evidence.holdout import (
     softmax,
 )
 
-__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
+__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try", "rescore"]
 
 # The order of the columns. `margin` and `p_given` are high for harmless examples, the others for harmful ones.
 SIGNALS = (
@@ -66,10 +66,17 @@ def labels_to_try(holdout: Holdout) -> Ints:
     m, c = len(holdout), holdout.num_classes
     if c <= DENSE_CLASSES:
         return np.broadcast_to(np.arange(c), (m, c))
-    p = np.nan_to_num(holdout.mean_probabilities())
-    p[np.arange(m), holdout.labels] = np.inf  # the given label comes first
-    best = np.argpartition(-p, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
-    order = np.argsort(-np.take_along_axis(p, best, axis=1), axis=1, kind="stable")
+    return _with_probable(np.nan_to_num(holdout.mean_probabilities()), holdout.labels)
+
+
+def _with_probable(scores: Floats, given_label: Ints) -> Ints:
+    """List the given label first; above 64 classes the five most probable others after it."""
+    if scores.shape[1] <= DENSE_CLASSES:
+        return given_label[:, None]
+    ranked = np.array(scores, dtype=np.float64)
+    ranked[np.arange(len(ranked)), given_label] = np.inf
+    best = np.argpartition(-ranked, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
+    order = np.argsort(-np.take_along_axis(ranked, best, axis=1), axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1)
 
 
@@ -100,6 +107,37 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
                 np.add.at(count, rows[chunk], 1.0)
     with np.errstate(invalid="ignore"):
         return AssignedSignals(assigned, np.where(count > 0, total / count, np.nan), anchor)
+
+
+def rescore(
+    holdout: Holdout, seen: Snapshot, given_label: Ints, snapshot: Snapshot, weights: Floats | None = None
+) -> tuple[Floats, Ints]:
+    """Score examples outside the hold-out under their given labels: signals ``[n, S]`` and worst anchors ``[n]``.
+
+    For a late pass over training examples, or an audit of a finished model; with a hold-out that cleaned itself this is
+    how training examples come to be scored against the cleaned directions. Each example is scored against the
+    directions of either fold, as canaries are, and the two are averaged; the worst anchor is that of the first fold.
+
+    Args:
+        holdout: Labels and folds; its own snapshots are not used.
+        seen: Features and logits ``[n, …]`` of the examples to score; ``rows`` is ignored.
+        given_label: ``[n]``.
+        snapshot: What the same model, then, saw of the hold-out.
+        weights: How far each hold-out label is believed, ``[m]``.
+    """
+    rows = np.arange(len(holdout)) if snapshot.rows is None else snapshot.rows
+    believed = np.ones(len(holdout)) if weights is None else np.asarray(weights, dtype=np.float64)
+    total = np.zeros((len(given_label), len(SIGNALS)))
+    anchor = np.full(len(given_label), -1, dtype=np.int64)
+    for fold in (0, 1):
+        makers = holdout.fold[rows] == fold
+        part = _part(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
+        for chunk in _chunks(np.arange(len(given_label)), holdout.num_classes):
+            tried = _with_probable(seen.logits[chunk], given_label[chunk])
+            values, worst = part.score(seen, chunk, tried)
+            total[chunk] += values[:, 0] / 2
+            anchor[chunk] = worst[:, 0] if fold == 0 else anchor[chunk]
+    return total, anchor
 
 
 @dataclass(frozen=True, slots=True)

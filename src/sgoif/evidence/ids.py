@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["IdIndex"]
+__all__ = ["IdIndex", "fold_of", "hash_ids"]
 
 Ids = NDArray[Any]  # int64 or fixed-width unicode
 
@@ -106,6 +106,38 @@ class IdIndex:
                 f"this index holds {names[self._kind]}, but was given {names[kind]}; keep the ids to one type."
             )
         return found
+
+
+def hash_ids(ids: ArrayLike) -> NDArray[np.uint64]:
+    """Hash ids to 64 bits, the same on every machine and in every run: for folds, splits and buckets.
+
+    Integers go through the finaliser of splitmix64. Strings are read as a polynomial in their code points first; equal
+    strings hash equally whatever the width of the array that holds them.
+
+    >>> bool(hash_ids(["a", "b"])[0] == hash_ids(["a", "a long one"])[0])
+    True
+    """
+    found = _as_ids(ids)
+    if found.dtype.kind == "U":
+        points = np.ascontiguousarray(found).view(np.uint32).reshape(len(found), -1)
+        state = np.full(len(found), 0xCBF29CE484222325, dtype=np.uint64)
+        for column in points.T:  # as many rounds as the longest id has characters; padding is passed over
+            state = np.where(column == 0, state, (state ^ column) * np.uint64(0x100000001B3))
+    else:
+        state = found.astype(np.uint64)
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)))
+
+
+def fold_of(ids: ArrayLike) -> NDArray[np.int64]:
+    """Put each hold-out example into fold 0 or 1 by the hash of its id.
+
+    >>> sorted(set(fold_of(range(20)).tolist()))
+    [0, 1]
+    """
+    return (hash_ids(ids) >> np.uint64(63)).astype(np.int64)
 
 
 def _as_ids(ids: ArrayLike) -> Ids:

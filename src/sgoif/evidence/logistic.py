@@ -7,6 +7,7 @@ eliminated: a step costs ``O(M S² + C S²)``, whether there are ten classes or 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,8 @@ def fit_logistic(
     num_classes: int,
     ridge: float = 1.0,
     class_ridge: float = 4.0,
+    start: Logistic | None = None,
+    max_steps: int = _MAX_STEPS,
 ) -> Logistic:
     """Minimise ``Σ w (log(1 + e^η) - y η) + ridge/2 |slopes|² + class_ridge/2 |class_intercepts|²``.
 
@@ -60,6 +63,8 @@ def fit_logistic(
         num_classes: ``C``.
         ridge: Prior precision of the slopes.
         class_ridge: Prior precision of a class's deviation from the common intercept; 4 is a standard deviation of 0.5.
+        start: Where to begin; the answer does not depend on it.
+        max_steps: Fewer steps from a good start give an answer that is nearly the same.
 
     Raises:
         SgoifError: One of the two outcomes has no weight, or inputs are not finite.
@@ -78,6 +83,8 @@ def fit_logistic(
     penalty = np.r_[0.0, np.full(inputs.shape[1], ridge)]
     common, special = np.zeros(design.shape[1]), np.zeros(num_classes)
     common[0] = np.log(positive / (total - positive))
+    if start is not None:
+        common, special = np.r_[start.intercept, start.slopes], start.class_intercepts.copy()
 
     def objective(slopes: Floats, offsets: Floats) -> float:
         eta = design @ slopes + offsets[classes]
@@ -85,7 +92,7 @@ def fit_logistic(
         return float(fit + 0.5 * penalty @ slopes**2 + 0.5 * class_ridge * offsets @ offsets)
 
     value = objective(common, special)
-    for _ in range(_MAX_STEPS):
+    for _ in range(max_steps):
         p = sigmoid(design @ common + special[classes])
         error, curvature = weights * (p - targets), weights * p * (1 - p)
         gradient = design.T @ error + penalty * common
@@ -116,12 +123,19 @@ def _newton_step(
     return np.asarray(step), np.asarray((class_gradient - coupling.T @ step) / block)
 
 
-def _search(objective, common, special, step, class_step, value):  # type: ignore[no-untyped-def]
+def _search(
+    objective: Callable[[Floats, Floats], float],
+    common: Floats,
+    special: Floats,
+    step: Floats,
+    class_step: Floats,
+    value: float,
+) -> tuple[Floats, Floats, float]:
     """Halve the Newton step until it does not climb; far out on separated data the full one may."""
     size = 1.0
     for _ in range(40):
         found = objective(common - size * step, special - size * class_step)
         if found <= value + 1e-12 * abs(value):
-            break
+            return common - size * step, special - size * class_step, found
         size /= 2
-    return common - size * step, special - size * class_step, found
+    return common, special, value

@@ -1,6 +1,6 @@
 """What a score is: anchors, the directions tracked for them, the gate, and the formula that joins them."""
 
-from sgoif.influence.anchors import AnchorDraw, Anchors
+from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.holdout import HoldOut, fold_of
 from sgoif.influence.probe import refit_head
@@ -9,6 +9,7 @@ from sgoif.influence.scoring import Scores, most_probable, score
 from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 
 __all__ = [
+    "HORIZON",
     "AnchorDraw",
     "Anchors",
     "DualAnchors",

@@ -18,12 +18,12 @@ from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, gra
 from sgoif.influence.holdout import HoldOut
 from sgoif.linalg import norm
 
-__all__ = ["AnchorDraw", "Anchors"]
+__all__ = ["HORIZON", "AnchorDraw", "Anchors"]
 
 # Examples per anchor that an averaged gradient remembers. With 25 in a draw the draw is taken whole: averaging over
 # more gained nothing on the development set (harm 67.2 against 66.7 AP) and blinds the gate, which then opens in
 # epoch 2.
-_HORIZON = 25.0
+HORIZON = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Anchors:
         pooled: keep the mean over all classes only. ``harm`` needs no more, and with many classes one vector per class
             would not fit.
         per_refresh: how many hold-out examples a refresh processes.
+        horizon: examples per anchor that the averaged gradient remembers; infinite for a model that does not move.
         dtype: of the gradients.
     """
 
@@ -55,9 +56,11 @@ class Anchors:
         *,
         pooled: bool = False,
         per_refresh: int = 256,
+        horizon: float = HORIZON,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.holdout, self.spaces, self.pooled, self.per_refresh = holdout, dict(spaces), pooled, per_refresh
+        self.horizon = horizon
         self.num_anchors = 1 if pooled else holdout.num_classes
         like: dict[str, Any] = {"device": holdout.device, "dtype": dtype}
         self.trust = torch.ones(len(holdout), **like)  # in each hold-out label, lowered by self-cleaning
@@ -104,14 +107,20 @@ class Anchors:
         share = member / counts.clamp_min(1e-12)
         drawn = combine_gradients(calls, self.spaces, share)
         relative = self._relative_error(calls, drawn, share)
-        step = (counts / _HORIZON).clamp(max=1.0)  # 0 for an anchor that did not come up
-        gathered = self.gathered + step * (1 - self.gathered)
+        step, gathered = self._weigh(counts)
         rate = step / gathered.clamp_min(1e-12)  # bias-corrected: the first draw is taken whole
         for name, old in self.gradients.items():
             self.gradients[name] = old + rate[:, None, None, None] * (drawn[name].to(old.dtype) - old)
         variance = rate.square() * relative.square() + (1 - rate).square() * self.noise.square()
         self.noise = torch.where(step > 0, variance.sqrt(), self.noise)
         self.gathered = gathered
+
+    def _weigh(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight of this draw, 0 for an anchor that did not come up, and that of the average after it."""
+        if self.horizon == float("inf"):
+            return counts, self.gathered + counts
+        step = (counts / self.horizon).clamp(max=1.0)
+        return step, self.gathered + step * (1 - self.gathered)
 
     def _relative_error(self, calls: list[LayerCapture], drawn: dict[str, Tensor], share: Tensor) -> Tensor:
         """``sqrt(Σ_j s_j² |g_j - g|²) / |g|``: the standard error of a draw's mean gradient; 1 for a lone example."""

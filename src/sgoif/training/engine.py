@@ -18,6 +18,7 @@ from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, ProjectedSpace, Space, dot_directions
 from sgoif.gradients.contractions import widen
 from sgoif.influence import (
+    HORIZON,
     AnchorDraw,
     Anchors,
     DualAnchors,
@@ -64,6 +65,8 @@ class Engine:
         train_size: number of training examples.
         planned_steps: optimiser steps of the run, where known.
         per_refresh: hold-out examples per refresh.
+        horizon: examples per anchor that its averaged gradient remembers.
+        seed: of the projections.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Engine:
         train_size: int,
         planned_steps: int | None,
         per_refresh: int,
+        horizon: float = HORIZON,
         seed: int = 0,
     ) -> None:
         self.head, self.settings, self.holdout = head, settings, holdout
@@ -86,7 +90,9 @@ class Engine:
         weight = next(iter(head.parameters.values()))
         self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.pooled = holdout.num_classes > MANY_CLASSES
-        self.anchors = Anchors(holdout, self.spaces, pooled=self.pooled, per_refresh=per_refresh, dtype=self.dtype)
+        self.anchors = Anchors(
+            holdout, self.spaces, pooled=self.pooled, per_refresh=per_refresh, horizon=horizon, dtype=self.dtype
+        )
         self.curvature: Curvature = create(
             settings.curvature, shapes, device=device, dtype=self.dtype, **dict(settings.curvature_settings or {})
         )

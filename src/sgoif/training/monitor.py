@@ -26,7 +26,7 @@ from sgoif.training.engine import Engine
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 from sgoif.training.schedule import Governor, Plan
 
-__all__ = ["LossSettings", "Monitor", "Reading"]
+__all__ = ["LossSettings", "Monitor", "Reading", "logits_of"]
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Monitor:
             error, self._failed_in_hook = self._failed_in_hook, None
             raise error
         head = self._head_call(calls)
-        outputs = _logits(head)
+        outputs = logits_of(head)
         if len(ids) != len(targets):
             raise SgoifError(f"step() got {len(ids)} ids for {len(targets)} targets.")
         labels, mixed = self._labels(targets, outputs)
@@ -403,7 +403,7 @@ class _Step:
         clock.last_end = ended
 
 
-def _logits(head: LayerCapture) -> Tensor:
+def logits_of(head: LayerCapture) -> Tensor:
     """The model's outputs, ``[B, C]``; a convolutional head is averaged over positions."""
     assert head.output is not None
     return head.output if head.output.dim() == 2 else head.output.flatten(2).mean(2)

@@ -1,0 +1,117 @@
+"""A hold-out without clean labels cleans itself, softly.
+
+Its labels are as noisy as the training labels, so directions made from it pull the wrong way and its negatives hide
+errors. Two ways to find out which labels to believe, both cross-fitted, both repeated so that better directions give
+better judgement:
+
+- ``canaries`` (default): the canaries' logistic regression judges the hold-out examples under their given labels. An
+  example counts as a negative as far as it is believed, and as a positive as far as it is not.
+- ``mixture``: two normal components per given class on the squashed `worst`; what belongs to the upper one is doubted.
+
+On 20,000 CIFAR-10 images with 1,000 hold-out examples as given (one seed), hold-out noise fell from 17% to 7% on pair
+noise, from 42% to 18% on human noise, from 42% to 13% on symmetric noise by canaries (they rank the hold-out's own
+errors at AUROC 89, 90, 94), and to 3%, 36%, 32% by mixtures (AUROC 74, 66, 72).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sgoif.errors import SgoifError
+from sgoif.evidence.calibrate import CanaryCalibration, squash
+from sgoif.evidence.canaries import Canaries, make_canaries
+from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals
+from sgoif.evidence.holdout import Floats, Holdout
+from sgoif.evidence.mixture import fit_two_normals
+from sgoif.evidence.transition import concentration, estimate_transition
+
+__all__ = ["METHODS", "SelfCleaning", "self_clean", "should_clean"]
+
+METHODS = ("canaries", "mixture")
+_MIN_EXAMPLES = 20  # of a class, to fit a mixture of its own
+_MIN_SEPARATION = 1.0  # standard deviations between the components' means; below, they share one hump
+_MIN_BELIEVED = 5.0  # whole examples of a class; with fewer left it says "too few to judge", and none is doubted
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCleaning:
+    """How far each hold-out label is believed, and how that came about."""
+
+    weights: Floats  # [m], in [0, 1]
+    method: str
+    kept_by_round: tuple[float, ...]  # mean weight after each round
+    kept_by_class: Floats  # [C], mean weight in the end; NaN for classes without examples
+    undoubted: tuple[int, ...]  # classes left alone: too few examples to judge, or nothing to tell apart
+    concentration: float  # of the transition as estimated before cleaning
+
+    @property
+    def estimated_noise(self) -> float:
+        """Share of the hold-out labels that are doubted; too high where examples are hard, see ``calibrate``."""
+        return 1 - self.kept_by_round[-1]
+
+
+def self_clean(holdout: Holdout, method: str = "canaries", rounds: int = 4) -> SelfCleaning:
+    """Estimate how far each label of an as-given hold-out can be believed.
+
+    Args:
+        holdout: Labels as given, folds and snapshots.
+        method: ``canaries`` or ``mixture``.
+        rounds: Weights settle within three or four.
+
+    Raises:
+        SgoifError: The method is unknown, or rounds is below one.
+    """
+    if method not in METHODS or rounds < 1:
+        raise SgoifError(f"method must be one of {', '.join(METHODS)} and rounds >= 1, got {method!r} and {rounds}.")
+    weights, kept = np.ones(len(holdout)), []
+    undoubted: set[int] = set()
+    before = concentration(estimate_transition(holdout.mean_probabilities(), holdout.labels))
+    for _ in range(rounds):
+        weights = _judge_by_canaries(holdout, weights) if method == "canaries" else _judge_by_mixture(holdout, weights)
+        weights, undoubted = _leave_thin_classes(holdout, weights)
+        kept.append(float(weights.mean()))
+    size = np.bincount(holdout.labels, minlength=holdout.num_classes)
+    mass = np.bincount(holdout.labels, weights=weights, minlength=holdout.num_classes)
+    by_class = np.where(size > 0, mass / np.maximum(size, 1), np.nan)
+    return SelfCleaning(weights, method, tuple(kept), by_class, tuple(sorted(undoubted)), before)
+
+
+def _judge_by_canaries(holdout: Holdout, weights: Floats) -> Floats:
+    canaries = make_canaries(holdout, weights)
+    own = np.flatnonzero(~canaries.is_flip)
+    row = canaries.holdout_row[own]
+    fitted = CanaryCalibration.fit(
+        np.concatenate([canaries.signals, canaries.signals[own]]),
+        np.concatenate([canaries.is_flip, np.ones(len(own), dtype=bool)]),
+        np.concatenate([canaries.weight, 1 - weights[row]]),
+        np.concatenate([canaries.assigned_label, canaries.assigned_label[own]]),
+        num_classes=holdout.num_classes,
+    )
+    believed = np.ones(len(holdout))
+    believed[row] = 1 - fitted.predict(canaries.signals[own], canaries.assigned_label[own])
+    return believed
+
+
+def _judge_by_mixture(holdout: Holdout, weights: Floats) -> Floats:
+    scored = cross_fitted_signals(holdout, holdout.labels[:, None], weights)
+    worst = squash(scored.values[:, 0, SIGNALS.index("worst")])
+    known = np.isfinite(worst)
+    believed = np.ones(len(holdout))
+    for label in np.unique(holdout.labels):
+        mine = known & (holdout.labels == label)
+        sample = worst[mine] if mine.sum() >= _MIN_EXAMPLES else worst[known]  # small classes borrow from all
+        if len(sample) < _MIN_EXAMPLES or not sample.var() > 0:
+            continue
+        found = fit_two_normals(sample)
+        if found.separation >= _MIN_SEPARATION:
+            believed[mine] = 1 - found.probability_high(worst[mine])
+    return believed
+
+
+def _leave_thin_classes(holdout: Holdout, weights: Floats) -> tuple[Floats, set[int]]:
+    mass = np.bincount(holdout.labels, weights=weights, minlength=holdout.num_classes)
+    present = np.bincount(holdout.labels, minlength=holdout.num_classes) > 0
+    thin = present & (mass < _MIN_BELIEVED)
+    return np.where(thin[holdout.labels], 1.0, weights), set(np.flatnonzero(thin).tolist())
