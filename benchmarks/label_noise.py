@@ -27,6 +27,8 @@ SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "probe_margin
 SIGNALS = (
     "harm",
     "worst",
+    "harm_std",
+    "worst_std",
     "harm_identity",
     "worst_identity",
     "own",
@@ -96,7 +98,7 @@ def evaluate(
     }
     report: dict[str, Any] = {}
     for name in SIGNALS:
-        values = visits[name].astype(np.float64) * (-1 if name in SUSPICIOUS_WHEN_LOW else 1)
+        values = np.nan_to_num(visits[name].astype(np.float64)) * (-1 if name in SUSPICIOUS_WHEN_LOW else 1)
         gate = visits["confidence_worst" if name.startswith("worst") else "confidence"]
         report[name] = {
             window: detection_report(_mean(visits["id"], values, weight, len(given)), wrong)

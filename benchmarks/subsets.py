@@ -211,6 +211,12 @@ def our_methods(subject: Attribution) -> dict[str, Callable[[], NDArray[np.float
     return methods
 
 
+def tracin(states: list[State], training: Digits, test: Digits) -> NDArray[np.float64]:
+    """Sum plain inner products of gradients over checkpoints, times the learning rate (Pruthi et al. 2020)."""
+    parts = [Attribution(state, training, test).by_backend("identity") for state in states]
+    return np.asarray(float(RECIPE["lr"]) * np.sum(parts, axis=0))
+
+
 # --- dattri's, on the same models ---
 
 
@@ -222,6 +228,7 @@ def dattri_methods(
     Its CG gives the directions, by its own public methods; the inner products with train gradients are ours, since its
     own loop would solve every system once per train batch. TracIn is its own throughout, with its default projection.
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # its progress bars would fill the log
     try:
         cg_attributor = import_module("dattri.algorithm.influence_function").IFAttributorCG
         tracin_attributor = import_module("dattri.algorithm.tracin").TracInAttributor
@@ -254,7 +261,7 @@ def dattri_methods(
             found.append(attributor.transform_test_rep(0, attributor.generate_test_rep(0, batch)))
         return subject.score(_blocks(subject, model, torch.cat(found)))
 
-    def tracin() -> NDArray[np.float64]:
+    def projected_tracin() -> NDArray[np.float64]:
         task = attribution_task(loss_func=one_loss, model=model, checkpoints=states)
         weights = torch.full((len(states),), float(RECIPE["lr"]))
         attributor = tracin_attributor(task, weight_list=weights, normalized_grad=False)
@@ -264,7 +271,7 @@ def dattri_methods(
     return {
         "dattri cg, default": lambda: cg(0.0),
         f"dattri cg, regularization {DAMPING:g}": lambda: cg(DAMPING),
-        f"dattri tracin, {len(states)} checkpoints": tracin,
+        f"dattri tracin, {len(states)} checkpoints": projected_tracin,
     }
 
 
@@ -293,7 +300,9 @@ def run_mlp() -> Row:
     subject = Attribution(states[-1], training, scored)
     found: Row = {"ceiling": ceiling(losses), "methods": []}
     print(f"noise ceiling of the LDS, {len(losses)} repeats of {len(members)} halves: {found['ceiling']:.3f}")
-    methods = our_methods(subject) | dattri_methods(states, training, scored, subject)
+    methods = our_methods(subject)
+    methods[f"tracin, {len(states)} checkpoints"] = lambda: tracin(states, training, scored)
+    methods |= dattri_methods(states, training, scored, subject)
     for name, compute in methods.items():
         row = _measure(name, compute, members, losses.mean(0))
         found["methods"].append(row)

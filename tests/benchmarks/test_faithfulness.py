@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import faithfulness
+from benchmarks import confidence, exactness, faithfulness
 from benchmarks.agreement import pearson, reliability, spearman
 from benchmarks.convex import SoftmaxProblem
-from benchmarks.faithfulness import Truth
+from benchmarks.exactness import Truth
 
 
 def synthetic(count, seed, l2=1e-2):
@@ -53,36 +53,58 @@ def test_exact_influence_is_the_derivative_of_retraining(truth):
 
 
 def test_every_solver_meets_its_bar(truth):
-    rows = faithfulness.solver_rows(truth, columns=20, rank=10)
+    rows = exactness.solver_rows(truth, columns=20, rank=10)
     assert len(rows) == 5
     for row in rows:
-        assert row["residual"] < faithfulness.TOLERANCE, row
+        assert row["residual"] < exactness.TOLERANCE, row
         assert row["lowest_pearson"] >= 0.999, row
 
 
 def test_removal_changes_the_loss_as_predicted(truth):
-    found = faithfulness.retraining_rows(truth, faithfulness.retrain(truth, num_removed=20, num_halves=30))
-    assert found["loo_pearson"] > 0.95  # sixty points are few: each removal is far from a small step
-    assert found["loo_median_slope"] > 0.8  # the sign is right
-    assert found["lds"] > 0.8
+    removed = exactness.remove(truth, 20)
+    plain, newton = (exactness.removal_row(truth, removed, newton=each) for each in (False, True))
+    assert plain["median_slope"] > 0.8  # the sign is right; sixty points are few, so that a removal is no small step
+    assert plain["pearson"] > 0.95
+    assert newton["pearson"] > plain["pearson"]
+    little = exactness.removal_row(truth, exactness.remove(truth, 20, share=1e-3))
+    assert little["lowest"] > 0.99999
+    assert little["median_slope"] == pytest.approx(1, abs=0.01)
+
+
+def test_the_newton_step_uses_the_hessian_that_is_left(truth):
+    example = 7
+    weights = truth.train.uniform()
+    weights[example] = 0.0
+    left = truth.train.hessian(truth.theta, weights).to_dense()
+    gradient = truth.train.example_gradients(truth.theta)[:, [example]]
+    expected = -(truth.gradients.mT @ torch.linalg.solve(left, gradient)).mT
+    inverse = truth.inverse.inverse
+    found = truth.train.newton_influence(truth.theta, inverse, truth.directions, torch.tensor([example]))
+    torch.testing.assert_close(found, expected)
+
+
+def test_subsets_rank_as_predicted(truth):
+    row = exactness.subset_row(truth, exactness.retrain_subsets(truth, 30, 0.5))
+    assert row["lds"] > 0.8
+    assert row["share"] == 0.5
 
 
 def test_backends_go_through_the_library_and_rank_like_the_truth(truth):
-    rows = faithfulness.backend_rows(truth, faithfulness.retrain(truth, num_removed=5, num_halves=5))
-    assert {row["backend"] for row in rows} == {name for name, *_ in faithfulness.BACKENDS}
+    rows = exactness.backend_rows(truth, exactness.remove(truth, 5), exactness.retrain_subsets(truth, 5, 0.5))
+    assert {row["backend"] for row in rows} == {name for name, *_ in exactness.BACKENDS}
     assert all(row["pearson"] > 0.7 for row in rows)  # a wrong layout of the parameters gives about zero
 
 
 def test_confidence_rises_as_the_error_falls(truth):
-    rows = faithfulness.ladder(truth, points=5, rungs={"richardson": (1, 10, 100), "cg": (1, 5, 15)})
-    summary = faithfulness.ladder_summary(rows)
+    rows = confidence.ladder(truth, points=5, rungs={"richardson": (1, 10, 100), "cg": (1, 5, 15)})
+    summary = confidence.ladder_summary(rows)
     assert summary["bound_holds"] == 1.0
     assert summary["residual_vs_score_error"]["all"] > 0.9
 
 
 def test_bars_say_what_was_missed():
     row = {"solver": "cg", "pearson": 1.0, "residual": 1e-3}
-    bars = faithfulness.convex_bars({"solvers": [row], "retraining": {"loo_pearson": 0.995, "lds": 0.5}})
+    bars = faithfulness.convex_bars({"solvers": [row], "removals": [{"pearson": 0.995}], "subsets": [{"lds": 0.5}]})
     assert [each["met"] for each in bars] == [False, True, False]
 
 

@@ -249,12 +249,13 @@ def test_scores_are_what_they_say(anchors, batch, seed):
     dots = torch.randn(batch, anchors, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, anchors, (batch,), generator=generator)
     confidence = torch.rand(anchors, generator=generator, dtype=torch.float64)
-    found = score(dots, labels, confidence)
+    found = score(dots, labels, confidence, weighting="confidence")
     for i in range(batch):
         others = {v: -dots[i, v].item() for v in range(anchors) if v != labels[i]}
         assert found.worst[i].item() == max(others.values())
         assert others[found.worst_anchor[i].item()] == found.worst[i].item()
         assert found.own[i].item() == -dots[i, labels[i]].item()
     torch.testing.assert_close(found.harm, -(dots * confidence).sum(1) / confidence.sum())
-    shut = score(dots, labels, torch.zeros(anchors, dtype=torch.float64))
+    torch.testing.assert_close(score(dots, labels, confidence).harm, -dots.mean(1))
+    shut = score(dots, labels, torch.zeros(anchors, dtype=torch.float64), weighting="confidence")
     torch.testing.assert_close(shut.harm, -dots.mean(1))

@@ -1,8 +1,50 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
 from sgoif.evidence.accumulate import Evidence
-from sgoif.evidence.ids import IdIndex
+from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, cross_fitted_ap
+from sgoif.evidence.canaries import Canaries, make_canaries
+from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
+from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, rescore
+from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
+from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
+from sgoif.evidence.mixture import TwoNormals, fit_two_normals
+from sgoif.evidence.precision import ExpectedPrecision, expected_precision
+from sgoif.evidence.prior import shift_prior
 from sgoif.evidence.standardise import Standardiser
+from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 
-__all__ = ["Evidence", "IdIndex", "Standardiser", "SuggestedLabels", "VoteCounts"]
+__all__ = [
+    "SIGNALS",
+    "Canaries",
+    "CanaryCalibration",
+    "CleaningChoice",
+    "Evidence",
+    "ExpectedPrecision",
+    "Holdout",
+    "IdIndex",
+    "LabelCalibration",
+    "SelfCleaning",
+    "Snapshot",
+    "Standardiser",
+    "SuggestedLabels",
+    "TwoNormals",
+    "VoteCounts",
+    "calibrate",
+    "class_directions",
+    "concentration",
+    "cross_fitted_ap",
+    "cross_fitted_signals",
+    "estimate_transition",
+    "expected_precision",
+    "fit_two_normals",
+    "fold_of",
+    "hash_ids",
+    "influence_under_any_label",
+    "make_canaries",
+    "rescore",
+    "self_clean",
+    "shift_prior",
+    "should_clean",
+    "transition_from_scores",
+]

@@ -66,7 +66,12 @@ class Canaries:
         return replace(self, weight=np.where(self.is_flip, self.weight, 1.0))
 
 
-def make_canaries(holdout: Holdout, weights: Floats | None = None, transition: Floats | None = None) -> Canaries:
+def make_canaries(
+    holdout: Holdout,
+    weights: Floats | None = None,
+    transition: Floats | None = None,
+    direction_weights: Floats | None = None,
+) -> Canaries:
     """Score the hold-out under its own and under flipped labels, fold against fold.
 
     Up to 64 classes an example is tried under every label, above under its own and the five most probable others. Flips
@@ -77,6 +82,9 @@ def make_canaries(holdout: Holdout, weights: Floats | None = None, transition: F
         holdout: Labels, folds and snapshots.
         weights: How far each label is believed, ``[m]``: ones for trusted labels, else from ``self_clean``.
         transition: ``P(given | true)``, ``[C, C]``; the mean prediction per class if left out.
+        direction_weights: How far labels were believed when the *training* examples were scored, ``[m]``; ``weights``
+            if left out. Canaries must go through what training examples went through: where these were scored against
+            an uncleaned hold-out and cannot be scored again, pass ones.
 
     >>> from sgoif.evidence.holdout import Snapshot
     >>> rng = np.random.default_rng(0)
@@ -92,7 +100,7 @@ def make_canaries(holdout: Holdout, weights: Floats | None = None, transition: F
     if belief.shape != (m,) or not ((belief >= 0) & (belief <= 1)).all():
         raise SgoifError(f"weights must be {m} numbers in [0, 1], got shape {belief.shape}.")
     assigned = labels_to_try(holdout)
-    scored = cross_fitted_signals(holdout, assigned, belief)
+    scored = cross_fitted_signals(holdout, assigned, belief if direction_weights is None else direction_weights)
     row = np.repeat(np.arange(m), assigned.shape[1])
     found = Canaries(
         holdout_row=row,

@@ -21,18 +21,30 @@ import numpy as np
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.calibrate import CanaryCalibration, squash
-from sgoif.evidence.canaries import Canaries, make_canaries
+from sgoif.evidence.canaries import make_canaries
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals
 from sgoif.evidence.holdout import Floats, Holdout
 from sgoif.evidence.mixture import fit_two_normals
 from sgoif.evidence.transition import concentration, estimate_transition
 
-__all__ = ["METHODS", "SelfCleaning", "self_clean", "should_clean"]
+__all__ = ["METHODS", "CleaningChoice", "SelfCleaning", "self_clean", "should_clean"]
 
 METHODS = ("canaries", "mixture")
 _MIN_EXAMPLES = 20  # of a class, to fit a mixture of its own
 _MIN_SEPARATION = 1.0  # standard deviations between the components' means; below, they share one hump
 _MIN_BELIEVED = 5.0  # whole examples of a class; with fewer left it says "too few to judge", and none is doubted
+_MIN_KEPT = 0.25  # at 40% symmetric noise, the worst measured, 42% were kept
+_SETTLED = 0.1  # change of the mean weight in the last round; 0.03 or less was measured
+_NEXT_TO_NOTHING = 0.02
+_CONCENTRATED = 0.5  # of the transition
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningChoice:
+    """Whether to use the cleaned weights, and why."""
+
+    clean: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +127,26 @@ def _leave_thin_classes(holdout: Holdout, weights: Floats) -> tuple[Floats, set[
     present = np.bincount(holdout.labels, minlength=holdout.num_classes) > 0
     thin = present & (mass < _MIN_BELIEVED)
     return np.where(thin[holdout.labels], 1.0, weights), set(np.flatnonzero(thin).tolist())
+
+
+def should_clean(cleaning: SelfCleaning) -> CleaningChoice:
+    """Choose between the cleaned weights and the plain ones, and say why.
+
+    Cleaning by canaries is used unless it shows that it failed: it did not settle, it doubts three quarters of the
+    hold-out, or it doubts next to nothing, where plain weights are the same and simpler. Evidence, AP with plain ->
+    cleaned weights in the same calibration, 20,000 CIFAR-10 images, one seed, three draws of the folds: pair-20 60 ->
+    75, human worst 86.0 -> 87.2, symmetric 40% 89.5 -> 90.6, human aggre 60 -> 63: never below. Cleaning by mixtures
+    is used only where leaks go to few classes, since it lost 3 AP on human worst noise (86 -> 83).
+    """
+    kept = cleaning.kept_by_round
+    if kept[-1] < _MIN_KEPT:
+        return CleaningChoice(False, f"cleaning doubts {1 - kept[-1]:.0%} of the hold-out, too much to be true")
+    if len(kept) > 1 and abs(kept[-1] - kept[-2]) > _SETTLED:
+        return CleaningChoice(False, f"cleaning did not settle: it kept {kept[-2]:.0%}, then {kept[-1]:.0%}")
+    if cleaning.estimated_noise < _NEXT_TO_NOTHING:
+        return CleaningChoice(False, f"cleaning doubts only {cleaning.estimated_noise:.1%} of the hold-out")
+    if cleaning.method == "mixture" and cleaning.concentration < _CONCENTRATED:
+        return CleaningChoice(
+            False, f"leaks are spread (concentration {cleaning.concentration:.2f}), where mixtures mislead"
+        )
+    return CleaningChoice(True, f"cleaning settled, and doubts {cleaning.estimated_noise:.0%} of the hold-out")

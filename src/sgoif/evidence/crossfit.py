@@ -115,29 +115,25 @@ def rescore(
     """Score examples outside the hold-out under their given labels: signals ``[n, S]`` and worst anchors ``[n]``.
 
     For a late pass over training examples, or an audit of a finished model; with a hold-out that cleaned itself this is
-    how training examples come to be scored against the cleaned directions. Each example is scored against the
-    directions of either fold, as canaries are, and the two are averaged; the worst anchor is that of the first fold.
+    how training examples come to be scored against the cleaned directions. They took no part in the directions, so the
+    whole hold-out makes them.
 
     Args:
-        holdout: Labels and folds; its own snapshots are not used.
+        holdout: Labels; its folds and snapshots are not used.
         seen: Features and logits ``[n, …]`` of the examples to score; ``rows`` is ignored.
         given_label: ``[n]``.
         snapshot: What the same model, then, saw of the hold-out.
         weights: How far each hold-out label is believed, ``[m]``.
     """
     rows = np.arange(len(holdout)) if snapshot.rows is None else snapshot.rows
-    believed = np.ones(len(holdout)) if weights is None else np.asarray(weights, dtype=np.float64)
-    total = np.zeros((len(given_label), len(SIGNALS)))
-    anchor = np.full(len(given_label), -1, dtype=np.int64)
-    for fold in (0, 1):
-        makers = holdout.fold[rows] == fold
-        part = _part(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
-        for chunk in _chunks(np.arange(len(given_label)), holdout.num_classes):
-            tried = _with_probable(seen.logits[chunk], given_label[chunk])
-            values, worst = part.score(seen, chunk, tried)
-            total[chunk] += values[:, 0] / 2
-            anchor[chunk] = worst[:, 0] if fold == 0 else anchor[chunk]
-    return total, anchor
+    believed = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)[rows]
+    part = _part(snapshot, np.ones(len(rows), dtype=bool), holdout.labels[rows], believed)
+    signals = np.empty((len(given_label), len(SIGNALS)))
+    anchor = np.empty(len(given_label), dtype=np.int64)
+    for chunk in _chunks(np.arange(len(given_label)), holdout.num_classes):
+        values, worst = part.score(seen, chunk, _with_probable(seen.logits[chunk], given_label[chunk]))
+        signals[chunk], anchor[chunk] = values[:, 0], worst[:, 0]
+    return signals, anchor
 
 
 @dataclass(frozen=True, slots=True)

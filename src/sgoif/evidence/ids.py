@@ -137,7 +137,7 @@ def fold_of(ids: ArrayLike) -> NDArray[np.int64]:
     >>> sorted(set(fold_of(range(20)).tolist()))
     [0, 1]
     """
-    return (hash_ids(ids) >> np.uint64(63)).astype(np.int64)
+    return np.asarray(hash_ids(ids) >> np.uint64(63), dtype=np.int64)
 
 
 def _as_ids(ids: ArrayLike) -> Ids:

@@ -3,8 +3,9 @@
 The expected precision of the top k is the mean of their ``p_mislabeled``. It is uncertain because the hold-out is
 small, because the share of errors is itself estimated, and, with a hold-out that cleaned itself, because it is not
 known how well. The first two are drawn: each draw gives every hold-out example a random weight of mean one (the
-Bayesian bootstrap, Rubin 1981), takes a few Newton steps from the fit, and estimates the share of errors anew. The
-transition is not drawn again, nor is the list. The third is the bracket of :mod:`sgoif.evidence.calibrate`: the
+Bayesian bootstrap, Rubin 1981), takes a few Newton steps from the fit, estimates the share of errors anew, and draws
+the errors among the first k, so that the interval is one for what a review will find. The transition is not drawn
+again, nor is the list. The third is the bracket of :mod:`sgoif.evidence.calibrate`: the
 interval runs from the lower end of the calibration that takes labels as given to the upper end of the one that believes
 the cleaned ones.
 """
@@ -66,10 +67,7 @@ def expected_precision(
     counts = [math.ceil(share * len(p) - 1e-9 * len(p)) for share in top]
     means = [float(p[order[:count]].mean()) for count in counts]
     rng = np.random.default_rng(seed)
-    draws = [
-        _draw(calibration, signals, given_label, order, counts, rng.standard_exponential(_num_rows(calibration)))
-        for _ in range(num_draws)
-    ]
+    draws = [_draw(calibration, signals, given_label, order, counts, rng) for _ in range(num_draws)]
     tail = (1 - level) / 2
     low = np.quantile([lower for lower, _ in draws], tail, axis=0)
     high = np.quantile([upper for _, upper in draws], 1 - tail, axis=0)
@@ -79,25 +77,26 @@ def expected_precision(
     ]
 
 
-def _num_rows(calibration: LabelCalibration) -> int:
-    return int(calibration.canaries.holdout_row.max()) + 1
-
-
 def _draw(
-    calibration: LabelCalibration, signals: Floats, given_label: Ints, order: Ints, counts: list[int], noise: Floats
+    calibration: LabelCalibration,
+    signals: Floats,
+    given_label: Ints,
+    order: Ints,
+    counts: list[int],
+    rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
-    """Compute the lower and the upper precision of each list under one draw of hold-out weights."""
-    drawn = replace(
-        calibration.canaries, weight=calibration.canaries.weight * noise[calibration.canaries.holdout_row]
-    )
-    upper = _refit(drawn, calibration.believed).with_prior(signals, given_label).predict(signals, given_label)
+    """Draw hold-out weights, and compute the lower and the upper precision of each list under them."""
+    canaries = calibration.canaries
+    noise = rng.standard_exponential(int(canaries.holdout_row.max()) + 1)[canaries.holdout_row]
+    fitted = _refit(replace(canaries, weight=canaries.weight * noise), calibration.believed)
+    upper = fitted.with_prior(signals, given_label).predict(signals, given_label)
     lower = upper
     if calibration.as_given is not None:
-        given = calibration.canaries.taken_as_given()
-        given = replace(given, weight=given.weight * noise[given.holdout_row])
-        lower = _refit(given, calibration.as_given).predict(signals, given_label)
-    ends = [[float(p[order[:count]].mean()) for count in counts] for p in (lower, upper)]
-    return ends[0], ends[1]
+        given = canaries.taken_as_given()
+        fitted = _refit(replace(given, weight=given.weight * noise), calibration.as_given)
+        lower = fitted.predict(signals, given_label)
+    low, high = ([rng.binomial(k, p[order[:k]].mean()) / k for k in counts] for p in (lower, upper))
+    return low, high
 
 
 def _refit(canaries: Canaries, start: CanaryCalibration) -> CanaryCalibration:

@@ -69,8 +69,8 @@ def shift_prior(
     for _ in range(max_iterations):
         hits = np.bincount(place, weights=counts * sigmoid(value + log_odds(shares)[place]), minlength=num_classes)
         pull = strength if classes is not None else 0.0
-        new = np.clip((hits + pull * hits.sum() / size.sum()) / np.maximum(size + pull, 1e-12), _EDGE, 1 - _EDGE)
-        if np.abs(new - shares).max() < 1e-7:
-            return new
-        shares = new
+        before = shares
+        shares = np.clip((hits + pull * hits.sum() / size.sum()) / np.maximum(size + pull, 1e-12), _EDGE, 1 - _EDGE)
+        if np.abs(shares - before).max() < 1e-7:
+            break
     return shares

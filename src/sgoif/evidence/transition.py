@@ -28,7 +28,7 @@ def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | N
     [[0.8, 0.2], [0.3, 0.7]]
     """
     num_classes = probabilities.shape[1]
-    known = np.isfinite(probabilities).all(axis=1)
+    known = np.asarray(np.isfinite(probabilities).all(axis=1))
     w = known * (np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64))
     if w.shape != labels.shape or not (w >= 0).all():
         raise SgoifError(f"weights must be {len(labels)} numbers >= 0, got shape {w.shape}.")

@@ -5,7 +5,7 @@ from sgoif.influence.dual import DualAnchors
 from sgoif.influence.holdout import HoldOut, fold_of
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
-from sgoif.influence.scoring import Scores, most_probable, score
+from sgoif.influence.scoring import Scores, Weighting, most_probable, score
 from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "HoldOut",
     "Scores",
     "Tracker",
+    "Weighting",
     "fold_of",
     "most_probable",
     "refit_head",

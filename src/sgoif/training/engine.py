@@ -27,6 +27,7 @@ from sgoif.influence import (
     GateSettings,
     HoldOut,
     Tracker,
+    Weighting,
     most_probable,
     refit_head,
     score,
@@ -50,6 +51,7 @@ class EngineSettings:
     solver: str = "richardson"  # "richardson" tracks; "direct" solves at each refresh
     leak_horizon: float | None = 800.0
     gate: GateSettings = field(default_factory=GateSettings)
+    weighting: Weighting = "equal"
     probe: bool = True
     rank: int = 16
 
@@ -164,7 +166,7 @@ class Engine:
         if self.dual is None:
             dots = dot_directions(calls, self.spaces, self.directions())
             plain = dot_directions(calls, self.spaces, self.anchors.gradients)
-            tracked = score(dots, labels, confidence, known=self.anchors.known)
+            tracked = score(dots, labels, confidence, known=self.anchors.known, weighting=self.settings.weighting)
             identity = score(plain, labels, known=self.anchors.known)
             harm, harm_identity = tracked.harm, identity.harm
             gate_harm, gate_worst = tracked.confidence, tracked.confidence_worst
