@@ -352,6 +352,31 @@ def test_the_dual_form_equals_the_direct_solve():
     torch.testing.assert_close(dual.dots(space.rows(train_call), identity=True), plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("classes", [4, 100])
+def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise(classes):
+    from sgoif.gradients import Capture, select_layers
+    from sgoif.influence import HoldOut
+    from sgoif.training.engine import Engine, EngineSettings
+    from sgoif.training.signals import SIGNALS
+
+    model = GroupNormNet(classes).to("meta")
+    (head,) = select_layers(model, ["fc"])
+    holdout = HoldOut((torch.zeros(2 * classes, 3, 8, 8), torch.arange(2 * classes) % classes), device="meta")
+    settings = EngineSettings(probe=False)
+    engine = Engine(head, [], holdout, settings, train_size=10, planned_steps=10, per_refresh=4)
+    capture = Capture([head], keep_outputs=["fc"])
+    labels = torch.zeros(6, dtype=torch.int64, device="meta")
+    for _ in range(3):
+        with capture:
+            F.cross_entropy(model(torch.zeros(6, 3, 8, 8, device="meta")), labels).backward()
+        with torch.no_grad():
+            packed = engine.score(capture.calls, capture.calls[0].output, labels, None)
+            engine.measure(capture.calls)
+            engine.absorb()
+            engine.advance(torch.zeros((), device="meta"), 0.1, 0.0)
+    assert packed.shape == (6, len(SIGNALS))
+
+
 def test_further_layers_are_scored_in_a_projection():
     train_set, holdout = data()
     model = fresh()

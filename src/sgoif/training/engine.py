@@ -162,10 +162,11 @@ class Engine:
         if self.reading is None:
             empty = torch.zeros_like(outputs[:, 0])
             return {name: empty for name in SIGNALS[4:11]} | {"confidence": empty, "confidence_worst": empty}
-        confidence = self.reading.confidence
+        confidence, refined, plain_g = self.reading.confidence, self.directions(), self.anchors.gradients
+        # φ and g side by side: one contraction serves both
+        both = dot_directions(calls, self.spaces, {name: torch.cat([refined[name], plain_g[name]]) for name in plain_g})
+        dots, plain = both.chunk(2, 1)
         if self.dual is None:
-            dots = dot_directions(calls, self.spaces, self.directions())
-            plain = dot_directions(calls, self.spaces, self.anchors.gradients)
             tracked = score(dots, labels, confidence, known=self.anchors.known, weighting=self.settings.weighting)
             identity = score(plain, labels, known=self.anchors.known)
             harm, harm_identity = tracked.harm, identity.harm
@@ -175,8 +176,7 @@ class Engine:
             near, known = most_probable(outputs), self.dual.known
             tracked = score(self.dual.dots(head_rows), labels, known=known, candidates=near)
             identity = score(self.dual.dots(head_rows, identity=True), labels, known=known, candidates=near)
-            harm = -dot_directions(calls, self.spaces, self.directions())[:, 0]
-            harm_identity = -dot_directions(calls, self.spaces, self.anchors.gradients)[:, 0]
+            harm, harm_identity = -dots[:, 0], -plain[:, 0]
             gate_harm = gate_worst = confidence[0].expand(len(labels))
         return {
             "harm": harm,
