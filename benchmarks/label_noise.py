@@ -32,6 +32,8 @@ SIGNALS = (
     "harm_identity",
     "worst_identity",
     "own",
+    "harm_solved",
+    "worst_solved",
     "probe_loss",
     "probe_margin",
     "margin",
@@ -51,9 +53,11 @@ def run(
     images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS)
     anchors = (data.normalise(held.pixels, *data.CIFAR10_STATS), torch.from_numpy(held.labels))
     started = time.perf_counter()
+    watch |= {"trusted": holdout == "trusted"}
     found = monitored_training(images, torch.from_numpy(given.astype(np.int64)), anchors, seed, epochs, **watch)
     seconds = time.perf_counter() - started
     report = evaluate(found.visits, given, parts.train.labels, epochs)
+    report |= calibration_report(found, given != parts.train.labels)
     report["suggested label right, of true errors"] = suggestion_accuracy(found, given, parts.train.labels)
     return report | {"seconds": seconds, "overhead": found.info["overhead"], "counters": found.info["counters"]}
 
@@ -115,6 +119,21 @@ def _mean(ids: NDArray[np.int64], values: NDArray[Any], weight: NDArray[Any], co
     return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)  # never judged: least suspicious
 
 
+def calibration_report(found: sgoif.Run, wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    """How good ``p_mislabeled`` is: its ranking, and what it promises beside what is true."""
+    table = found.examples()
+    if "p_mislabeled" not in table:
+        return {"p_mislabeled": None}
+    p = np.nan_to_num(table["p_mislabeled"][np.argsort(table["id"])])
+    order = np.argsort(-p, kind="stable")
+    promised = [
+        {**item, "true": float(wrong[order[: item["count"]]].mean())} for item in found.info["expected_precision"]
+    ]
+    errors = {"expected": found.info["expected_errors"], "true": int(wrong.sum())}
+    cleaning = found.info["holdout_cleaning"]
+    return {"p_mislabeled": detection_report(p, wrong), "precision": promised, "errors": errors, "cleaning": cleaning}
+
+
 def suggestion_accuracy(found: sgoif.Run, given: NDArray[np.integer], clean: NDArray[np.integer]) -> dict[str, float]:
     """How often the suggested label is right: over all true errors, and over those in the top 5% by ``worst``."""
     table = found.examples()
@@ -131,6 +150,15 @@ def show(report: dict[str, Any]) -> None:
     for name in SIGNALS:
         row = report[name]
         print(f"{name:18s}" + "".join(f"{row[w]['ap']:13.1f}" for w in WINDOWS) + f"   ({row['gate']['p@1%']:.1f})")
+    if report["p_mislabeled"] is not None:
+        row, errors = report["p_mislabeled"], report["errors"]
+        print(f"p_mislabeled: AP {row['ap']:.1f}, AUROC {row['auroc']:.1f}, P@1% {row['p@1%']:.1f}", end="; ")
+        print(f"errors expected {errors['expected']:.0f}, true {errors['true']}; hold-out {report['cleaning']}")
+        for item in report["precision"]:
+            promise = f"{100 * item['value']:.0f}% [{100 * item['low']:.0f}, {100 * item['high']:.0f}]"
+            print(
+                f"  precision of the top {100 * item['top']:.0f}%: promised {promise}, true {100 * item['true']:.0f}%"
+            )
     right = report["suggested label right, of true errors"]
     print(f"suggested label right for {right['all']:.0f}% of the true errors, {right['top 5%']:.0f}% in the top 5%")
     print(f"confidence by epoch {report['confidence by epoch']}")

@@ -18,6 +18,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import GateSettings, HoldOut
 from sgoif.run import Run, collect_run, finish_run
 from sgoif.training.audit import audit_examples
+from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, with_ids
 from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.monitor import LossSettings, Monitor
@@ -134,6 +135,7 @@ def watch(
         loss=loss_settings,
         governor=Governor(start, max_overhead=max_overhead, fixed=plan is not None),
         recorder=recorder,
+        ledger=CanaryLedger(engine, trusted=trusted),
         on_close=lambda monitor: finish_run(monitor, facts),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.training.canaries import RunCalibration, calibrate_run
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Run", "collect_run", "finish_run"]
 
@@ -29,9 +33,13 @@ class Run:
         """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
         return self.table
 
-    def worst(self, count: int = 20, by: str = "worst") -> dict[str, NDArray[Any]]:
-        """The rows with the largest value of a column, most suspicious first."""
-        order = np.argsort(-self.table[by], kind="stable")[:count]
+    def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
+        """The rows with the largest value of a column, most suspicious first.
+
+        Without a column, by ``p_mislabeled`` where the run could be calibrated, else by ``worst``.
+        """
+        name = by or ("p_mislabeled" if "p_mislabeled" in self.table else "worst")
+        order = np.argsort(-np.nan_to_num(self.table[name], nan=-np.inf), kind="stable")[:count]
         return {name: column[order] for name, column in self.table.items()}
 
 
@@ -46,10 +54,17 @@ def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
         "plan_changes": monitor.governor.changes,
         "head": monitor.engine.head.name,
     }
-    return collect_run(monitor.recorder, facts)
+    calibration = None
+    if monitor.ledger is not None:
+        try:
+            calibration = calibrate_run(monitor.ledger, monitor.recorder, monitor.engine)
+        except Exception as error:  # a run without probabilities is worth more than none
+            log.warning("the run could not be calibrated: %s", error)
+            facts["calibration_error"] = f"{type(error).__name__}: {error}"
+    return collect_run(monitor.recorder, facts, calibration)
 
 
-def collect_run(recorder: Recorder, facts: dict[str, Any]) -> Run:
+def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None = None) -> Run:
     """One row per example from the recorder's evidence, with the facts of the run beside it."""
     evidence, count = recorder.evidence, len(recorder.index)
     suggested = evidence.suggested_label(top=3)
@@ -65,6 +80,14 @@ def collect_run(recorder: Recorder, facts: dict[str, Any]) -> Run:
     for name in ("harm", "worst"):
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
+    if calibration is not None:
+        table["p_mislabeled"] = calibration.p_mislabeled
+        facts = facts | {
+            "expected_errors": float(np.nansum(calibration.p_mislabeled)),
+            "expected_precision": [asdict(item) for item in calibration.precision],
+            "transition": calibration.calibration.transition.tolist(),
+            "holdout_cleaning": None if calibration.choice is None else asdict(calibration.choice),
+        }
     visits = recorder.sink.table() if isinstance(recorder.sink, MemorySink) else {}
     info = {**{key: value for key, value in facts.items() if key != "out"}, "num_examples": count}
     run = Run(info, table, visits)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import confidence, exactness, faithfulness
+from benchmarks import confidence, exactness, faithfulness, subsets
 from benchmarks.agreement import pearson, reliability, spearman
 from benchmarks.convex import SoftmaxProblem
 from benchmarks.exactness import Truth
@@ -121,3 +121,54 @@ def test_correlations_agree_with_numpy_and_share_ranks():
 def test_reliability_averages_within_bins():
     bins = reliability([0, 0.1, 0.2, 1.0], {"error": np.array([4.0, 1.0, 3.0, 0.0])}, edges=(0, 0.5))
     assert [(b.count, b.means["error"]) for b in bins] == [(1, 4.0), (2, 2.0), (1, 0.0)]
+
+
+def random_digits(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    return subsets.Digits(torch.rand(count, 784, generator=generator), labels)
+
+
+def test_the_ceiling_is_one_without_noise_and_low_with_nothing_else():
+    rng = np.random.default_rng(0)
+    same = rng.normal(size=(50, 20))
+    assert subsets.ceiling(np.stack([same, same])) == pytest.approx(1)
+    assert subsets.ceiling(rng.normal(size=(2, 50, 20))) < 0.5
+    signal, noise = rng.normal(size=(400, 20)), rng.normal(size=(2, 400, 20))  # the mean of two has reliability 2/3
+    assert subsets.ceiling(signal + noise) == pytest.approx((2 / 3) ** 0.5, abs=0.03)
+
+
+def test_gauss_newton_products_are_those_of_the_written_out_matrix():
+    examples = random_digits(3, seed=0)
+    torch.manual_seed(0)
+    model = subsets.network()
+    operator = subsets.GaussNewton(model, examples)
+    layers = subsets.select_layers(model)
+    logits = model(examples.pixels)
+    p = logits.detach().softmax(1)
+    vector = torch.randn(operator.shape[0], 2, generator=torch.Generator().manual_seed(1))
+    expected = torch.zeros_like(vector)
+    for i in range(3):
+        rows = []
+        for c in range(10):
+            grads = torch.autograd.grad(logits[i, c], list(model.parameters()), retain_graph=True)
+            named = dict(zip([name for name, _ in model.named_parameters()], grads))
+            rows.append(torch.cat([layer.block(named).flatten() for layer in layers]))
+        jacobian = torch.stack(rows)  # [10, P]
+        expected += jacobian.mT @ ((torch.diag(p[i]) - p[i][:, None] * p[i]) @ (jacobian @ vector)) / 3
+    torch.testing.assert_close(operator.matmul(vector), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_training_repeats_itself_and_retraining_is_read_from_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGOIF_CACHE", str(tmp_path))
+    monkeypatch.setitem(subsets.RECIPE, "epochs", 2)
+    training, test = random_digits(20, seed=0), random_digits(5, seed=1)
+    members = np.arange(20)[None] < 10
+    first = subsets.half_losses(training, test, members, repeats=2)
+    assert not np.allclose(first[0], first[1])  # another repeat starts and shuffles differently
+    monkeypatch.setattr(subsets, "train", None)
+    np.testing.assert_array_equal(subsets.half_losses(training, test, members, repeats=2), first)
+    monkeypatch.undo()
+    once, again = (subsets.train(training, seed=3, checkpoints=2) for _ in range(2))
+    assert len(once) == 2
+    torch.testing.assert_close(once[1], again[1], rtol=0, atol=0)

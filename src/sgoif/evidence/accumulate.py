@@ -99,15 +99,21 @@ class Evidence:
         c = np.where(unusable, 0.0, c)
         x, r = np.where(unusable, 0.0, x), np.where(unusable, 0.0, r)
         self._grow(int(row.max()) + 1)
-        unique, inverse = np.unique(row, return_inverse=True)
-        inverse = inverse.reshape(-1)
+        order = np.argsort(row, kind="stable")
+        unique, start = np.unique(row[order], return_index=True)
         own = self._columns
-        own["num_visits"][unique] += np.bincount(inverse, minlength=len(unique))
+        own["num_visits"][unique] += np.diff(start, append=len(row))
         for name, terms in zip(("num_unusable", *_SUMS), (unusable, c, c * c, c * x, c * x * x, c * r)):
-            own[name][unique] += _sum_groups(terms, inverse, len(unique)).astype(own[name].dtype)
-        np.minimum.at(own["minimum"], row, np.where(c > 0, x, np.inf))
-        np.maximum.at(own["maximum"], row, np.where(c > 0, x, -np.inf))
-        self._keep_latest(row, _time(attempt, step, len(row)), np.where(unusable, np.nan, x))
+            own[name][unique] += np.add.reduceat(terms[order], start, axis=0, dtype=own[name].dtype)
+        lowest = np.minimum.reduceat(np.where(c > 0, x, np.inf)[order], start, axis=0)
+        highest = np.maximum.reduceat(np.where(c > 0, x, -np.inf)[order], start, axis=0)
+        own["minimum"][unique] = np.minimum(own["minimum"][unique], lowest)
+        own["maximum"][unique] = np.maximum(own["maximum"][unique], highest)
+        time = _time(attempt, step, len(row))[order]
+        latest = np.maximum.reduceat(time, start)
+        is_latest = time == np.repeat(latest, np.diff(start, append=len(row)))
+        current = np.where(is_latest[:, None], np.where(unusable, np.nan, x)[order], np.nan)
+        self._keep_latest(unique, latest, np.fmax.reduceat(current, start, axis=0))
         if suggested is not None:
             label = np.asarray(suggested, dtype=np.int64)
             counted = (label >= 0) & (c > 0).any(axis=1)
@@ -228,14 +234,14 @@ class Evidence:
         self._num_rows = max(self._num_rows, num_rows)
 
     def _keep_latest(self, rows: NDArray[np.int64], time: NDArray[np.int64], values: Floats) -> None:
-        """Keep each row's values at its largest time; two visits at one time keep the larger value of each signal."""
+        """Keep the values of distinct rows at their largest time; at equal times the larger value of each signal."""
         last, kept = self._columns["last_visit"], self._columns["last_values"]
         before = last[rows]
-        np.maximum.at(last, rows, time)
-        current = time == last[rows]
-        stale = rows[current & (before < last[rows])]
-        kept[stale] = np.nan  # what an earlier visit left
-        np.fmax.at(kept, rows[current], values[current])  # fmax passes over NaN
+        old = np.where((time >= before)[:, None], np.nan, kept[rows])
+        old[time == before] = kept[rows[time == before]]
+        new = np.where((time >= before)[:, None], values, np.nan)
+        kept[rows] = np.fmax(old, new)  # fmax passes over NaN
+        last[rows] = np.maximum(before, time)
 
 
 def _empty_columns(num_rows: int, num_signals: int) -> dict[str, NDArray[Any]]:
@@ -249,14 +255,6 @@ def _empty_columns(num_rows: int, num_signals: int) -> dict[str, NDArray[Any]]:
         "last_visit": np.full(num_rows, -1, dtype=np.int64),
         "last_values": np.full(shape, np.nan),
     }
-
-
-def _sum_groups(terms: NDArray[Any], group: NDArray[np.int64], num_groups: int) -> Floats:
-    """Sum rows ``[B, S]`` by group: ``[num_groups, S]``."""
-    width = terms.shape[1]
-    flat = (group[:, None] * width + np.arange(width)).reshape(-1)
-    totals = np.bincount(flat, weights=terms.reshape(-1).astype(np.float64), minlength=num_groups * width)
-    return np.asarray(totals, dtype=np.float64).reshape(num_groups, width)
 
 
 def _time(attempt: ArrayLike, step: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@ anew by the latter and the regression is fitted again, a few times.
 
 A hold-out that had to clean itself is calibrated twice. Believing the cleaned labels, the hard examples that cleaning
 doubts are missing among the negatives and probabilities come out too high; taking the labels as given, the errors among
-the negatives make them too low. The answer is the geometric mean of the two odds, and the two are its bracket.
+the negatives make them too low. The answer lies between, at a weighted geometric mean of the two odds, and the two are
+its bracket.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ __all__ = ["CanaryCalibration", "LabelCalibration", "calibrate", "cross_fitted_a
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+# Share of the labels-as-given calibration in the log odds. Chosen on the development set, one training run each of
+# pair-20, worst, sym-40 and aggre and two draws of the folds: at 0.6 the expected precision of the top 1, 5 and 10% was
+# at most 9 points above the true one (11 where training examples have tracked and canaries solved directions), at 0.5
+# at most 12 (14). It costs calibration where noise is spread: 69 expected for 99 found on sym-40. Between 0 and 0.7 the
+# AP moves by at most 3, up on pair noise and down on aggre.
+_AS_GIVEN_SHARE = 0.6
 
 
 def squash(values: Floats) -> Floats:
@@ -140,9 +148,11 @@ class LabelCalibration:
     as_given: CanaryCalibration | None  # all hold-out labels as negatives; None where all are believed anyway
 
     def log_odds(self, signals: Floats, given_label: Ints) -> Floats:
-        """Compute log odds that a label is wrong, ``[N]``: the mean of the two calibrations' where there are two."""
+        """Compute log odds that a label is wrong, ``[N]``; between the two calibrations where there are two."""
         upper = self.believed.log_odds(signals, given_label)
-        return upper if self.as_given is None else (upper + self.as_given.log_odds(signals, given_label)) / 2
+        if self.as_given is None:
+            return upper
+        return (1 - _AS_GIVEN_SHARE) * upper + _AS_GIVEN_SHARE * self.as_given.log_odds(signals, given_label)
 
     def predict(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute ``p_mislabeled``, ``[N]``; its sum is the expected number of errors."""
@@ -150,7 +160,13 @@ class LabelCalibration:
 
 
 def calibrate(
-    canaries: Canaries, signals: Floats, given_label: Ints, suggested: Ints, rounds: int = 3
+    canaries: Canaries,
+    signals: Floats,
+    given_label: Ints,
+    suggested: Ints,
+    *,
+    rounds: int = 3,
+    adapt: bool = True,
 ) -> LabelCalibration:
     """Calibrate on canaries and adapt to the training examples.
 
@@ -163,10 +179,15 @@ def calibrate(
         given_label: ``[N]``.
         suggested: Class of the worst anchor of each, ``[N]``; -1 for none.
         rounds: How often the transition is re-estimated; 0 keeps the canaries' weights.
+        adapt: Pass False for a hold-out with labels as given that did *not* clean itself. Its negatives hold as many
+            errors as the training examples, so comparing the two finds none: neither the share of errors nor the
+            transition can be learnt from them, and the canaries' own stay, which promise too much on pair noise.
     """
     _check(signals, given_label, suggested, canaries)
-    for left in range(rounds, -1, -1):
-        believed = _fit(canaries).with_prior(signals, given_label)
+    for left in range(rounds if adapt else 0, -1, -1):
+        believed = _fit(canaries)
+        if adapt:
+            believed = believed.with_prior(signals, given_label)
         if left:
             p = believed.predict(signals, given_label)
             transition = transition_from_scores(p, suggested, given_label, canaries.num_classes)

@@ -2,7 +2,7 @@
 
 from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
-from sgoif.influence.holdout import HoldOut, fold_of
+from sgoif.influence.holdout import HoldOut
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
 from sgoif.influence.scoring import Scores, Weighting, most_probable, score
@@ -21,7 +21,6 @@ __all__ = [
     "Scores",
     "Tracker",
     "Weighting",
-    "fold_of",
     "most_probable",
     "refit_head",
     "score",

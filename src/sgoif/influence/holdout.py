@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,16 +11,7 @@ from torch.utils.data import Dataset, default_collate
 
 from sgoif.errors import SgoifError
 
-__all__ = ["HoldOut", "fold_of"]
-
-
-def fold_of(example_id: object) -> int:
-    """0 or 1, fixed by the example's id alone, so that every process and every later run agrees.
-
-    >>> [fold_of(i) for i in range(6)]
-    [1, 0, 1, 1, 1, 0]
-    """
-    return hashlib.blake2b(repr(example_id).encode(), digest_size=1).digest()[0] & 1
+__all__ = ["HoldOut"]
 
 
 class HoldOut:
@@ -57,7 +47,6 @@ class HoldOut:
                 f"{found - 1}; pass num_classes=, or leave out examples without a label."
             )
         self.labels = labels.to(self.device)
-        self.folds = torch.tensor([fold_of(i) for i in self.ids], device=self.device)
         self.counts = torch.bincount(labels, minlength=self.num_classes)
         self._order = _interleaved(labels, self.num_classes, torch.Generator().manual_seed(seed))
         self.position = 0

@@ -35,7 +35,7 @@ from sgoif.influence import (
 from sgoif.linalg import Kronecker, Richardson, norm
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import margins
-from sgoif.training.signals import SIGNALS, VisitFlag
+from sgoif.training.signals import INFLUENCE_SIGNALS, SIGNALS, VisitFlag
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -113,9 +113,10 @@ class Engine:
             else None
         )
         keeps = len(holdout) if settings.probe else 0
-        self._features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
-        self._seen = torch.zeros(keeps, device=device, dtype=self.dtype)
+        self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
+        self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
         self.probe_weight: Tensor | None = None
+        self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
         self.reading: GateReading | None = None
         self._statistics: list[dict[str, Statistic]] = []
 
@@ -161,22 +162,23 @@ class Engine:
     def _influence_signals(self, calls: Sequence[LayerCapture], outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         if self.reading is None:
             empty = torch.zeros_like(outputs[:, 0])
-            return {name: empty for name in SIGNALS[4:11]} | {"confidence": empty, "confidence_worst": empty}
-        confidence, refined, plain_g = self.reading.confidence, self.directions(), self.anchors.gradients
-        # φ and g side by side: one contraction serves both
-        both = dot_directions(calls, self.spaces, {name: torch.cat([refined[name], plain_g[name]]) for name in plain_g})
-        dots, plain = both.chunk(2, 1)
+            return {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
+        confidence, known = self.reading.confidence, self.anchors.known
+        # tracked, plain and solved directions side by side: one contraction serves all
+        kinds = [self.directions(), self.anchors.gradients, self.solved or self.anchors.gradients]
+        stacked = {name: torch.cat([kind[name] for kind in kinds]) for name in self.spaces}
+        dots, plain, direct = dot_directions(calls, self.spaces, stacked).chunk(3, 1)
         if self.dual is None:
-            tracked = score(dots, labels, confidence, known=self.anchors.known, weighting=self.settings.weighting)
-            identity = score(plain, labels, known=self.anchors.known)
-            harm, harm_identity = tracked.harm, identity.harm
+            tracked = score(dots, labels, confidence, known=known, weighting=self.settings.weighting)
+            identity, solved = score(plain, labels, known=known), score(direct, labels, known=known)
+            harm, harm_identity, harm_solved = tracked.harm, identity.harm, solved.harm
             gate_harm, gate_worst = tracked.confidence, tracked.confidence_worst
         else:
-            head_rows = self._head_rows(calls)
+            head_rows = self.head_rows(calls)
             near, known = most_probable(outputs), self.dual.known
             tracked = score(self.dual.dots(head_rows), labels, known=known, candidates=near)
             identity = score(self.dual.dots(head_rows, identity=True), labels, known=known, candidates=near)
-            harm, harm_identity = -dots[:, 0], -plain[:, 0]
+            solved, harm, harm_identity, harm_solved = tracked, -dots[:, 0], -plain[:, 0], -direct[:, 0]
             gate_harm = gate_worst = confidence[0].expand(len(labels))
         return {
             "harm": harm,
@@ -186,6 +188,9 @@ class Engine:
             "harm_identity": harm_identity,
             "worst_identity": identity.worst,
             "own_identity": identity.own,
+            "harm_solved": harm_solved,
+            "worst_solved": solved.worst,
+            "own_solved": solved.own,
             "confidence": gate_harm,
             "confidence_worst": gate_worst,
         }
@@ -195,18 +200,17 @@ class Engine:
     ) -> dict[str, Tensor]:
         if self.probe_weight is None:
             return {"probe_loss": torch.zeros_like(loss), "probe_margin": torch.zeros_like(loss)}
-        features = widen(self._head_rows(calls).inputs)[:, 0].mean(2)
+        features = widen(self.head_rows(calls).inputs)[:, 0].mean(2)
         moved = features @ self.probe_weight.mT
         change = nn.functional.cross_entropy(moved, labels, reduction="none") - loss
         return {"probe_loss": change, "probe_margin": margins(moved, labels)}
 
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
-        return self._solved if self.settings.solver == "direct" and self._solved else self.tracker.directions
+        return self.solved if self.settings.solver == "direct" and self.solved else self.tracker.directions
 
-    _solved: dict[str, Tensor] | None = None
-
-    def _head_rows(self, calls: Sequence[LayerCapture]) -> GradientRows:
+    def head_rows(self, calls: Sequence[LayerCapture]) -> GradientRows:
+        """The head's rows of a batch."""
         (call,) = [c for c in calls if c.layer == self.head.name]
         return self.spaces[self.head.name].rows(call)
 
@@ -233,22 +237,23 @@ class Engine:
         """Draw hold-out examples and renew everything that depends on them."""
         draw = self.anchors.refresh(model, capture, forward, losses)
         with torch.no_grad():
-            head_rows = self._head_rows(draw.calls)
+            head_rows = self.head_rows(draw.calls)
             if self.dual is not None:
                 self.dual.update(draw.positions, head_rows, self.anchors.trust)
                 operator = self.curvature.operator(self.head.name) if self.tracker.is_ready else None
                 self.dual.factorise(operator if isinstance(operator, Kronecker) else None)
             if self.settings.probe:
-                self._features[draw.positions] = widen(head_rows.inputs)[:, 0].mean(2)
-                self._seen[draw.positions] = 1.0
+                self.features[draw.positions] = widen(head_rows.inputs)[:, 0].mean(2)
+                self.seen[draw.positions] = 1.0
                 self.probe_weight = refit_head(
-                    self._features, self.holdout.labels, self._head_weight(), trust=self._seen * self.anchors.trust
+                    self.features, self.holdout.labels, self.head_weight(), trust=self.seen * self.anchors.trust
                 )
-            if self.settings.solver == "direct" and self.tracker.is_ready:
-                self._solved = self.curvature.solve(self.anchors.gradients)
+            if self.tracker.is_ready:
+                self.solved = self.curvature.solve(self.anchors.gradients)
         return draw
 
-    def _head_weight(self) -> Tensor:
+    def head_weight(self) -> Tensor:
+        """The head's current weights with the bias column, ``[C, I]``."""
         parameters = {name: value.detach() for name, value in self.head.parameters.items()}
         return self.head.block(parameters)[0].to(self.dtype)  # [C, I]
 
@@ -277,11 +282,11 @@ class Engine:
             "tracker": self.tracker.state_dict(),
             "gate": self.gate.state_dict(),
             "reading": None if reading is None else {k: getattr(reading, k).clone() for k in _READING},
-            "features": self._features.clone(),
-            "seen": self._seen.clone(),
+            "features": self.features.clone(),
+            "seen": self.seen.clone(),
             "probe_weight": None if self.probe_weight is None else self.probe_weight.clone(),
             "dual": None if self.dual is None else self.dual.state_dict(),
-            "solved": self._solved,
+            "solved": self.solved,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -294,8 +299,8 @@ class Engine:
         self.gate.load_state_dict(state["gate"])
         reading = state["reading"]
         self.reading = None if reading is None else GateReading(**reading)
-        self._features, self._seen = state["features"].to(self._features), state["seen"].to(self._seen)
-        self.probe_weight, self._solved = state["probe_weight"], state["solved"]
+        self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
+        self.probe_weight, self.solved = state["probe_weight"], state["solved"]
         if self.dual is not None:
             self.dual.load_state_dict(state["dual"])
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sgoif.errors import HeadError, SgoifError
 from sgoif.gradients import Capture, LayerCapture, check_factor, fit_factor, gradient_factor
 from sgoif.gradients.contractions import widen
-from sgoif.influence import AnchorDraw
+from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 from sgoif.training.schedule import Governor, Plan
@@ -87,12 +87,12 @@ class Monitor:
         loss: LossSettings,
         governor: Governor,
         recorder: Recorder,
-        on_draw: Callable[[AnchorDraw, Engine, int], None] | None = None,
+        ledger: CanaryLedger | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
         self.loss, self.governor, self.recorder = loss, governor, recorder
-        self._forward, self._on_draw, self._on_close = forward, on_draw, on_close
+        self._forward, self.ledger, self._on_close = forward, ledger, on_close
         head = engine.head.module_name
         self._capture = Capture(engine.layers, keep_outputs=[head], on_error=self._caught)
         self._anchor_capture = Capture(engine.layers)
@@ -186,8 +186,8 @@ class Monitor:
         self.refreshes += 1
         draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self.loss.losses)
         self.flush()
-        if self._on_draw is not None:
-            self._on_draw(draw, self.engine, self.step_count)
+        if self.ledger is not None:
+            self.ledger.add(draw, self.engine, self.step_count)
         self.governor.decide(self.step_count)
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
@@ -346,6 +346,7 @@ class Monitor:
             "faults": dict(self.faults),
             "micro": self._micro,
             "autocast": self._autocast,
+            "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -355,6 +356,8 @@ class Monitor:
         self.governor.load_state_dict(state["governor"])
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
         self.faults, self._micro, self._autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
+        if self.ledger is not None and state["ledger"] is not None:
+            self.ledger.load_state_dict(state["ledger"])
 
 
 class _Step:

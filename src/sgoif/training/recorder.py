@@ -24,7 +24,6 @@ EVIDENCE_SIGNALS = tuple(
     name for name in SIGNALS if name not in ("runner_up", "worst_anchor", "confidence", "confidence_worst", "flags")
 )
 _STANDARDISED = ("harm", "worst")
-_OF_WORST = ("worst", "worst_identity")
 _SKIPPED = VisitFlag.NOT_FINITE | VisitFlag.MIXED
 
 
@@ -100,7 +99,7 @@ class Recorder:
         raw = np.stack([columns[name] for name in EVIDENCE_SIGNALS], 1).astype(np.float64)
         values = np.stack([columns.get(f"{name}_std", columns[name]) for name in EVIDENCE_SIGNALS], 1)
         trust = np.stack(
-            [columns["confidence_worst" if name in _OF_WORST else "confidence"] for name in EVIDENCE_SIGNALS], 1
+            [columns["confidence_worst" if name == "worst" else "confidence"] for name in EVIDENCE_SIGNALS], 1
         )
         trust = np.where(usable[:, None], np.nan_to_num(trust), 0.0).clip(0, 1)
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)

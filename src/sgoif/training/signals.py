@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-__all__ = ["SIGNALS", "VisitFlag"]
+__all__ = ["INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
 
 SIGNALS = (
     "loss",
@@ -18,12 +18,18 @@ SIGNALS = (
     "harm_identity",
     "worst_identity",
     "own_identity",
+    "harm_solved",
+    "worst_solved",
+    "own_solved",
     "probe_loss",
     "probe_margin",
     "confidence",
     "confidence_worst",
     "flags",
 )
+
+# tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
+INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
 
 
 class VisitFlag(IntFlag):

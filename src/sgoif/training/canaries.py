@@ -1,0 +1,218 @@
+"""Canaries of a run: hold-out examples scored under their own and under any other label, at every refresh, for free.
+
+The refresh has the hold-out's features and logits anyway. Each example is scored only against directions (and a
+re-fitted head) made from the other fold, weighted by the gate like the training visits of that time, and what comes
+out at the end are labelled positives and negatives of this very run. From them :func:`calibrate_run` learns
+``p_mislabeled``.
+
+A hold-out with labels as given cleans itself once in a while: what it doubts loses weight in the anchors from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sgoif.evidence import (
+    SIGNALS,
+    Canaries,
+    CleaningChoice,
+    ExpectedPrecision,
+    Holdout,
+    LabelCalibration,
+    Snapshot,
+    calibrate,
+    cross_fitted_signals,
+    estimate_transition,
+    expected_precision,
+    fold_of,
+    self_clean,
+    should_clean,
+)
+from sgoif.gradients.contractions import widen
+from sgoif.influence import AnchorDraw, refit_head
+from sgoif.linalg import Kronecker
+from sgoif.training.engine import MANY_CLASSES, Engine
+from sgoif.training.recorder import Recorder
+
+__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
+
+# What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
+# form that canaries have too, solved and not tracked.
+CALIBRATED_SIGNALS = (
+    *(f"{name}_solved" if name in ("harm", "worst", "own") else name for name in SIGNALS),
+    "probe_loss",
+    "probe_margin",
+)
+_KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
+_CLEAN_EVERY = 10  # refreshes
+_MIN_CONFIDENCE = 0.05  # of the gate, for a refresh to say anything about the hold-out's own labels
+
+Floats = NDArray[np.float64]
+
+
+class CanaryLedger:
+    """Sums of every hold-out example's signals under every label, ``[m, C, S]``, weighted by the gate.
+
+    Args:
+        engine: whose hold-out it is.
+        trusted: whether the hold-out's labels are verified; if not, they clean themselves.
+    """
+
+    def __init__(self, engine: Engine, *, trusted: bool) -> None:
+        holdout = engine.holdout
+        self.trusted, self.num_classes = trusted, holdout.num_classes
+        self.labels = holdout.labels.cpu().numpy()
+        self.fold = fold_of(np.asarray(holdout.ids))
+        self.is_on = holdout.num_classes <= MANY_CLASSES and len(np.unique(self.fold)) == 2
+        count, classes = (len(holdout), holdout.num_classes) if self.is_on else (0, 0)
+        self._total = np.zeros((count, classes, len(CALIBRATED_SIGNALS)))
+        self._mass = np.zeros((count, 1, 1))
+        self._probabilities = np.zeros((count, classes))
+        self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
+        self._refreshes = 0
+        self.choice: CleaningChoice | None = None
+
+    def add(self, draw: AnchorDraw, engine: Engine, step: int) -> None:
+        """Score the examples that a refresh has just seen."""
+        if not self.is_on or engine.reading is None or not engine.settings.probe:
+            return
+        trust = float(engine.reading.confidence.mean())
+        self._refreshes += 1
+        if trust < _MIN_CONFIDENCE:
+            return
+        rows = draw.positions.cpu().numpy()
+        features = widen(engine.head_rows(draw.calls).inputs)[:, 0].mean(2)
+        logits = widen(draw.outputs)
+        snapshot = Snapshot(
+            features.double().cpu().numpy(), logits.double().cpu().numpy(), _inverse_factors(engine), rows, step
+        )
+        self._recent.append(snapshot)
+        every_label = np.broadcast_to(np.arange(self.num_classes), (len(self.labels), self.num_classes))
+        believed = engine.anchors.trust.double().cpu().numpy()
+        holdout = Holdout(self.labels, self.fold, self.num_classes, [snapshot])
+        scored = cross_fitted_signals(holdout, every_label, believed).values[rows]
+        probe = self._probe(engine, features, logits, rows)
+        values = np.concatenate([scored, probe], 2)
+        usable = np.isfinite(values).all((1, 2))
+        self._total[rows[usable]] += trust * values[usable]
+        self._mass[rows[usable]] += trust
+        self._probabilities[rows] += trust * logits.softmax(1).double().cpu().numpy()
+        if not self.trusted and self._refreshes % _CLEAN_EVERY == 0:
+            self.clean(engine)
+
+    def _probe(self, engine: Engine, features: torch.Tensor, logits: torch.Tensor, rows: NDArray[np.int64]) -> Floats:
+        """Loss change and margin under a head re-fitted on the other fold, for every label, ``[r, C, 2]``."""
+        found = np.full((len(rows), self.num_classes, 2), np.nan)
+        folds = torch.from_numpy(self.fold).to(features.device)
+        for fold in (0, 1):
+            mine = self.fold[rows] == fold
+            if not mine.any():
+                continue
+            trust = engine.seen * engine.anchors.trust * (folds != fold)
+            moved = features[mine] @ refit_head(
+                engine.features, engine.holdout.labels, engine.head_weight(), trust=trust
+            ).mT.to(features.dtype)
+            change = logits[mine].log_softmax(1) - moved.log_softmax(1)  # CE after minus CE before, under each label
+            top = moved.topk(2, 1)
+            best_other = torch.where(moved >= top.values[:, :1], top.values[:, 1:], top.values[:, :1])
+            found[mine, :, 0] = change.double().cpu().numpy()
+            found[mine, :, 1] = (moved - best_other).double().cpu().numpy()
+        return found
+
+    def clean(self, engine: Engine) -> None:
+        """Let the hold-out judge its own labels, and weigh the anchors accordingly from here on."""
+        if len(self._recent) < 2:
+            return
+        cleaning = self_clean(Holdout(self.labels, self.fold, self.num_classes, list(self._recent)))
+        self.choice = should_clean(cleaning)
+        weights = cleaning.weights if self.choice.clean else np.ones(len(self.labels))
+        engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
+
+    def canaries(self, engine: Engine) -> Canaries | None:
+        """The table of canaries, or None where too little was seen."""
+        seen = self._mass[:, 0, 0] > 0 if self.is_on else np.zeros(0, bool)
+        if len(np.unique(self.labels[seen] if len(seen) else [])) < 2:
+            return None
+        rows = np.flatnonzero(seen)
+        belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
+        means = self._total[rows] / self._mass[rows]
+        classes, row = self.num_classes, np.repeat(rows, self.num_classes)
+        shape = means.reshape(-1, means.shape[2])
+        assigned = np.tile(np.arange(classes), len(rows))
+        found = Canaries(
+            holdout_row=row,
+            fold=self.fold[row],
+            label=self.labels[row],
+            assigned_label=assigned,
+            belief=belief[row],
+            weight=belief[row],
+            signals=shape,
+            worst_anchor=np.full(len(row), -1),
+            num_classes=classes,
+        )
+        mean_probabilities = self._probabilities[rows] / self._mass[rows, :, 0]
+        return found.reweighted(estimate_transition(mean_probabilities, self.labels[rows], belief[rows]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was added up so far."""
+        return {
+            "total": self._total.copy(),
+            "mass": self._mass.copy(),
+            "probabilities": self._probabilities.copy(),
+            "recent": list(self._recent),
+            "refreshes": self._refreshes,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where another ledger stood."""
+        self._total, self._mass = state["total"].copy(), state["mass"].copy()
+        self._probabilities, self._refreshes = state["probabilities"].copy(), int(state["refreshes"])
+        self._recent = deque(state["recent"], maxlen=_KEPT_SNAPSHOTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCalibration:
+    """What the canaries say about the training labels."""
+
+    p_mislabeled: Floats  # one per example of the recorder
+    calibration: LabelCalibration
+    precision: list[ExpectedPrecision]
+    choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
+
+    @property
+    def expected_errors(self) -> float:
+        """Expected number of wrong labels among the training examples."""
+        return float(self.p_mislabeled.sum())
+
+
+def calibrate_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine) -> RunCalibration | None:
+    """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from."""
+    canaries, count = ledger.canaries(engine), len(recorder.index)
+    if canaries is None or not count:
+        return None
+    signals = np.stack([recorder.evidence.mean_raw(name)[:count] for name in CALIBRATED_SIGNALS], 1)
+    judged = np.isfinite(signals).all(1)
+    if judged.sum() < 2:
+        return None
+    given = recorder.given[:count]
+    suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
+    adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
+    found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
+    p = np.full(count, np.nan)
+    p[judged] = found.predict(signals[judged], given[judged])
+    precision = expected_precision(found, signals[judged], given[judged])
+    return RunCalibration(p, found, precision, ledger.choice)
+
+
+def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
+    operator = engine.curvature.operator(engine.head.name)
+    if not isinstance(operator, Kronecker):
+        return None
+    left, right = (factor[0].double().cpu().numpy() for factor in (operator.left, operator.right))
+    return np.linalg.inv(left), np.linalg.inv(right)

@@ -1,0 +1,108 @@
+"""Canaries must not score themselves: the first two tests fail when an example helps to make its own directions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import (
+    Holdout,
+    Snapshot,
+    class_directions,
+    cross_fitted_ap,
+    estimate_transition,
+    influence_under_any_label,
+    make_canaries,
+)
+from sgoif.evidence.holdout import softmax
+from tests.evidence.worlds import make_world, random_holdout
+
+
+def share_below(own, flipped):
+    """The chance that an own label looks less harmful than a flip: what a canary promises. One half is no promise."""
+    return np.mean(own[:, None] < flipped[None, :])
+
+
+def noise_holdout(m=120, num_classes=3, num_inputs=400):
+    """Labels that have nothing to do with the features: no signal can tell own labels from flips."""
+    rng = np.random.default_rng(0)
+    snapshot = Snapshot(rng.normal(size=(m, num_inputs)), np.zeros((m, num_classes)))
+    return Holdout(rng.integers(0, num_classes, m), rng.integers(0, 2, m), num_classes, [snapshot])
+
+
+def test_self_scored_canaries_promise_what_is_not_there_and_ours_do_not():
+    holdout = noise_holdout()
+    (snapshot,) = holdout.snapshots
+    p = softmax(snapshot.logits)
+    everyone = class_directions(snapshot.features, p, holdout.labels)
+    influence = influence_under_any_label(p, snapshot.features, everyone)
+    own_anchor = np.einsum("mcc->mc", influence)  # against the anchor of the label tried
+    is_own = np.arange(3) == holdout.labels[:, None]
+    assert share_below(own_anchor[is_own], own_anchor[~is_own]) > 0.99  # the planted self-anchor: a sure promise
+    canaries = make_canaries(holdout, transition=np.full((3, 3), 1 / 3))
+    for name in ("own", "worst", "harm"):
+        value = canaries.column(name)
+        assert abs(share_below(value[~canaries.is_flip], value[canaries.is_flip]) - 0.5) < 0.1, name
+    assert cross_fitted_ap(canaries) < 0.5  # the flips' share is 0.4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_an_example_scores_does_not_depend_on_its_own_holdout_label(seed):
+    holdout = random_holdout(seed)
+    i = 11
+    labels = holdout.labels.copy()
+    labels[i] = (labels[i] + 1) % 4
+    found = [make_canaries(replace(holdout, labels=which)) for which in (holdout.labels, labels)]
+    here = found[0].holdout_row == i
+    np.testing.assert_array_equal(found[0].assigned_label, found[1].assigned_label)
+    np.testing.assert_array_equal(found[0].signals[here], found[1].signals[here])
+    # Nor do its fold-mates' scores; the other fold's do.
+    mates = holdout.fold[found[0].holdout_row] == holdout.fold[i]
+    np.testing.assert_array_equal(found[0].signals[mates], found[1].signals[mates])
+    assert not np.array_equal(found[0].signals[~mates], found[1].signals[~mates])
+
+
+def test_columns_and_weights():
+    holdout = random_holdout(1)
+    belief = np.linspace(0, 1, 40)
+    canaries = make_canaries(holdout, belief)
+    transition = estimate_transition(holdout.mean_probabilities(), holdout.labels, belief)
+    assert len(canaries) == 160
+    for row in (0, 13, 39):
+        for assigned in range(4):
+            at = (canaries.holdout_row == row) & (canaries.assigned_label == assigned)
+            label = holdout.labels[row]
+            expected = belief[row] * (1 if assigned == label else transition[label, assigned])
+            assert canaries.weight[at] == pytest.approx([expected])
+            assert canaries.is_flip[at] == [assigned != label]
+            assert canaries.fold[at] == [holdout.fold[row]]
+    assert canaries.prior == pytest.approx(canaries.weight[canaries.is_flip].sum() / canaries.weight.sum())
+    other = canaries.reweighted(np.eye(4))
+    assert other.prior == 0 and (other.weight[~other.is_flip] == canaries.weight[~canaries.is_flip]).all()
+    assert (canaries.taken_as_given().weight[~canaries.is_flip] == 1).all()
+
+
+def test_directions_can_be_kept_as_training_examples_met_them():
+    holdout = random_holdout(2)
+    belief = np.random.default_rng(0).random(40)
+    kept = make_canaries(holdout, belief, direction_weights=np.ones(40))
+    np.testing.assert_array_equal(kept.signals, make_canaries(holdout).signals)
+    np.testing.assert_array_equal(kept.belief, belief[kept.holdout_row])
+
+
+def test_flips_look_worse_than_own_labels_where_there_is_something_to_see():
+    canaries = make_canaries(make_world(rate=0.2).holdout)
+    for name in ("loss", "worst"):
+        value = canaries.column(name)
+        assert share_below(value[~canaries.is_flip], value[canaries.is_flip]) > 0.9, name
+
+
+def test_mistakes_are_named():
+    holdout = random_holdout()
+    with pytest.raises(SgoifError, match="in \\[0, 1\\]"):
+        make_canaries(holdout, np.full(40, 2.0))
+    with pytest.raises(SgoifError, match="transition must be"):
+        make_canaries(holdout).reweighted(np.eye(3))
+    with pytest.raises(SgoifError, match="no signal"):
+        make_canaries(holdout).column("harmful")

@@ -1,0 +1,178 @@
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import SIGNALS, Holdout, Snapshot, class_directions, crossfit, influence_under_any_label, rescore
+from sgoif.evidence.crossfit import cross_fitted_signals, labels_to_try
+from sgoif.evidence.holdout import softmax
+from tests.evidence.worlds import random_holdout
+
+
+def gradient(p, a, label):
+    return np.outer(p - np.eye(len(p))[label], a)
+
+
+def direction(holdout, snapshot, v, makers, weights):
+    """The definition, one example at a time, through the dense Kronecker product."""
+    p, mine = softmax(snapshot.logits), [j for j in makers if holdout.labels[j] == v]
+    mean = sum(weights[j] * gradient(p[j], snapshot.features[j], v) for j in mine) / sum(weights[j] for j in mine)
+    left, right = snapshot.inverse_factors
+    return (np.kron(left, right) @ mean.reshape(-1)).reshape(mean.shape)
+
+
+@given(seed=st.integers(0, 2**31))
+def test_directions_and_influences_match_their_definitions(seed):
+    holdout = random_holdout(seed)
+    (snapshot,) = holdout.snapshots
+    weights = np.random.default_rng(seed).random(len(holdout))
+    p = softmax(snapshot.logits)
+    found = class_directions(snapshot.features, p, holdout.labels, weights, snapshot.inverse_factors)
+    influence = influence_under_any_label(p, snapshot.features, found)
+    for v in range(4):
+        phi = direction(holdout, snapshot, v, range(len(holdout)), weights)
+        np.testing.assert_allclose(found[v], phi, rtol=1e-9, atol=1e-9)
+        for label in range(4):
+            expected = -np.sum(phi * gradient(p[7], snapshot.features[7], label))
+            np.testing.assert_allclose(influence[7, v, label], expected, rtol=1e-8, atol=1e-8)
+
+
+@given(seed=st.integers(0, 2**31))
+def test_cross_fitted_signals_match_their_definitions(seed):
+    holdout = random_holdout(seed, num_snapshots=2)
+    weights = 0.2 + 0.8 * np.random.default_rng(seed).random(len(holdout))
+    found = cross_fitted_signals(holdout, labels_to_try(holdout), weights)
+    i, assigned = 5, 2
+    expected = {name: [] for name in SIGNALS}
+    makers = np.flatnonzero(holdout.fold != holdout.fold[i])
+    for snapshot in holdout.snapshots:
+        z, a, p = snapshot.logits[i], snapshot.features[i], softmax(snapshot.logits)[i]
+        expected["loss"].append(-np.log(p[assigned]))
+        expected["margin"].append(z[assigned] - np.delete(z, assigned).max())
+        expected["p_given"].append(p[assigned])
+        plain = replace(snapshot, inverse_factors=(np.eye(4), np.eye(5)))
+        for suffix, used in (("", snapshot), ("_identity", plain)):
+            g = gradient(p, a, assigned)
+            influence = np.array([-np.sum(direction(holdout, used, v, makers, weights) * g) for v in range(4)])
+            expected["harm" + suffix].append(influence.mean())
+            expected["own" + suffix].append(influence[assigned])
+            expected["worst" + suffix].append(np.delete(influence, assigned).max())
+            if not suffix:
+                influence[assigned] = -np.inf
+                last_worst = influence.argmax()
+    for column, name in enumerate(SIGNALS):
+        np.testing.assert_allclose(found.values[i, assigned, column], np.mean(expected[name]), rtol=1e-8, err_msg=name)
+    assert found.worst_anchor[i, assigned] == last_worst
+
+
+@given(seed=st.integers(0, 2**31))
+def test_the_dual_form_equals_the_directions(seed):
+    holdout = random_holdout(seed, m=60, num_classes=6)
+    weights = np.random.default_rng(seed).random(len(holdout)) + 0.2
+    dense = cross_fitted_signals(holdout, labels_to_try(holdout), weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crossfit, "DENSE_CLASSES", 5)
+        tried = labels_to_try(holdout)
+        selected = cross_fitted_signals(holdout, tried, weights)
+    assert (tried[:, 0] == holdout.labels).all()
+    assert (np.sort(tried, axis=1) == np.arange(6)).all()
+    expected = np.take_along_axis(dense.values, tried[:, :, None], axis=1)
+    worst = [SIGNALS.index("worst"), SIGNALS.index("worst_identity")]
+    rest = [column for column in range(len(SIGNALS)) if column not in worst]
+    np.testing.assert_allclose(selected.values[:, :, rest], expected[:, :, rest], rtol=1e-7, atol=1e-9)
+    # The least probable class is no anchor there; where it is not the worst one, the two agree.
+    least = softmax(holdout.snapshots[0].logits).argmin(axis=1)
+    same = np.take_along_axis(dense.worst_anchor, tried, axis=1) != least[:, None]
+    np.testing.assert_allclose(selected.values[same][:, worst[0]], expected[same][:, worst[0]], rtol=1e-7, atol=1e-9)
+    np.testing.assert_array_equal(
+        selected.worst_anchor[same], np.take_along_axis(dense.worst_anchor, tried, axis=1)[same]
+    )
+
+
+def test_a_thousand_classes_need_no_direction_per_class():
+    holdout = random_holdout(0, m=2_000, num_classes=1_000, num_inputs=65)
+    tracemalloc.start()
+    found = cross_fitted_signals(holdout, labels_to_try(holdout))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.values.shape == (2_000, 6, len(SIGNALS))
+    assert np.isfinite(found.values[:, :, SIGNALS.index("harm")]).all()
+    # Directions would take 1000 x 1000 x 65 doubles, 520 MB; all influences of all examples 16 GB.
+    assert peak < 250e6
+
+
+def test_chunks_do_not_matter(monkeypatch):
+    holdout = random_holdout(3)
+    whole = cross_fitted_signals(holdout, labels_to_try(holdout))
+    monkeypatch.setattr(crossfit, "_CHUNK", 40)
+    np.testing.assert_allclose(cross_fitted_signals(holdout, labels_to_try(holdout)).values, whole.values, rtol=1e-12)
+
+
+def test_snapshots_may_see_a_part_of_the_holdout():
+    holdout = random_holdout(4, m=40)
+    (full,) = holdout.snapshots
+    rows = np.arange(0, 40)[::-1][:24]
+    part = Snapshot(full.features[rows], full.logits[rows], full.inverse_factors, rows)
+    found = cross_fitted_signals(replace(holdout, snapshots=[part]), labels_to_try(holdout)).values
+    small = Holdout(holdout.labels[rows], holdout.fold[rows], 4, [replace(part, rows=None)])
+    np.testing.assert_allclose(found[rows], cross_fitted_signals(small, labels_to_try(small)).values, rtol=1e-10)
+    assert np.isnan(found[np.setdiff1d(np.arange(40), rows)]).all()
+
+
+def test_a_class_missing_from_a_fold_is_no_anchor_there():
+    holdout = random_holdout(5)
+    keep = ~((holdout.labels == 3) & (holdout.fold == 0))
+    (full,) = holdout.snapshots
+    snapshot = Snapshot(full.features[keep], full.logits[keep], full.inverse_factors)
+    part = Holdout(holdout.labels[keep], holdout.fold[keep], 4, [snapshot])
+    found = cross_fitted_signals(part, labels_to_try(part))
+    scored_without = part.fold == 1
+    assert not (found.worst_anchor[scored_without] == 3).any()
+    assert np.isnan(found.values[scored_without, 3, SIGNALS.index("own")]).all()
+    assert np.isfinite(found.values[:, :, SIGNALS.index("harm")]).all()
+    assert np.isfinite(found.values[:, :, SIGNALS.index("worst")]).all()
+
+
+@pytest.mark.parametrize("dense_classes", [64, 5])
+def test_rescoring_equals_scoring_against_the_whole_holdout(monkeypatch, dense_classes):
+    holdout, seen = random_holdout(6, m=60, num_classes=6), random_holdout(7, m=30, num_classes=6).snapshots[0]
+    labels = np.arange(30) % 6
+    monkeypatch.setattr(crossfit, "DENSE_CLASSES", dense_classes)
+    (snapshot,) = holdout.snapshots
+    signals, anchor = rescore(holdout, seen, labels, snapshot)
+    p = softmax(seen.logits)
+    whole = class_directions(
+        snapshot.features, softmax(snapshot.logits), holdout.labels, None, snapshot.inverse_factors
+    )
+    influence = influence_under_any_label(p, seen.features, whole)[np.arange(30), :, labels]
+    np.testing.assert_allclose(signals[:, SIGNALS.index("harm")], influence.mean(axis=1), rtol=1e-7)
+    if dense_classes == 5:  # only the five most probable classes are looked at, beside the given one
+        influence[np.arange(30), p.argmin(axis=1)] = -np.inf
+    influence[np.arange(30), labels] = -np.inf
+    np.testing.assert_allclose(signals[:, SIGNALS.index("worst")], influence.max(axis=1), rtol=1e-7)
+    np.testing.assert_array_equal(anchor, influence.argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.full(40, 4)}, "labels must lie"),
+        ({"fold": np.zeros(40, dtype=int)}, "both folds"),
+        ({"fold": np.zeros(39, dtype=int)}, "one length"),
+        ({"num_classes": 5}, "logits"),
+        ({"snapshots": []}, "a snapshot"),
+    ],
+)
+def test_mistakes_are_named(change, message):
+    with pytest.raises(SgoifError, match=message):
+        replace(random_holdout(), **change)
+
+
+def test_weights_are_checked():
+    holdout = random_holdout()
+    with pytest.raises(SgoifError, match=">= 0"):
+        cross_fitted_signals(holdout, labels_to_try(holdout), np.full(40, -1.0))

@@ -1,0 +1,74 @@
+"""The canaries of a run: probabilities that find planted errors, and a noisy hold-out that cleans itself."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sgoif
+from benchmarks.metrics import average_precision
+from sgoif.training.canaries import CALIBRATED_SIGNALS
+from sgoif.training.signals import SIGNALS
+
+
+def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
+    """Overlapping clouds in the plane; wrong labels go to the next class."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(0, classes, (num + held,), generator=generator)
+    angle = 2 * torch.pi * truth / classes
+    points = torch.stack([angle.cos(), angle.sin()], 1) * 2.5 + torch.randn(num + held, 2, generator=generator)
+    flips = torch.rand(num + held, generator=generator) < torch.where(
+        torch.arange(num + held) < num, rate, holdout_rate
+    )
+    given = torch.where(flips, (truth + 1) % classes, truth)
+    return (points[:num], given[:num], flips[:num].numpy()), (points[num:], given[num:], flips[num:].numpy())
+
+
+def watched_run(train, holdout, *, trusted, epochs=12):
+    torch.manual_seed(0)
+    points, given, _ = train
+    model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    plan = sgoif.Plan(refresh_every=10, examples_per_refresh=256)
+    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), trusted=trusted, plan=plan)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        for indices in torch.randperm(len(given), generator=generator).split(50):
+            with monitor.step(indices, given[indices]):
+                F.cross_entropy(model(points[indices]), given[indices]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return monitor, monitor.close()
+
+
+def test_probabilities_find_planted_errors_and_promise_what_they_keep():
+    train, holdout = world()
+    monitor, run = watched_run(train, holdout, trusted=True)
+    assert monitor.counters["faults"] == 0
+    assert "calibration_error" not in run.info
+    table = run.examples()
+    order = np.argsort(table["id"])
+    p, wrong = table["p_mislabeled"][order], train[2]
+    # the clouds overlap by about 5%; chance is 0.20, p of the true posterior about 0.9
+    assert average_precision(p, wrong) > 0.8
+    for item in run.info["expected_precision"]:
+        top = np.argsort(-p)[: item["count"]]
+        assert abs(item["value"] - wrong[top].mean()) < 0.15
+    assert 0.6 < run.info["expected_errors"] / wrong.sum() < 1.5
+    top = run.worst(50)
+    assert (top["suggested_label"] != top["given_label"]).all()
+
+
+def test_a_noisy_hold_out_loses_trust_where_it_is_wrong():
+    train, holdout = world(holdout_rate=0.2, held=500)
+    monitor, run = watched_run(train, holdout, trusted=False, epochs=20)
+    assert run.info["holdout_cleaning"]["clean"]
+    trust, wrong = monitor.engine.anchors.trust.numpy(), holdout[2]
+    assert trust[wrong].mean() < 0.5 < trust[~wrong].mean()
+    table = run.examples()
+    p = table["p_mislabeled"][np.argsort(table["id"])]
+    assert average_precision(p, train[2]) > 0.75
+
+
+def test_the_calibration_sees_columns_that_visits_have():
+    assert set(CALIBRATED_SIGNALS) <= set(SIGNALS)
