@@ -75,9 +75,10 @@ def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalib
         "n_visits": evidence.column("num_visits")[:count],
         "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(evidence.column("num_visits")[:count], 1),
     }
+    for name in recorder.means.signals:
+        table[name] = recorder.means.mean(name)[:count]
     for name in evidence.signals:
         table[name] = evidence.mean_raw(name)[:count]
-    for name in ("harm", "worst"):
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
     if calibration is not None:

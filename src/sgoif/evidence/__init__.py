@@ -7,6 +7,7 @@ from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, shoul
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
+from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
 from sgoif.evidence.precision import ExpectedPrecision, expected_precision
 from sgoif.evidence.prior import shift_prior
@@ -30,6 +31,7 @@ __all__ = [
     "SuggestedLabels",
     "TwoNormals",
     "VoteCounts",
+    "WeightedMeans",
     "calibrate",
     "class_directions",
     "concentration",

@@ -196,7 +196,7 @@ def calibrate_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine) -> R
     canaries, count = ledger.canaries(engine), len(recorder.index)
     if canaries is None or not count:
         return None
-    signals = np.stack([recorder.evidence.mean_raw(name)[:count] for name in CALIBRATED_SIGNALS], 1)
+    signals = np.stack([recorder.means.mean(name)[:count] for name in CALIBRATED_SIGNALS], 1)
     judged = np.isfinite(signals).all(1)
     if judged.sum() < 2:
         return None

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, IdIndex, Standardiser
+from sgoif.evidence import Evidence, IdIndex, Standardiser, WeightedMeans
 from sgoif.records import ScoreBatch
 from sgoif.training.signals import SIGNALS, VisitFlag
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["EVIDENCE_SIGNALS", "PendingVisits", "Recorder", "as_ids"]
+__all__ = ["MEAN_SIGNALS", "PendingVisits", "Recorder", "as_ids"]
 
-EVIDENCE_SIGNALS = tuple(
+MEAN_SIGNALS = tuple(
     name for name in SIGNALS if name not in ("runner_up", "worst_anchor", "confidence", "confidence_worst", "flags")
 )
-_STANDARDISED = ("harm", "worst")
+_STANDARDISED = ("harm", "worst")  # full evidence: spread, extremes, latest; the others are kept as means
 _SKIPPED = VisitFlag.NOT_FINITE | VisitFlag.MIXED
 
 
@@ -54,7 +54,8 @@ class Recorder:
     ) -> None:
         self.train_size, self.sink, self.attempt, self.rank = train_size, sink, attempt, rank
         self.index = IdIndex()
-        self.evidence = Evidence(EVIDENCE_SIGNALS, num_classes)
+        self.evidence = Evidence(_STANDARDISED, num_classes)
+        self.means = WeightedMeans(MEAN_SIGNALS)
         self.standardisers = {name: Standardiser() for name in _STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
         self.num_visits = 0
@@ -96,14 +97,16 @@ class Recorder:
             grown[: len(self.given)] = self.given
             self.given = grown
         self.given[rows] = labels
-        raw = np.stack([columns[name] for name in EVIDENCE_SIGNALS], 1).astype(np.float64)
-        values = np.stack([columns.get(f"{name}_std", columns[name]) for name in EVIDENCE_SIGNALS], 1)
-        trust = np.stack(
-            [columns["confidence_worst" if name == "worst" else "confidence"] for name in EVIDENCE_SIGNALS], 1
-        )
-        trust = np.where(usable[:, None], np.nan_to_num(trust), 0.0).clip(0, 1)
+        trust = {
+            name: np.where(usable, np.nan_to_num(columns[name]), 0.0).clip(0, 1)
+            for name in ("confidence", "confidence_worst")
+        }
+        self.means.add(rows, np.stack([columns[name] for name in MEAN_SIGNALS], 1), trust["confidence"])
+        raw = np.stack([columns[name] for name in _STANDARDISED], 1).astype(np.float64)
+        values = np.stack([columns[f"{name}_std"] for name in _STANDARDISED], 1)
+        weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
-        self.evidence.add(rows, values, trust, suggested, attempt=self.attempt, step=step, raw=raw)
+        self.evidence.add(rows, values, weights, suggested, attempt=self.attempt, step=step, raw=raw)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
@@ -111,6 +114,7 @@ class Recorder:
             "ids": self.index.ids,
             "given": self.given[: len(self.index)].copy(),
             "evidence": self.evidence.state_dict(),
+            "means": self.means.state_dict(),
             "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
             "num_visits": self.num_visits,
             "attempt": self.attempt,
@@ -122,6 +126,7 @@ class Recorder:
         self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()
         self.given = np.array(state["given"])
         self.evidence.load_state_dict(state["evidence"])
+        self.means.load_state_dict(state["means"])
         for name, item in self.standardisers.items():
             item.load_state_dict(state["standardisers"][name])
         self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
