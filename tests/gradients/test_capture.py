@@ -66,6 +66,33 @@ def test_a_forward_without_gradients_opens_nothing():
     assert len(capture.calls) == 6
 
 
+@pytest.mark.parametrize("way", ["backward", "differentiate", "no gradient", "error"])
+def test_nothing_captured_outlives_the_step(way):
+    """Graph node, tensor hook, pair and edge could hold each other for ever; 18 GB in a minute when they did."""
+    import gc
+
+    from sgoif.gradients.capture import _Pair
+
+    model = ResidualNet().double()
+    pixels, labels = images()
+    capture = Capture(select_layers(model), consume=lambda call: None)
+    for _ in range(3):
+        try:
+            with capture:
+                loss = F.cross_entropy(model(pixels), labels)
+                if way == "backward":
+                    loss.backward()
+                elif way == "differentiate":
+                    capture.differentiate(loss)
+                elif way == "error":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        loss = None
+    gc.collect()
+    assert not [item for item in gc.get_objects() if isinstance(item, _Pair)]
+
+
 def test_opening_twice_is_refused():
     capture = Capture(select_layers(ResidualNet()))
     with capture, pytest.raises(CaptureError, match="open already"):

@@ -297,6 +297,38 @@ def test_an_error_of_our_own_is_counted_logged_once_and_kept_from_the_user(monke
     assert sum("could not be scored; the training goes on" in message for message in caplog.messages) == 1
 
 
+def test_the_stability_proxy_is_the_learning_rate_times_the_gradients_norm():
+    from sgoif.influence import GateSettings
+
+    train_set, holdout = data()
+    pixels, labels = train_set
+    model = fresh()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    gate = GateSettings(beta_power=1.0, decay_weight=0.0)
+    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=48, plan=PLAN, gate=gate)
+    with monitor.step(torch.arange(48), labels):
+        F.cross_entropy(model(pixels), labels).backward()
+    norm = torch.cat([model.fc.weight.grad.flatten(), model.fc.bias.grad]).norm()
+    np.testing.assert_allclose(monitor.engine.reading.beta.item(), 0.3 * norm.item() / 48, rtol=1e-6)
+
+
+def test_ids_and_labels_may_be_reused_by_the_loop():
+    train_set, holdout = data()
+    pixels, labels = train_set
+    model = fresh()
+    monitor = watch(model, holdout)
+    ids, given = torch.arange(48), labels.clone()
+    for _ in range(2):
+        with monitor.step(ids, given):
+            F.cross_entropy(model(pixels), labels).backward()
+        ids.fill_(-1), given.fill_(0)
+        ids.copy_(torch.arange(48)), given.copy_(labels)
+    ids.fill_(-1), given.fill_(0)
+    table = monitor.close().examples()
+    assert sorted(table["id"].tolist()) == list(range(48))
+    assert (table["given_label"][np.argsort(table["id"])] == labels.numpy()).all()
+
+
 def test_the_users_own_exception_passes_through():
     train_set, holdout = data()
     model = fresh()
@@ -373,7 +405,7 @@ def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise(classes):
             packed = engine.score(capture.calls, capture.calls[0].output, labels, None)
             engine.measure(capture.calls)
             engine.absorb()
-            engine.advance(torch.zeros((), device="meta"), 0.1, 0.0)
+            engine.advance(0.1, 0.0)
     assert packed.shape == (6, len(SIGNALS))
 
 

@@ -42,7 +42,9 @@ class _Pair:
     extras: Mapping[str, Any]
     versions: tuple[int, ...]
     training: bool
-    edge: GradientEdge  # of the output as the layer gave it, before any in-place activation
+    # Of the output as the layer gave it, before any in-place activation. Dropped as soon as it has served: graph node,
+    # hook, pair and edge hold each other, a circle through C++ that no garbage collector sees.
+    edge: GradientEdge | None
     output: Tensor | None = None
 
 
@@ -113,14 +115,16 @@ class Capture:
             handle.remove()
         self._handles.clear()
         for waiting in self._waiting.values():
-            waiting.clear()  # forward calls that no gradient reached: unused branches, evaluation inside the step
+            for pair in waiting:  # forward calls that no gradient reached: unused branches, evaluation inside the step
+                pair.edge = None
+            waiting.clear()
 
     def differentiate(self, loss: Tensor) -> None:
         """Send the gradient of ``loss`` back to the captured outputs and no further: no ``.grad`` is touched.
 
         What lies before the earliest captured layer is not differentiated at all.
         """
-        edges = [pair.edge for waiting in self._waiting.values() for pair in waiting]
+        edges = [pair.edge for waiting in self._waiting.values() for pair in waiting if pair.edge is not None]
         if not edges:
             raise CaptureError(
                 "No captured layer was called with gradients enabled; is the forward pass under no_grad?"
@@ -155,6 +159,7 @@ class Capture:
                 return  # a backward pass after the context was left belongs to nobody
             if pair in self._waiting[name]:
                 self._waiting[name].remove(pair)
+            pair.edge = None
             try:
                 self._emit(name, pair, grad.detach())
             except Exception as error:

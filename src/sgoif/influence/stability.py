@@ -83,6 +83,11 @@ class Gate:
         self._early: list[Tensor] = []  # (β, Γ) of the first steps, until the references are known
         self._reference = torch.ones(2, device=device)
 
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether the tolerance looks at the training gradient's norm at all."""
+        return self.settings.mode == "paper" or self.settings.beta_power != 0
+
     def observe_gradient(self, norm: Tensor) -> None:
         """Fold one step's gradient norm into the stability proxy."""
         kept = 0.95 if self.steps else 0.0

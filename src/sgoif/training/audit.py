@@ -53,7 +53,7 @@ def audit_examples(
     for start in range(0, held, size):
         engine.anchors.per_refresh = min(size, held - start)  # every hold-out example once
         engine.refresh(model, Capture(engine.layers), forward, losses)
-    engine.advance(torch.zeros(()), 0.0, 0.0)
+    engine.advance(0.0, 0.0)
     with torch.no_grad():
         for step, (calls, labels, ids) in enumerate(_passes(model, capture, batches(), forward, losses)):
             head = next(call for call in calls if call.layer == engine.head.name)

@@ -119,6 +119,8 @@ class Engine:
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
         self.reading: GateReading | None = None
         self._statistics: list[dict[str, Statistic]] = []
+        self._gradient: dict[str, Tensor] = {}  # sum over the step's examples
+        self._gradient_count = 0
 
     @property
     def layers(self) -> list[Layer]:
@@ -220,6 +222,16 @@ class Engine:
         """Note what this micro-batch says about curvature."""
         self._statistics.append(self.curvature.measure([self.spaces[c.layer].rows(c) for c in calls]))
 
+    def note_gradient(self, calls: Sequence[LayerCapture]) -> None:
+        """Add this micro-batch to the step's mean gradient, where the gate looks at its norm."""
+        if not self.gate.needs_gradient:
+            return
+        for call in calls:
+            ones = torch.ones(call.num_examples, 1, device=call.output_grad.device, dtype=self.dtype)
+            part = self.spaces[call.layer].combine(call, ones)
+            self._gradient[call.layer] = self._gradient.get(call.layer, 0.0) + part
+        self._gradient_count += calls[0].num_examples
+
     def absorb(self) -> None:
         """Take in the curvature of all micro-batches measured since the last time."""
         if self._statistics:
@@ -257,11 +269,13 @@ class Engine:
         parameters = {name: value.detach() for name, value in self.head.parameters.items()}
         return self.head.block(parameters)[0].to(self.dtype)  # [C, I]
 
-    def advance(self, gradient_norm: Tensor, learning_rate: float, weight_decay: float) -> None:
+    def advance(self, learning_rate: float, weight_decay: float) -> None:
         """One product per anchor, and the gate's reading of what is left."""
         if not self.tracker.is_ready:
             return
-        self.gate.observe_gradient(gradient_norm)
+        if self._gradient_count:
+            self.gate.observe_gradient(norm(self._gradient)[0] / self._gradient_count)
+            self._gradient, self._gradient_count = {}, 0
         residual = self.tracker.advance(self.anchors.gradients)
         if self.settings.solver == "direct":
             residual = torch.zeros_like(residual)

@@ -159,7 +159,8 @@ class Monitor:
             self._check(head, outputs, targets)
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, labels, mixed)
-            self._pending.append(_Pending(ids, labels, signals, self.step_count, self._micro))
+            self._pending.append(_Pending(_kept(ids), labels, signals, self.step_count, self._micro))
+            self.engine.note_gradient(calls)
             if self.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
                 self.engine.measure(calls)
 
@@ -168,27 +169,22 @@ class Monitor:
         if self._micro + 1 < self.loss.accumulate:
             self._micro += 1
             return
-        self._micro = 0
+        self._micro, step = 0, self.step_count
+        self.step_count += 1  # first, so that trouble below does not repeat the step
         with torch.no_grad():
             self.engine.absorb()
-            if self.plan.is_refresh(self.step_count):
-                self._refresh()
+            if self.plan.is_refresh(step):
+                self._refresh(step)
             group = self.optimizer.param_groups[0] if self.optimizer is not None else {}
-            self.engine.advance(
-                self._norm_of_step(), float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0) or 0.0)
-            )
-        self.step_count += 1
+            self.engine.advance(float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0) or 0.0))
 
-    def _norm_of_step(self) -> Tensor:
-        return torch.zeros((), device=self.engine.holdout.device)
-
-    def _refresh(self) -> None:
+    def _refresh(self, step: int) -> None:
         self.refreshes += 1
         draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self.loss.losses)
         self.flush()
         if self.ledger is not None:
-            self.ledger.add(draw, self.engine, self.step_count)
-        self.governor.decide(self.step_count)
+            self.ledger.add(draw, self.engine, step)
+        self.governor.decide(step)
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
@@ -212,7 +208,7 @@ class Monitor:
 
     def _labels(self, targets: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
         if targets.dim() == 1:
-            return targets.long(), None
+            return targets.long().clone(), None  # kept until the next refresh; the user may reuse the tensor
         if targets.shape != outputs.shape:
             raise SgoifError(f"targets have shape {tuple(targets.shape)}, the model's outputs {tuple(outputs.shape)}.")
         smoothing, classes = self.loss.label_smoothing, outputs.shape[1]
@@ -388,22 +384,39 @@ class _Step:
             monitor._capture.__exit__(kind, error, trace)
         if not monitor.is_on or kind is not None:
             return
-        try:
-            with monitor._precision(None):  # the user's autocast may still be open around us
-                if self._is_open:
-                    monitor._leave(self._ids, self._targets)
-                monitor._finish_step()
+        is_sound = True
+        if self._is_open:
+            is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
+        is_sound = self._guarded(monitor._finish_step) and is_sound
+        if is_sound:
             monitor._faults_in_a_row = 0
-        except SgoifError as problem:
-            if not monitor._checked:
-                raise  # the first step: a mistake in the set-up, said before anything is written
-            monitor._fault(problem)
-        except Exception as problem:
-            monitor._fault(problem)
         ended = time.perf_counter()
         if clock.last_end is not None:
             monitor.governor.note(self._spent + ended - begun, ended - clock.last_end)
         clock.last_end = ended
+
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Run a part of our work; False where it failed, which the training must not feel."""
+        monitor = self._monitor
+        try:
+            with monitor._precision(None):  # the user's autocast may still be open around us
+                action()
+        except SgoifError as problem:
+            if not monitor._checked:
+                raise  # the first step: a mistake in the set-up, said before anything is written
+            monitor._fault(problem)
+            return False
+        except Exception as problem:
+            monitor._fault(problem)
+            return False
+        return True
+
+
+def _kept(ids: Any) -> Any:
+    """A copy of the ids that later changes of the user's buffer do not reach, without waiting for the device."""
+    if isinstance(ids, Tensor) and ids.device.type != "cpu":
+        return ids.clone()
+    return as_ids(ids).copy()
 
 
 def logits_of(head: LayerCapture) -> Tensor:
