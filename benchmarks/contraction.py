@@ -162,10 +162,13 @@ def memory_probes(batch: int) -> dict[str, Callable[[], None]]:
     }
 
 
-def measure(name: str, precision: str, batch: int, blocks: int, steps: int, with_memory: bool) -> dict[str, object]:
+def measure(
+    name: str, precision: str, batch: int, blocks: int, steps: int, with_memory: bool, barred_only: bool = False
+) -> dict[str, object]:
     work = Workload(name, batch, precision == "bf16")
-    timings = timing.alternate(work.variants(), blocks=blocks, steps_per_block=steps, warmup=2)
-    summary: dict[str, object] = {"model": name, "precision": precision, "batch": batch, "time": timings.summary()}
+    variants = {key: step for key, step in work.variants().items() if not barred_only or key in ("bare", *BARS)}
+    timings = timing.alternate(variants, blocks=blocks, steps_per_block=steps, warmup=2)
+    summary: dict[str, object] = {"model": name, "precision": precision, "batch": batch, "timing": timings.summary()}
     print(f"\n{name}, {precision}, batch {batch}, one thread; last block: {', '.join(la.name for la in work.block)}")
     print(f"  bare forward + backward {timings.median_s('bare') * 1e3:.0f} ms")
     for variant in timings.names[1:]:
@@ -205,6 +208,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=10, help="interleaved blocks per variant (even)")
     parser.add_argument("--steps", type=int, default=2, help="steps per block")
+    parser.add_argument("--barred-only", action="store_true", help="only the variants that have a bar")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
@@ -217,7 +221,15 @@ def main() -> None:
         timing.run_probe(memory_probes(options.batch), ["--probe", options.probe])
         return
     results = [
-        measure(name, precision, options.batch, options.blocks, options.steps, not options.no_memory)
+        measure(
+            name,
+            precision,
+            options.batch,
+            options.blocks,
+            options.steps,
+            not options.no_memory,
+            options.barred_only,
+        )
         for name in options.models
         for precision in options.precisions
     ]

@@ -39,7 +39,7 @@ def main(num_epochs: int = 10, seed: int = 0) -> None:
     holdout = data.normalise(parts.trusted.pixels, *data.CIFAR10_STATS), torch.from_numpy(parts.trusted.labels)
 
     recipe = loops.Recipe(num_epochs=num_epochs)
-    model = ResNet9()
+    model = ResNet9().to(memory_format=torch.channels_last)
     optimizer = loops.optimiser(model, recipe)
     scheduler = loops.schedule(optimizer, recipe, len(images))
 
@@ -57,20 +57,23 @@ def main(num_epochs: int = 10, seed: int = 0) -> None:
 
     names, clean = parts.train.class_names, parts.train.labels
     worst, table = run.worst(20), Table(title="the 20 most suspicious examples")
-    for column in ("id", "given", "suggested", "harm to that class", "visits", "truth"):
+    for column in ("id", "given", "suggested", "p(wrong)", "harm to that class", "visits", "truth"):
         table.add_column(column)
-    for i, given_label, suggested, score, visits in zip(
-        *(worst[key] for key in ("id", "given_label", "suggested_label", "worst", "n_visits")), strict=True
-    ):
-        truth = "[red]wrong[/]" if clean[i] != given_label else "right"
-        table.add_row(str(i), names[given_label], names[suggested], f"{score:.1f}", str(visits), truth)
+    keys = ("id", "given_label", "suggested_label", "p_mislabeled", "worst", "n_visits")
+    for i, label, suggested, p, harm, visits in zip(*(worst[key] for key in keys), strict=True):
+        truth = "[red]wrong[/]" if clean[i] != label else "right"
+        table.add_row(str(i), names[label], names[suggested], f"{p:.2f}", f"{harm:.1f}", str(visits), truth)
     console = Console()
     console.print(table)
+
     everything = run.examples()
     order = np.argsort(everything["id"])
-    report = detection_report(np.nan_to_num(everything["worst"][order], nan=-1e9), given != clean)
+    report = detection_report(np.nan_to_num(everything["p_mislabeled"][order]), given != clean)
+    promised = run.info["expected_precision"][0]
     console.print(
-        f"AP {report['ap']:.1f}, P@1% {report['p@1%']:.1f}, overhead {100 * run.info['overhead']:.1f}% of the bare step"
+        f"AP {report['ap']:.1f}, P@1% {report['p@1%']:.1f} (promised {100 * promised['value']:.0f}), wrong labels: "
+        f"{run.info['expected_errors']:.0f} expected, {(given != clean).sum()} true; "
+        f"overhead {100 * run.info['overhead']:.1f}% of the bare step"
     )
 
 

@@ -93,6 +93,30 @@ def test_nothing_captured_outlives_the_step(way):
     assert not [item for item in gc.get_objects() if isinstance(item, _Pair)]
 
 
+def test_a_closed_pair_holds_no_activation():
+    """Its hook lives as long as the graph; inputs held there cost the memory that backward frees as it goes."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    pairs = []
+    capture = Capture(select_layers(model), consume=lambda call: None)
+    with capture:
+        loss = model(torch.randn(4, 8)).sum()
+        pairs += [pair for waiting in capture._waiting.values() for pair in waiting]
+        assert all(pair.inputs for pair in pairs)
+        loss.backward()
+    assert len(pairs) == 2
+    assert not any(pair.inputs or pair.edge for pair in pairs)
+
+
+def test_backward_twice_through_one_forward_is_refused():
+    model = nn.Linear(3, 2)
+    capture = Capture(select_layers(nn.ModuleDict({"m": model})))
+    with capture:
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward(retain_graph=True)
+        with pytest.raises(CaptureError, match="m: backward ran twice"):
+            loss.backward()
+
+
 def test_opening_twice_is_refused():
     capture = Capture(select_layers(ResidualNet()))
     with capture, pytest.raises(CaptureError, match="open already"):

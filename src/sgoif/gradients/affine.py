@@ -122,8 +122,8 @@ class EmbeddingRule(AffineRule):
         return block.unsqueeze(1) * call.scale
 
 
-class ConvRule(AffineRule):
-    """``nn.Conv1d/2d/3d`` with stride, padding of every mode, dilation and groups."""
+class _ConvolutionRule(AffineRule):
+    """What both directions of convolution share: the functional form, and blocks of patches with a bias column."""
 
     def __init__(self, conv: Callable[..., Tensor], spatial: int) -> None:
         self._conv, self._spatial = conv, spatial
@@ -133,6 +133,18 @@ class ConvRule(AffineRule):
         has_bias = conv.bias is not None
         patch = conv.in_channels // conv.groups * math.prod(conv.kernel_size)
         return BlockShape(conv.groups, conv.out_channels // conv.groups, patch + has_bias, has_bias)
+
+    def grad_rows(self, call: LayerCapture) -> Tensor:
+        return _channel_rows(self._batched(call.grad), cast(nn.Conv2d, call.module).groups)
+
+    def _batched(self, values: Tensor) -> Tensor:
+        if values.dim() != self._spatial + 2:
+            raise CaptureError(f"a convolution was called without an example axis: its input has shape {values.shape}.")
+        return values
+
+
+class ConvRule(_ConvolutionRule):
+    """``nn.Conv1d/2d/3d`` with stride, padding of every mode, dilation and groups."""
 
     def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         shape, weight, bias = self.block_shape(module), tensors["weight"], tensors.get("bias")
@@ -147,19 +159,11 @@ class ConvRule(AffineRule):
         found = {"weight": weight.reshape(*lead, *conv.weight.shape)}
         return found | {"bias": block[..., -1].reshape(*lead, -1)} if has_bias else found
 
-    def _batched(self, values: Tensor) -> Tensor:
-        if values.dim() != self._spatial + 2:
-            raise CaptureError(f"a convolution was called without an example axis: its input has shape {values.shape}.")
-        return values
-
     def input_rows(self, call: LayerCapture) -> Tensor:
         conv = cast(nn.Conv2d, call.module)
         x = _pad(conv, self._batched(call.input).to(call.grad.dtype))
         patches = _unfold(x, conv.kernel_size, conv.stride, conv.dilation)  # [B, C, *out, *kernel]
         return with_bias_row(_patch_rows(patches, conv.groups, self._spatial), conv.bias is not None)
-
-    def grad_rows(self, call: LayerCapture) -> Tensor:
-        return _channel_rows(self._batched(call.grad), cast(nn.Conv2d, call.module).groups)
 
     def through(self, call: LayerCapture, weight: Tensor) -> Tensor:
         conv = cast(nn.Conv2d, call.module)
@@ -172,17 +176,8 @@ class ConvRule(AffineRule):
         return _channel_rows(out, conv.groups)
 
 
-class ConvTransposeRule(AffineRule):
+class ConvTransposeRule(_ConvolutionRule):
     """``nn.ConvTranspose1d/2d/3d``; its rows are the patches of the zero-stuffed input."""
-
-    def __init__(self, conv: Callable[..., Tensor], spatial: int) -> None:
-        self._conv, self._spatial = conv, spatial
-
-    def block_shape(self, module: nn.Module) -> BlockShape:
-        conv = cast(nn.ConvTranspose2d, module)
-        has_bias = conv.bias is not None
-        patch = conv.in_channels // conv.groups * math.prod(conv.kernel_size)
-        return BlockShape(conv.groups, conv.out_channels // conv.groups, patch + has_bias, has_bias)
 
     def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         shape, weight, bias = self.block_shape(module), tensors["weight"], tensors.get("bias")
@@ -227,9 +222,6 @@ class ConvTransposeRule(AffineRule):
         patches = _unfold(F.pad(stuffed, margin), conv.kernel_size, ones, conv.dilation)
         patches = patches.flip(tuple(range(-self._spatial, 0)))  # a transposed convolution flips its kernel
         return with_bias_row(_patch_rows(patches, conv.groups, self._spatial), conv.bias is not None)
-
-    def grad_rows(self, call: LayerCapture) -> Tensor:
-        return _channel_rows(call.grad, cast(nn.ConvTranspose2d, call.module).groups)
 
     def through(self, call: LayerCapture, weight: Tensor) -> Tensor:
         conv = cast(nn.ConvTranspose2d, call.module)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -157,17 +157,25 @@ class Capture:
         def close_pair(grad: Tensor) -> None:
             if not self._handles:
                 return  # a backward pass after the context was left belongs to nobody
-            if pair in self._waiting[name]:
-                self._waiting[name].remove(pair)
-            pair.edge = None
             try:
-                self._emit(name, pair, grad.detach())
+                self._emit(name, self._spend(name, pair), grad.detach())
             except Exception as error:
                 if self._on_error is None:
                     raise
                 self._on_error(error)
 
         return close_pair
+
+    def _spend(self, name: str, pair: _Pair) -> _Pair:
+        """Take what the pair holds, so that its activations go when the graph's go, not when the graph does."""
+        if pair.edge is None:
+            raise CaptureError(
+                f"{name}: backward ran twice through one forward pass; add the losses, then run it once."
+            )
+        self._waiting[name].remove(pair)
+        taken = replace(pair)
+        pair.inputs, pair.extras, pair.edge, pair.output = (), {}, None, None
+        return taken
 
     def _emit(self, name: str, pair: _Pair, grad: Tensor) -> None:
         if _versions((*pair.inputs, *pair.extras.values())) != pair.versions:
