@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sgoif.errors import CaptureError
 from sgoif.gradients.contractions import inner, widen
 from sgoif.gradients.rules import AffineRule, LayerCapture, join_bias, register, with_bias_row
-from sgoif.records import BlockShape
+from sgoif.records import BlockShape, GradientRows
 
 __all__ = ["ConvRule", "ConvTransposeRule", "EmbeddingRule", "LinearRule"]
 
@@ -50,6 +50,11 @@ class LinearRule(AffineRule):
     def through(self, call: LayerCapture, weight: Tensor) -> Tensor:
         kernel, bias = _split_bias(weight.to(call.grad.dtype), cast(nn.Linear, call.module).bias is not None)
         return _positions_last(F.linear(call.input.to(kernel.dtype), kernel[0], bias))
+
+    def projected_rows(self, call: LayerCapture, left: Tensor, right: Tensor) -> GradientRows:
+        # features lie innermost here: projecting them as a Linear does needs no transposed copy of the gradient
+        projected = _positions_last(F.linear(call.grad, left[0].to(call.grad.dtype)))
+        return GradientRows(call.layer, widen(self.through(call, right)), widen(projected) * call.scale)
 
 
 def _positions_last(values: Tensor) -> Tensor:
