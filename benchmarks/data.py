@@ -43,6 +43,7 @@ __all__ = [
     "mnist",
     "normalise",
     "reported",
+    "reported_cifar100",
     "trusted_holdout",
 ]
 
@@ -206,9 +207,17 @@ def reported(n: int = NUM_DEVELOPMENT, seed: int = 1, held: int = 2_000) -> Spli
     return Split(images.take(np.sort(order[:n])), images.take(np.sort(order[n : n + held])), trusted_holdout())
 
 
-def trusted_holdout(per_class: int = 100) -> Images:
-    """Take the first ``per_class`` CIFAR-10 test images of each class, with their clean labels, class by class."""
-    images = cifar10("test")
+def reported_cifar100(n: int = 30_000, seed: int = 1, held: int = 3_000) -> Split:
+    """Draw ``n`` train and ``held`` other images from CIFAR-100, on which nothing is tuned; 10 trusted per class."""
+    images = cifar100("train")
+    order = np.random.default_rng(seed).permutation(len(images))
+    trusted = trusted_holdout(10, cifar100("test"))
+    return Split(images.take(np.sort(order[:n])), images.take(np.sort(order[n : n + held])), trusted)
+
+
+def trusted_holdout(per_class: int = 100, images: Images | None = None) -> Images:
+    """Take the first ``per_class`` test images of each class (of CIFAR-10), with their clean labels, class by class."""
+    images = cifar10("test") if images is None else images
     return images.take(first_per_class(images.labels, per_class, images.num_classes))
 
 

@@ -1,29 +1,27 @@
-"""Label errors found while a small ResNet-9 trains on noisy CIFAR-10: ``python -m benchmarks.label_noise``.
+"""Label errors found while a small ResNet-9 trains on noisy images: ``python -m benchmarks.label_noise``.
 
 One monitored training gives every signal of every visit; the report shows what each signal finds when its visits are
-added up by the gate, over the second half of the training, by a ramp in time, or when only the last one counts.
+added up by the gate, over the second half of the training, by a ramp in time, or when only the last one counts, and
+what one audit of the finished model finds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
-import sgoif
-from benchmarks import data, loops, noise
+from benchmarks import noise
 from benchmarks.metrics import detection_report
-from benchmarks.models import ResNet9
 from benchmarks.records import append_result
+from benchmarks.trainings import Setup, Trained, train
 
-SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "probe_margin")
+SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "own_solved", "probe_margin")
 SIGNALS = (
     "harm",
     "worst",
@@ -38,121 +36,110 @@ SIGNALS = (
     "probe_margin",
     "margin",
     "loss",
+    "el2n",
 )
 WINDOWS = ("gate", "second half", "all", "ramp", "ramp2", "last")
+AUDITED = ("harm", "worst", "harm_identity", "worst_identity", "probe_loss", "probe_margin", "margin", "loss")
+TIERS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
+    "S": {name: {"examples": 2_000, "epochs": 2} for name in ("cifar10", "cifar100")},
+    "M": {"cifar10": {"examples": 20_000, "epochs": 10}, "cifar100": {"examples": 30_000, "epochs": 12}},
+}
 
 
-def run(
-    *, setting: str, seed: int, holdout: str, split: str, epochs: int, examples: int, **watch: Any
-) -> dict[str, Any]:
-    """Train once, watched, and report every signal's power to find the wrong labels."""
-    torch.set_num_threads(1)
-    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
-    given, given_held = noise.apply_to_split(setting, parts, seed)
-    held = parts.trusted if holdout == "trusted" else data.as_given_holdout(parts.held, given_held)
-    images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS)
-    anchors = (data.normalise(held.pixels, *data.CIFAR10_STATS), torch.from_numpy(held.labels))
-    started = time.perf_counter()
-    watch |= {"trusted": holdout == "trusted"}
-    found = monitored_training(images, torch.from_numpy(given.astype(np.int64)), anchors, seed, epochs, **watch)
-    seconds = time.perf_counter() - started
-    report = evaluate(found.visits, given, parts.train.labels, epochs)
-    report |= calibration_report(found, given != parts.train.labels)
-    report["suggested label right, of true errors"] = suggestion_accuracy(found, given, parts.train.labels)
-    return report | {"seconds": seconds, "overhead": found.info["overhead"], "counters": found.info["counters"]}
+def report_on(found: Trained) -> dict[str, Any]:
+    """Everything that one training says about finding its wrong labels."""
+    return {
+        "signals": {name: _by_window(found, name) for name in SIGNALS},
+        "audit": {name: detection_report(_suspicion(found.audit, name), found.wrong) for name in _audited(found)},
+        "suggested label right, of true errors": suggestion_accuracy(found),
+        "confidence by epoch": _by_epoch(found.visits, found.visits["confidence"]),
+        "residual by epoch": _by_epoch(found.visits, found.residual.mean(1)[found.visits["step"]]),
+        **calibration_report(found),
+        **{key: found.info[key] for key in ("seconds", "overhead", "counters", "accuracy")},
+    }
 
 
-def monitored_training(
-    images: Tensor, labels: Tensor, anchors: tuple[Tensor, Tensor], seed: int, num_epochs: int, **watch: Any
-) -> sgoif.Run:
-    """The tier-M recipe with the monitor around each step."""
-    torch.manual_seed(seed)
-    recipe = loops.Recipe(num_epochs=num_epochs)
-    model = ResNet9(num_classes=int(anchors[1].max()) + 1)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = loops.optimiser(model, recipe)
-    scheduler = loops.schedule(optimizer, recipe, len(images))
-    steps = num_epochs * recipe.steps_per_epoch(len(images))
-    monitor = sgoif.watch(
-        model, optimizer, anchors=anchors, train_size=len(images), planned_steps=steps, seed=seed, **watch
-    )
-    model.train()
-    for batch in loops.epochs(images, labels, recipe, seed):
-        with monitor.step(batch.indices, batch.labels):
-            F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-    found = monitor.close()
-    assert found is not None, "SGOIF_DISABLE is set"
-    return found
-
-
-def evaluate(
-    visits: dict[str, NDArray[Any]], given: NDArray[np.integer], clean: NDArray[np.integer], epochs: int
-) -> dict[str, Any]:
-    """Average precision and friends of every signal under every way of adding up its visits."""
-    wrong, when = given != clean, (visits["step"] + 1) / (visits["step"].max() + 1)
+def _by_window(found: Trained, name: str) -> dict[str, Any]:
+    visits = found.visits
+    when = (visits["step"] + 1) / (visits["step"].max() + 1)
+    last = visits["epoch"].max()
     weights = {
-        "second half": visits["epoch"] >= epochs // 2,
+        "gate": visits["confidence_worst" if name.startswith("worst") else "confidence"],
+        "second half": visits["epoch"] > last // 2,
         "all": np.ones(len(when)),
         "ramp": when,
         "ramp2": when**2,
-        "last": visits["epoch"] == epochs - 1,
+        "last": visits["epoch"] == last,
     }
-    report: dict[str, Any] = {}
-    for name in SIGNALS:
-        values = np.nan_to_num(visits[name].astype(np.float64)) * (-1 if name in SUSPICIOUS_WHEN_LOW else 1)
-        gate = visits["confidence_worst" if name.startswith("worst") else "confidence"]
-        report[name] = {
-            window: detection_report(_mean(visits["id"], values, weight, len(given)), wrong)
-            for window, weight in ({"gate": gate} | weights).items()
-        }
-    by_epoch = [visits["confidence"][visits["epoch"] == e].mean() for e in range(epochs)]
-    return report | {"confidence by epoch": [round(float(value), 3) for value in by_epoch]}
+    values = _suspicion(visits, name)
+    return {
+        window: detection_report(weighted_mean(visits["id"], values, weight, len(found.given)), found.wrong)
+        for window, weight in weights.items()
+    }
 
 
-def _mean(ids: NDArray[np.int64], values: NDArray[Any], weight: NDArray[Any], count: int) -> NDArray[np.float64]:
+def _suspicion(table: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.float64]:
+    return np.nan_to_num(table[name].astype(np.float64)) * (-1 if name in SUSPICIOUS_WHEN_LOW else 1)
+
+
+def _audited(found: Trained) -> list[str]:
+    return [*AUDITED, *(["p_mislabeled"] if "p_mislabeled" in found.audit else [])]
+
+
+def weighted_mean(
+    ids: NDArray[np.int64], values: NDArray[Any], weight: NDArray[Any], count: int
+) -> NDArray[np.float64]:
+    """Mean value of each example's visits; an example without weight is the least suspicious."""
     total = np.bincount(ids, weights=values * weight, minlength=count)
     mass = np.bincount(ids, weights=weight, minlength=count)
     mean = total / np.maximum(mass, 1e-12)
-    return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)  # never judged: least suspicious
+    return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)
 
 
-def calibration_report(found: sgoif.Run, wrong: NDArray[np.bool_]) -> dict[str, Any]:
+def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[float]:
+    parts = [values[visits["epoch"] == epoch] for epoch in range(int(visits["epoch"].max()) + 1)]
+    return [round(float(np.nanmean(part)), 3) if np.isfinite(part).any() else 0.0 for part in parts]
+
+
+def calibration_report(found: Trained) -> dict[str, Any]:
     """How good ``p_mislabeled`` is: its ranking, and what it promises beside what is true."""
-    table = found.examples()
-    if "p_mislabeled" not in table:
+    if "p_mislabeled" not in found.table:
         return {"p_mislabeled": None}
-    p = np.nan_to_num(table["p_mislabeled"][np.argsort(table["id"])])
+    p = np.nan_to_num(found.table["p_mislabeled"])
     order = np.argsort(-p, kind="stable")
     promised = [
-        {**item, "true": float(wrong[order[: item["count"]]].mean())} for item in found.info["expected_precision"]
+        {**item, "true": float(found.wrong[order[: item["count"]]].mean())} for item in found.info["expected_precision"]
     ]
-    errors = {"expected": found.info["expected_errors"], "true": int(wrong.sum())}
+    errors = {"expected": found.info["expected_errors"], "true": int(found.wrong.sum())}
+    ranking = detection_report(p, found.wrong)
     cleaning = found.info["holdout_cleaning"]
-    return {"p_mislabeled": detection_report(p, wrong), "precision": promised, "errors": errors, "cleaning": cleaning}
+    return {"p_mislabeled": ranking, "precision": promised, "errors": errors, "cleaning": cleaning}
 
 
-def suggestion_accuracy(found: sgoif.Run, given: NDArray[np.integer], clean: NDArray[np.integer]) -> dict[str, float]:
+def suggestion_accuracy(found: Trained) -> dict[str, float]:
     """How often the suggested label is right: over all true errors, and over those in the top 5% by ``worst``."""
-    table = found.examples()
-    order = np.argsort(table["id"])
-    suggested, worst = table["suggested_label"][order], np.nan_to_num(table["worst"][order], nan=-np.inf)
-    wrong, right = given != clean, suggested == clean
-    top = np.argsort(-worst)[: max(1, len(given) // 20)]
-    flagged = wrong[top]
-    return {"all": 100 * float(right[wrong].mean()), "top 5%": 100 * float(right[top][flagged].mean())}
+    worst = np.nan_to_num(found.table["worst"], nan=-np.inf)
+    right = found.table["suggested_label"] == found.clean
+    top = np.argsort(-worst)[: max(1, len(worst) // 20)]
+    flagged = found.wrong[top]
+    return {
+        "all": 100 * float(right[found.wrong].mean()),
+        "top 5%": 100 * float(right[top][flagged].mean()) if flagged.any() else 0.0,
+    }
 
 
-def show(report: dict[str, Any]) -> None:
-    print(f"{'AP (P@1% by gate)':18s}" + "".join(f"{window:>13s}" for window in WINDOWS))
+def show(report: Mapping[str, Any]) -> None:
+    print(f"{'AP (P@1% by gate)':18s}" + "".join(f"{window:>13s}" for window in WINDOWS) + f"{'audit':>13s}")
     for name in SIGNALS:
-        row = report[name]
-        print(f"{name:18s}" + "".join(f"{row[w]['ap']:13.1f}" for w in WINDOWS) + f"   ({row['gate']['p@1%']:.1f})")
+        row, late = report["signals"][name], report["audit"].get(name)
+        windows = "".join(f"{row[w]['ap']:13.1f}" for w in WINDOWS)
+        print(
+            f"{name:18s}{windows}" + (f"{late['ap']:13.1f}" if late else 13 * " ") + f"   ({row['gate']['p@1%']:.1f})"
+        )
     if report["p_mislabeled"] is not None:
-        row, errors = report["p_mislabeled"], report["errors"]
-        print(f"p_mislabeled: AP {row['ap']:.1f}, AUROC {row['auroc']:.1f}, P@1% {row['p@1%']:.1f}", end="; ")
+        row, errors, late = report["p_mislabeled"], report["errors"], report["audit"].get("p_mislabeled")
+        print(f"p_mislabeled: AP {row['ap']:.1f}, AUROC {row['auroc']:.1f}, P@1% {row['p@1%']:.1f}", end="")
+        print(f"; audited AP {late['ap']:.1f}" if late else "", end="; ")
         print(f"errors expected {errors['expected']:.0f}, true {errors['true']}; hold-out {report['cleaning']}")
         for item in report["precision"]:
             promise = f"{100 * item['value']:.0f}% [{100 * item['low']:.0f}, {100 * item['high']:.0f}]"
@@ -161,33 +148,74 @@ def show(report: dict[str, Any]) -> None:
             )
     right = report["suggested label right, of true errors"]
     print(f"suggested label right for {right['all']:.0f}% of the true errors, {right['top 5%']:.0f}% in the top 5%")
-    print(f"confidence by epoch {report['confidence by epoch']}")
-    print(f"{report['seconds']:.0f} s, overhead measured inside the loop {100 * report['overhead']:.1f}%", flush=True)
+    print(f"residual by epoch {report['residual by epoch']}, confidence {report['confidence by epoch']}")
+    print(f"test accuracy {100 * report['accuracy']:.1f}%, {report['seconds']:.0f} s", end="")
+    print(f", overhead by the monitor's own clock {100 * report['overhead']:.1f}%", flush=True)
+
+
+def summarise(reports: Sequence[Mapping[str, Any]]) -> None:
+    """Mean over seeds and its 95% t-interval, of the rows that bars are set on."""
+    print(f"\nmean over {len(reports)} seeds ± half a 95% t-interval")
+    rows = {f"{name}, gate": [r["signals"][name]["gate"] for r in reports] for name in SIGNALS}
+    if all(r["p_mislabeled"] is not None for r in reports):
+        rows["p_mislabeled"] = [r["p_mislabeled"] for r in reports]
+    for name, row in rows.items():
+        ap, precision = (_mean_and_half([item[key] for item in row]) for key in ("ap", "p@1%"))
+        print(f"  {name:20s} AP {ap[0]:5.1f} ± {ap[1]:4.1f}   P@1% {precision[0]:5.1f} ± {precision[1]:4.1f}")
+
+
+def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    t = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}.get(len(values), 1.96)
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+    return float(np.mean(values)), t * spread / len(values) ** 0.5
+
+
+def setups(options: argparse.Namespace) -> list[Setup]:
+    """All trainings that the options ask for."""
+    dataset = "cifar100" if options.setting.startswith("cifar100-") else "cifar10"
+    sizes = dict(TIERS[options.tier][dataset])
+    common: dict[str, Any] = {
+        "setting": options.setting.removeprefix("cifar100-"),
+        "dataset": dataset,
+        "split": options.split,
+        "examples": options.examples or sizes["examples"],
+        "epochs": options.epochs or sizes["epochs"],
+        "curvature": options.curvature,
+        "solver": options.solver,
+    }
+    kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
+    seeds = [int(text) for text in options.seeds.split(",")]
+    return [Setup(holdout=kind, seed=seed, **common) for kind in kinds for seed in seeds]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", default="pair-20", help=f"one of {', '.join(noise.settings('cifar10'))}")
+    known = [*noise.settings("cifar10"), *(f"cifar100-{name}" for name in noise.settings("cifar100"))]
+    parser.add_argument("--setting", default="pair-20", help=f"one of {', '.join(known)}")
+    parser.add_argument("--tier", choices=sorted(TIERS), default="M")
     parser.add_argument("--seeds", default="0", help="comma-separated")
-    parser.add_argument("--holdout", choices=["trusted", "as-given"], default="trusted")
-    parser.add_argument("--split", choices=["development", "reported"], default="development")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--examples", type=int, default=20_000)
-    parser.add_argument("--gate", default="relative")
+    parser.add_argument("--holdout", choices=["trusted", "as-given", "both"], default="trusted")
+    parser.add_argument("--split", choices=["development", "reported"], help="by default reported, for seed 0 not")
+    parser.add_argument("--epochs", type=int, help="instead of the tier's")
+    parser.add_argument("--examples", type=int, help="instead of the tier's")
     parser.add_argument("--curvature", default="kfac")
     parser.add_argument("--solver", default="richardson")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     parser.add_argument("--save", metavar="FILE", help="append to a JSONL file under benchmarks/results")
     options = parser.parse_args()
-    names = ("setting", "holdout", "split", "epochs", "examples", "gate", "curvature", "solver")
-    settings = {name: getattr(options, name) for name in names}
-    results = []
-    for seed in (int(text) for text in options.seeds.split(",")):
-        print(f"\n{options.setting}, {options.holdout} hold-out, {options.split} set, seed {seed}", flush=True)
-        report = run(seed=seed, **settings)
+    options.split = options.split or ("development" if options.seeds == "0" else "reported")
+    results: list[dict[str, Any]] = []
+    for setup in setups(options):
+        print(f"\n{options.setting}, {setup.holdout} hold-out, {setup.split} set, seed {setup.seed}", flush=True)
+        report = report_on(train(setup))
         show(report)
-        result = {"benchmark": "label_noise", "settings": settings, "seed": seed, "report": report}
+        result = {"benchmark": "label_noise", "settings": asdict(setup), "seed": setup.seed, "report": report}
         results.append(append_result(options.save, result) if options.save else result)
+    for kind in dict.fromkeys(result["settings"]["holdout"] for result in results):
+        same = [result["report"] for result in results if result["settings"]["holdout"] == kind]
+        if len(same) > 1:
+            print(f"\n{options.setting}, {kind} hold-out", end="")
+            summarise(same)
     if options.json:
         print(json.dumps(results))
 

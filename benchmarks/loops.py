@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 __all__ = ["Batch", "Recipe", "accuracy", "augment", "autocast", "epochs", "logits", "optimiser", "schedule", "train"]
 
@@ -31,6 +31,7 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     warmup: float = 0.2  # share of the steps before the peak
+    cycles: int = 1  # more than one: so many cosines, each restarting at half the peak, instead of one cycle
     max_shift: int = 3  # pixels
     bf16: bool = True
 
@@ -82,9 +83,17 @@ def optimiser(model: nn.Module, recipe: Recipe) -> SGD:
     )
 
 
-def schedule(optimizer: SGD, recipe: Recipe, num_examples: int) -> OneCycleLR:
-    """Make the one-cycle schedule of a recipe; call its ``step`` after every optimiser step."""
+def schedule(optimizer: SGD, recipe: Recipe, num_examples: int) -> LRScheduler:
+    """Make the schedule of a recipe; call its ``step`` after every optimiser step."""
     total = recipe.num_epochs * recipe.steps_per_epoch(num_examples)
+    if recipe.cycles > 1:
+        length = math.ceil(total / recipe.cycles)
+
+        def factor(step: int) -> float:
+            restarted = 0.25 * (1 + math.cos(math.pi * (step % length) / length))
+            return restarted * min(1.0, (step + 1) / (0.05 * total))  # the first of them needs a warm-up
+
+        return LambdaLR(optimizer, factor)
     return OneCycleLR(optimizer, recipe.lr, total_steps=total, pct_start=recipe.warmup)
 
 

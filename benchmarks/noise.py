@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data import Split, class_conditional_labels, human_labels
+from benchmarks.data import Split, cifar100_superclasses, class_conditional_labels, human_labels
 
 __all__ = [
     "CIFAR10_PAIRS",
@@ -145,11 +145,14 @@ def apply(
     raise ValueError(f"unknown noise setting {setting!r} for {dataset}; known: {', '.join(settings(dataset))}")
 
 
-def apply_to_split(setting: str, split: Split, seed: int = 0) -> tuple[Labels, Labels]:
-    """Draw a setting's labels for the train and held images of a CIFAR-10 split, in one draw over both."""
+def apply_to_split(setting: str, split: Split, seed: int = 0, dataset: str = "cifar10") -> tuple[Labels, Labels]:
+    """Draw a setting's labels for the train and held images of a split, in one draw over both."""
+    coarse = cifar100_superclasses() if dataset == "cifar100" else None
     clean = np.concatenate([split.train.labels, split.held.labels])
     ids = np.concatenate([split.train.ids, split.held.ids])
-    noisy = apply(setting, clean, seed=seed, num_classes=split.train.num_classes, ids=ids)
+    noisy = apply(
+        setting, clean, seed=seed, dataset=dataset, num_classes=split.train.num_classes, ids=ids, coarse=coarse
+    )
     return noisy[: len(split.train)], noisy[len(split.train) :]
 
 

@@ -16,7 +16,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.gradients.contractions import widen
 from sgoif.influence import GateSettings, HoldOut
-from sgoif.run import Run, collect_run, finish_run
+from sgoif.run import Run, calibrated_run, finish_run
 from sgoif.training.audit import audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, with_ids
@@ -206,8 +206,11 @@ def audit(
             ids = [examples.ids[int(i)] for i in positions]
             yield examples.inputs(positions), examples.labels[positions], ids
 
-    audit_examples(model, engine, batches, recorder, forward=run_forward, losses=loss or _cross_entropy(0.0))
-    return collect_run(recorder, {"trusted": trusted, "seed": seed, "out": out, "head": found.name, "kind": "audit"})
+    ledger = CanaryLedger(engine, trusted=trusted)
+    losses = loss or _cross_entropy(0.0)
+    audit_examples(model, engine, batches, recorder, forward=run_forward, losses=losses, ledger=ledger)
+    facts = {"trusted": trusted, "seed": seed, "out": out, "head": found.name, "kind": "audit"}
+    return calibrated_run(ledger, recorder, engine, facts)
 
 
 class NoMonitor:

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.training.canaries import RunCalibration, calibrate_run
+from sgoif.training.canaries import CanaryLedger, RunCalibration, calibrate_run
+from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Run", "collect_run", "finish_run"]
+__all__ = ["Run", "calibrated_run", "collect_run", "finish_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,20 @@ def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
         "plan_changes": monitor.governor.changes,
         "head": monitor.engine.head.name,
     }
+    if monitor.ledger is None:
+        return collect_run(monitor.recorder, facts)
+    return calibrated_run(monitor.ledger, monitor.recorder, monitor.engine, facts)
+
+
+def calibrated_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine, facts: dict[str, Any]) -> Run:
+    """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
     calibration = None
-    if monitor.ledger is not None:
-        try:
-            calibration = calibrate_run(monitor.ledger, monitor.recorder, monitor.engine)
-        except Exception as error:  # a run without probabilities is worth more than none
-            log.warning("the run could not be calibrated: %s", error)
-            facts["calibration_error"] = f"{type(error).__name__}: {error}"
-    return collect_run(monitor.recorder, facts, calibration)
+    try:
+        calibration = calibrate_run(ledger, recorder, engine)
+    except Exception as error:
+        log.warning("the run could not be calibrated: %s", error)
+        facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
+    return collect_run(recorder, facts, calibration)
 
 
 def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None = None) -> Run:

@@ -1,25 +1,33 @@
 """The end-to-end slice: quick mechanics by default, the full figures by hand."""
 
+import numpy as np
 import pytest
 
-from benchmarks import label_noise
-
-SETTINGS = {"setting": "pair-20", "holdout": "trusted", "split": "development", "seed": 0}
+from benchmarks import controller, label_noise
+from benchmarks.trainings import Setup, train
+from sgoif.influence import GateSettings
 
 
 @pytest.mark.data
 def test_a_short_run_reports_every_signal_and_repeats_itself():
-    first, again = (label_noise.run(epochs=2, examples=2000, **SETTINGS) for _ in range(2))
+    setup = Setup(epochs=2, examples=2000)
+    trainings = [train(setup, cached=False) for _ in range(2)]
+    first, again = (label_noise.report_on(found) for found in trainings)
+    assert first["signals"] == again["signals"]
+    assert first["audit"] == again["audit"]
     for name in label_noise.SIGNALS:
-        assert first[name] == again[name]
-        assert first[name]["all"]["errors"] == pytest.approx(400, abs=40)
-    assert first["counters"]["faults"] == 0
+        assert first["signals"][name]["all"]["errors"] == pytest.approx(400, abs=40)
+    # the gate of the run itself, replayed from its residuals
+    confidence = controller.replay(trainings[0].residual, GateSettings())
+    weights = controller.visit_weights(trainings[0], confidence)
+    np.testing.assert_allclose(weights["harm"], trainings[0].visits["confidence"], atol=1e-5)
+    np.testing.assert_allclose(weights["worst"], trainings[0].visits["confidence_worst"], atol=1e-5)
 
 
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_development_figures_are_reproduced_within_three_points():
-    report = label_noise.run(epochs=10, examples=20_000, **SETTINGS)
+    report = label_noise.report_on(train(Setup()))["signals"]
     for name, expected in (("harm", 69), ("worst", 74), ("margin", 38)):
         found = report[name]["second half"]["ap"]
         assert abs(found - expected) <= 3, f"{name}: {found:.1f}, expected {expected} +- 3"

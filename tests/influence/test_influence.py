@@ -177,7 +177,7 @@ def test_a_refitted_head_reaches_the_ridge_optimum():
     assert torch.autograd.grad(objective, moved)[0].norm() < 1e-6
 
 
-@pytest.mark.parametrize("mode", ["relative", "paper", "moving-average", "ramp", "ramp2", "none"])
+@pytest.mark.parametrize("mode", ["relative", "linear", "paper", "moving-average", "ramp", "ramp2", "none"])
 def test_every_gate_mode_gives_confidences_between_zero_and_one(mode):
     gate = Gate(GateSettings(mode=mode, beta_power=1.0, gamma_power=-1.0), train_size=100, planned_steps=200)
     for step in range(200):
@@ -203,7 +203,7 @@ def test_the_gate_falls_with_the_residual_and_rises_with_the_tolerance():
     for low, high in itertools.pairwise(confidences):
         assert (high >= low).all()
         assert (low.diff() <= 0).all()
-    with pytest.raises(SgoifError, match="gate must be one of relative, paper"):
+    with pytest.raises(SgoifError, match="gate must be one of relative, linear"):
         GateSettings(mode="wide open")
 
 

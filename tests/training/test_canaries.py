@@ -1,6 +1,7 @@
 """The canaries of a run: probabilities that find planted errors, and a noisy hold-out that cleans itself."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,10 +25,21 @@ def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
     return (points[:num], given[:num], flips[:num].numpy()), (points[num:], given[num:], flips[num:].numpy())
 
 
+def many_clouds(num=6000, held=800, classes=80, rate=0.2, dim=16, seed=0):
+    """Clouds of 80 classes around random centres; wrong labels go to the next class."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 1.6 * torch.randn(classes, dim, generator=generator)
+    truth = torch.arange(num + held) % classes
+    points = centres[truth] + torch.randn(num + held, dim, generator=generator)
+    flips = (torch.rand(num + held, generator=generator) < rate) & (torch.arange(num + held) < num)
+    given = torch.where(flips, (truth + 1) % classes, truth)
+    return (points[:num], given[:num], flips[:num].numpy()), (points[num:], given[num:], flips[num:].numpy())
+
+
 def watched_run(train, holdout, *, trusted, epochs=12):
     torch.manual_seed(0)
     points, given, _ = train
-    model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = nn.Sequential(nn.Linear(points.shape[1], 32), nn.ReLU(), nn.Linear(32, int(given.max()) + 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     plan = sgoif.Plan(refresh_every=10, examples_per_refresh=256)
     monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), trusted=trusted, plan=plan)
@@ -68,6 +80,31 @@ def test_a_noisy_hold_out_loses_trust_where_it_is_wrong():
     table = run.examples()
     p = table["p_mislabeled"][np.argsort(table["id"])]
     assert average_precision(p, train[2]) > 0.75
+
+
+def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classes():
+    train, holdout = many_clouds()
+    monitor, run = watched_run(train, holdout, trusted=True)
+    assert monitor.counters["faults"] == 0
+    assert "calibration_error" not in run.info
+    table = run.examples()
+    order = np.argsort(table["id"])
+    p, worst, wrong = table["p_mislabeled"][order], table["worst"][order], train[2]
+    assert average_precision(p, wrong) > max(0.8, average_precision(worst, wrong))
+    for item in run.info["expected_precision"]:
+        assert abs(item["value"] - wrong[np.argsort(-p)[: item["count"]]].mean()) < 0.15
+    assert monitor.ledger.state_dict()["total"].shape[1] == 6  # its own label and the five most probable
+
+
+@pytest.mark.parametrize(("trusted", "holdout_rate", "floor"), [(True, 0.0, 0.8), (False, 0.2, 0.7)])
+def test_an_audit_is_calibrated_by_its_own_hold_out(trusted, holdout_rate, floor):
+    train, holdout = world(holdout_rate=holdout_rate, held=500)
+    monitor, _ = watched_run(train, holdout, trusted=trusted)
+    run = sgoif.audit(monitor.model, train[:2], anchors=holdout[:2], trusted=trusted)
+    assert "calibration_error" not in run.info
+    assert (run.info["holdout_cleaning"] is not None) == (not trusted)
+    table = run.examples()
+    assert average_precision(table["p_mislabeled"][np.argsort(table["id"])], train[2]) > floor
 
 
 def test_the_calibration_sees_columns_that_visits_have():

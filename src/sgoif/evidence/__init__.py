@@ -4,7 +4,7 @@ from sgoif.evidence.accumulate import Evidence
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, cross_fitted_ap
 from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
-from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, rescore
+from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
 from sgoif.evidence.means import WeightedMeans
@@ -43,6 +43,7 @@ __all__ = [
     "fold_of",
     "hash_ids",
     "influence_under_any_label",
+    "labels_to_try",
     "make_canaries",
     "rescore",
     "self_clean",

@@ -87,7 +87,7 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
 
     Args:
         holdout: Labels, folds and snapshots.
-        assigned: Labels to try, ``[m, F]``. Above 64 classes they are also the anchors looked at.
+        assigned: Labels to try, ``[m, F]``.
         weights: How far each hold-out label is believed, ``[m]``, when directions are made.
     """
     m, f = assigned.shape
@@ -173,20 +173,23 @@ class _Anchors:
         mean = precondition(mean / max(len(np.unique(self.labels[usable])), 1), factors)
         u = features @ mean.T
         harm = np.take_along_axis(u, assigned, axis=1) - np.einsum("mc,mc->m", p, u)[:, None]
-        influence = np.full((*assigned.shape, assigned.shape[1]), np.nan)  # [m, anchor, assigned]
+        # A training example has its own class and the five most probable ones as anchors; so has its imitation here.
+        probable = np.argpartition(-p, NUM_PROBABLE, axis=1)[:, :NUM_PROBABLE]
+        anchors = np.concatenate([assigned, probable], axis=1)
+        influence = np.full((*anchors.shape, assigned.shape[1]), np.nan)  # [m, anchor, assigned]
         for v in range(num_classes):
-            who, slot = np.nonzero(assigned == v)
+            who, slot = np.nonzero(anchors == v)
             mine = usable & (self.labels == v)
             if len(who) and mine.any():
                 u = (features[who] @ right[mine].T * self.shares[mine]) @ left[mine]
                 at = np.take_along_axis(u, assigned[who], axis=1)
                 influence[who, slot] = at - np.einsum("mc,mc->m", p[who], u)[:, None]
-        # A training example has its own class and the five most probable ones as anchors; so has its imitation here.
-        rank = (p[:, None, :] > np.take_along_axis(p, assigned, axis=1)[:, :, None]).sum(axis=2)
-        influence_of_others = np.where((rank < NUM_PROBABLE)[:, :, None], influence, np.nan)
-        worst, place = _worst(influence_of_others, np.broadcast_to(np.arange(assigned.shape[1]), assigned.shape))
-        anchor = np.where(place >= 0, np.take_along_axis(assigned, np.maximum(place, 0), axis=1), -1)
-        return harm, worst, np.einsum("mff->mf", influence), anchor
+        own = np.einsum("mff->mf", influence[:, : assigned.shape[1]])
+        is_own = probable[:, :, None] == assigned[:, None, :]
+        others = np.where(is_own, np.nan, influence[:, assigned.shape[1] :])
+        worst, place = _largest(others)
+        anchor = np.where(place >= 0, np.take_along_axis(probable, np.maximum(place, 0), axis=1), -1)
+        return harm, worst, own, anchor
 
 
 def _part(snapshot: Snapshot, makers: NDArray[np.bool_], labels: Ints, weights: Floats) -> _Anchors:
@@ -236,8 +239,13 @@ def _worst(influence: Floats, own_anchor: Ints) -> tuple[Floats, Ints]:
     """Find the largest influence over anchors other than the assigned label's own; NaN and -1 where there is none."""
     others = influence.copy()
     np.put_along_axis(others, own_anchor[:, None, :], np.nan, axis=1)
-    others = np.where(np.isnan(others), -np.inf, others)
-    anchor = others.argmax(axis=1)
-    worst = np.take_along_axis(others, anchor[:, None], axis=1)[:, 0]
-    known = np.isfinite(worst)
-    return np.where(known, worst, np.nan), np.where(known, anchor, -1)
+    return _largest(others)
+
+
+def _largest(influence: Floats) -> tuple[Floats, Ints]:
+    """Find the largest influence over anchors ``[m, K, F]``, and which; NaN and -1 where all are NaN."""
+    known = np.where(np.isnan(influence), -np.inf, influence)
+    anchor = known.argmax(axis=1)
+    largest = np.take_along_axis(known, anchor[:, None], axis=1)[:, 0]
+    found = np.isfinite(largest)
+    return np.where(found, largest, np.nan), np.where(found, anchor, -1)

@@ -1,8 +1,9 @@
 """The confidence gate: how far each anchor's direction can be trusted at this step.
 
-The relative residual ``e_v = |g_v - Hφ_v| / |g_v|`` is held against a tolerance ``τ``: ``c_v = clip(1 - e/τ, 0, 1)``.
-A gate common to all examples of a step cannot re-rank them within the
-step. It works between anchors, and over time, by weighting what each visit adds.
+The relative residual ``e_v = |g_v - Hφ_v| / |g_v|`` is held against a tolerance ``τ``: ``c_v = 1 / (1 + (e/τ)⁴)``,
+one half where the residual is the tolerance. Far above it the weights still compare, so that a run whose residuals stay
+large is judged by its best steps and not thrown away. A gate common to all examples of a step cannot re-rank them
+within the step. It works between anchors, and over time, by weighting what each visit adds.
 
 All of it stays on the device: no branch looks at a value.
 """
@@ -20,23 +21,27 @@ from sgoif.errors import SgoifError
 
 __all__ = ["Gate", "GateMode", "GateReading", "GateSettings"]
 
-GateMode = Literal["relative", "paper", "moving-average", "ramp", "ramp2", "none"]
+GateMode = Literal["relative", "linear", "paper", "moving-average", "ramp", "ramp2", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
     """How the tolerance is chosen.
 
-    ``relative`` is the default: ``τ = clip(κ (β/β_ref)^q (Γ/Γ_ref)^p, τ_min, τ_max)`` with ``q = p = 0``, a constant
-    0.4. ``paper`` is the source paper's literal form (absolute residual, ``τ = κ β Γ``), which shuts the gate for
-    good at any usual learning rate; it is kept for comparison, as are ``moving-average`` (``τ`` twice the running
-    residual), ``ramp`` (``c = t/T``), ``ramp2`` and ``none``.
+    ``relative`` is the default: ``τ = κ (β/β_ref)^q (Γ/Γ_ref)^p`` within ``tau_range`` of ``κ``, with ``q = p = 0`` a
+    constant 0.1, and the smooth confidence above. On the development set (AP of `harm` / `worst`) it gave 68.7 / 74.6
+    on pair-20 and 91.0 / 74.9 on sym-40, where ``linear`` gave 65.6 / 72.6 and 91.0 / 73.1 and ``ramp2`` 68.1 / 74.6
+    and 91.2 / 74.6; ``linear`` at a tolerance of 0.15 does as well there and shuts for good where residuals stay above.
+
+    ``linear`` is ``c = clip(1 - e/τ, 0, 1)`` at a tolerance of 0.4. ``paper`` is the source paper's literal form
+    (absolute residual, ``τ = κ β Γ``), which shuts the gate for good at any usual learning rate; it is kept for
+    comparison, as are ``moving-average`` (linear, ``τ`` twice the running residual), ``ramp`` (``c = t/T``), ``ramp2``
+    and ``none``.
     """
 
     mode: GateMode = "relative"
-    kappa: float = 0.4
-    tau_min: float = 0.3
-    tau_max: float = 1.0
+    kappa: float | None = None  # 0.1 for `relative`, 0.4 for the others
+    tau_range: tuple[float, float] = (0.75, 2.5)  # in units of κ
     beta_power: float = 0.0  # q
     gamma_power: float = 0.0  # p
     subtract_noise: bool = False  # hold only the part of the residual against τ that is not sampling noise of g_v
@@ -46,6 +51,11 @@ class GateSettings:
     def __post_init__(self) -> None:
         if self.mode not in get_args(GateMode):
             raise SgoifError(f"gate must be one of {', '.join(get_args(GateMode))}, got {self.mode!r}.")
+
+    @property
+    def scale(self) -> float:
+        """``κ``, as given or the mode's own."""
+        return self.kappa if self.kappa is not None else (0.1 if self.mode == "relative" else 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class Gate:
     >>> gate = Gate(GateSettings(), train_size=1000, planned_steps=100)
     >>> reading = gate.read(torch.tensor([0.1, 0.5]), torch.zeros(2), torch.ones(2))
     >>> reading.confidence
-    tensor([0.7500, 0.0000])
+    tensor([0.5000, 0.0016])
     """
 
     def __init__(
@@ -120,8 +130,8 @@ class Gate:
         excess = (residual.square() - noise.square()).clamp_min(0).sqrt() if s.subtract_noise else residual
         tau = self._tolerance(beta, gamma, excess)
         self.steps += 1
-        measured = residual * gradient_size if s.mode == "paper" else excess
-        confidence = (1 - measured / tau.clamp_min(1e-30)).clamp(0, 1)
+        measured = (residual * gradient_size if s.mode == "paper" else excess) / tau.clamp_min(1e-30)
+        confidence = 1 / (1 + measured**4) if s.mode == "relative" else (1 - measured).clamp(0, 1)
         if s.mode in ("ramp", "ramp2", "none"):
             progress = min(1.0, self.steps / (self.planned_steps or 1))
             value = {"ramp": progress, "ramp2": progress**2, "none": 1.0}[s.mode]
@@ -132,21 +142,21 @@ class Gate:
     def _tolerance(self, beta: Tensor, gamma: Tensor, excess: Tensor) -> Tensor:
         s = self.settings
         if s.mode == "paper":
-            return s.kappa * beta * gamma
+            return s.scale * beta * gamma
         if s.mode == "moving-average":
             mean = torch.nan_to_num(excess, nan=1.0, posinf=1.0).mean()
             old = mean if self._residual_average is None else self._residual_average
             self._residual_average = 0.95 * old + 0.05 * mean
             return 2 * self._residual_average
         if s.beta_power == 0 and s.gamma_power == 0:
-            return (self._zero + s.kappa).clamp(s.tau_min, s.tau_max)
+            return self._zero + s.scale
         if self.steps < self._reference_steps:
             self._early.append(torch.stack([beta, gamma]))
             self._reference = torch.stack(self._early).median(0).values
         else:
             self._early.clear()
         ratio = torch.stack([beta, gamma]) / self._reference.clamp_min(1e-30)
-        return (s.kappa * ratio[0] ** s.beta_power * ratio[1] ** s.gamma_power).clamp(s.tau_min, s.tau_max)
+        return s.scale * (ratio[0] ** s.beta_power * ratio[1] ** s.gamma_power).clamp(*s.tau_range)
 
     def state_dict(self) -> dict[str, Any]:
         return {

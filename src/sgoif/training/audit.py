@@ -1,7 +1,8 @@
 """One pass over a finished model: the signals of a single, late visit, which is nearly all that many visits give.
 
 The model stays in eval mode and untouched throughout. Curvature comes from a sample of the training examples, anchors
-from the whole hold-out, directions from a direct solve; then every training example is scored once.
+from the whole hold-out, directions from a direct solve; then every training example is scored once. The hold-out is
+scored too, fold against fold, and a hold-out with labels as given is cleaned first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.gradients import Capture, LayerCapture, quiet_eval
+from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
@@ -30,6 +32,7 @@ def audit_examples(
     *,
     forward: Callable[[Any], Tensor],
     losses: Callable[[Tensor, Tensor], Tensor],
+    ledger: CanaryLedger | None = None,
     curvature_batches: int = 20,
 ) -> None:
     """Score every example that ``batches()`` yields, once.
@@ -41,6 +44,7 @@ def audit_examples(
         recorder: takes the visits.
         forward: inputs to logits.
         losses: logits and labels to per-example losses.
+        ledger: takes the hold-out's own scores, for calibration.
         curvature_batches: how many batches the curvature is measured on.
     """
     capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
@@ -49,16 +53,37 @@ def audit_examples(
         if count + 1 >= curvature_batches:
             break
     engine.absorb()
-    size, held = engine.anchors.per_refresh, len(engine.holdout)
-    for start in range(0, held, size):
-        engine.anchors.per_refresh = min(size, held - start)  # every hold-out example once
-        engine.refresh(model, Capture(engine.layers), forward, losses)
-    engine.advance(0.0, 0.0)
+    _renew_anchors(model, engine, forward, losses, ledger)
+    if ledger is not None and ledger.is_on and not ledger.trusted:
+        ledger.clean(engine)
+        _renew_anchors(model, engine, forward, losses, ledger)
     with torch.no_grad():
         for step, (calls, labels, ids) in enumerate(_passes(model, capture, batches(), forward, losses)):
             head = next(call for call in calls if call.layer == engine.head.name)
             signals = engine.score(calls, logits_of(head), labels, None).cpu().numpy()
             recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0))
+
+
+def _renew_anchors(
+    model: nn.Module,
+    engine: Engine,
+    forward: Callable[[Any], Tensor],
+    losses: Callable[[Tensor, Tensor], Tensor],
+    ledger: CanaryLedger | None,
+) -> None:
+    """Make the anchors of every hold-out example, each once, at its present weight, and score them among themselves."""
+    anchors, size, held = engine.anchors, engine.anchors.per_refresh, len(engine.holdout)
+    anchors.gathered.zero_()  # what earlier draws left counts for nothing
+    draws = []
+    for start in range(0, held, size):
+        anchors.per_refresh = min(size, held - start)
+        draws.append(engine.refresh(model, Capture(engine.layers), forward, losses))
+    anchors.per_refresh = size
+    engine.advance(0.0, 0.0)
+    if ledger is not None and ledger.is_on and engine.settings.probe:
+        ledger.forget()
+        with torch.no_grad():
+            ledger.look(draws, engine, step=0)
 
 
 def _passes(

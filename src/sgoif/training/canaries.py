@@ -11,7 +11,8 @@ A hold-out with labels as given cleans itself once in a while: what it doubts lo
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,14 @@ from sgoif.evidence import (
     estimate_transition,
     expected_precision,
     fold_of,
+    labels_to_try,
     self_clean,
     should_clean,
 )
 from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, refit_head
 from sgoif.linalg import Kronecker
-from sgoif.training.engine import MANY_CLASSES, Engine
+from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
 
 __all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
@@ -51,13 +53,16 @@ CALIBRATED_SIGNALS = (
 )
 _KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 _CLEAN_EVERY = 10  # refreshes
-_MIN_CONFIDENCE = 0.05  # of the gate, for a refresh to say anything about the hold-out's own labels
+_MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
 
 Floats = NDArray[np.float64]
 
 
 class CanaryLedger:
-    """Sums of every hold-out example's signals under every label, ``[m, C, S]``, weighted by the gate.
+    """Sums of every hold-out example's signals under the labels it is tried under, ``[m, F, S]``, weighted by the gate.
+
+    Up to 64 classes an example is tried under every label; above, under its own and the five that were most probable
+    when it was first looked at. Above 2,000 classes there are no canaries.
 
     Args:
         engine: whose hold-out it is.
@@ -69,14 +74,19 @@ class CanaryLedger:
         self.trusted, self.num_classes = trusted, holdout.num_classes
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
-        self.is_on = holdout.num_classes <= MANY_CLASSES and len(np.unique(self.fold)) == 2
-        count, classes = (len(holdout), holdout.num_classes) if self.is_on else (0, 0)
-        self._total = np.zeros((count, classes, len(CALIBRATED_SIGNALS)))
-        self._mass = np.zeros((count, 1, 1))
-        self._probabilities = np.zeros((count, classes))
-        self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
+        self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
         self._refreshes = 0
         self.choice: CleaningChoice | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Start the sums again, as after a change of the anchors that makes them another question."""
+        count, classes = (len(self.labels), self.num_classes) if self.is_on else (0, 0)
+        self._assigned = np.zeros((count, 0), np.int64)  # labels tried, [m, F]; F is known with the first look
+        self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
+        self._mass = np.zeros((count, 1, 1))
+        self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
+        self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
 
     def add(self, draw: AnchorDraw, engine: Engine, step: int) -> None:
         """Score the examples that a refresh has just seen."""
@@ -84,27 +94,48 @@ class CanaryLedger:
             return
         trust = float(engine.reading.confidence.mean())
         self._refreshes += 1
-        if trust < _MIN_CONFIDENCE:
+        if trust == 0:
             return
-        rows = draw.positions.cpu().numpy()
-        features = widen(engine.head_rows(draw.calls).inputs)[:, 0].mean(2)
-        logits = widen(draw.outputs)
+        self.look([draw], engine, step, trust)
+        if not self.trusted and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:
+            self.clean(engine)
+
+    def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
+        """Score the examples of some draws, all taken from one state of the model, fold against fold."""
+        rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
+        features = torch.cat([widen(engine.head_rows(draw.calls).inputs)[:, 0].mean(2) for draw in draws])
+        logits = torch.cat([widen(draw.outputs) for draw in draws])
         snapshot = Snapshot(
             features.double().cpu().numpy(), logits.double().cpu().numpy(), _inverse_factors(engine), rows, step
         )
         self._recent.append(snapshot)
-        every_label = np.broadcast_to(np.arange(self.num_classes), (len(self.labels), self.num_classes))
         believed = engine.anchors.trust.double().cpu().numpy()
-        holdout = Holdout(self.labels, self.fold, self.num_classes, [snapshot])
-        scored = cross_fitted_signals(holdout, every_label, believed).values[rows]
+        assigned = self._labels_for(snapshot)
+        part = Holdout(self.labels[rows], self.fold[rows], self.num_classes, [replace(snapshot, rows=None)])
+        if len(np.unique(part.fold)) < 2:
+            return
+        scored = cross_fitted_signals(part, assigned, believed[rows]).values
         probe = self._probe(engine, features, logits, rows)
+        probe = np.take_along_axis(probe, assigned[:, :, None], axis=1)
         values = np.concatenate([scored, probe], 2)
         usable = np.isfinite(values).all((1, 2))
         self._total[rows[usable]] += trust * values[usable]
         self._mass[rows[usable]] += trust
-        self._probabilities[rows] += trust * logits.softmax(1).double().cpu().numpy()
-        if not self.trusted and self._refreshes % _CLEAN_EVERY == 0:
-            self.clean(engine)
+        weights = (trust * believed[rows])[:, None]
+        np.add.at(self._leaks, self.labels[rows], weights * logits.softmax(1).double().cpu().numpy())
+
+    def _labels_for(self, snapshot: Snapshot) -> NDArray[np.int64]:
+        """The labels that the examples of a snapshot are tried under, fixed when each is first seen."""
+        rows = snapshot.rows
+        assert rows is not None
+        part = Holdout(self.labels[rows], np.arange(len(rows)) % 2, self.num_classes, [replace(snapshot, rows=None)])
+        proposed = labels_to_try(part)
+        if self._assigned.shape[1] == 0:
+            self._assigned = np.full((len(self.labels), proposed.shape[1]), -1, np.int64)
+            self._total = np.zeros((len(self.labels), proposed.shape[1], len(CALIBRATED_SIGNALS)))
+        known = self._assigned[rows]
+        self._assigned[rows] = np.where(known < 0, proposed, known)
+        return self._assigned[rows]
 
     def _probe(self, engine: Engine, features: torch.Tensor, logits: torch.Tensor, rows: NDArray[np.int64]) -> Floats:
         """Loss change and margin under a head re-fitted on the other fold, for every label, ``[r, C, 2]``."""
@@ -127,11 +158,15 @@ class CanaryLedger:
 
     def clean(self, engine: Engine) -> None:
         """Let the hold-out judge its own labels, and weigh the anchors accordingly from here on."""
-        if len(self._recent) < 2:
+        seen = np.unique(np.concatenate([_rows(snapshot) for snapshot in self._recent]))
+        snapshots = [replace(item, rows=np.searchsorted(seen, _rows(item))) for item in self._recent]
+        if len(np.unique(self.fold[seen])) < 2:
             return
-        cleaning = self_clean(Holdout(self.labels, self.fold, self.num_classes, list(self._recent)))
+        cleaning = self_clean(Holdout(self.labels[seen], self.fold[seen], self.num_classes, snapshots))
         self.choice = should_clean(cleaning)
-        weights = cleaning.weights if self.choice.clean else np.ones(len(self.labels))
+        weights = np.ones(len(self.labels))
+        if self.choice.clean:
+            weights[seen] = cleaning.weights
         engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
 
     def canaries(self, engine: Engine) -> Canaries | None:
@@ -142,37 +177,36 @@ class CanaryLedger:
         rows = np.flatnonzero(seen)
         belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
         means = self._total[rows] / self._mass[rows]
-        classes, row = self.num_classes, np.repeat(rows, self.num_classes)
-        shape = means.reshape(-1, means.shape[2])
-        assigned = np.tile(np.arange(classes), len(rows))
+        row = np.repeat(rows, means.shape[1])
         found = Canaries(
             holdout_row=row,
             fold=self.fold[row],
             label=self.labels[row],
-            assigned_label=assigned,
+            assigned_label=self._assigned[rows].reshape(-1),
             belief=belief[row],
             weight=belief[row],
-            signals=shape,
+            signals=means.reshape(-1, means.shape[2]),
             worst_anchor=np.full(len(row), -1),
-            num_classes=classes,
+            num_classes=self.num_classes,
         )
-        mean_probabilities = self._probabilities[rows] / self._mass[rows, :, 0]
-        return found.reweighted(estimate_transition(mean_probabilities, self.labels[rows], belief[rows]))
+        return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
         return {
+            "assigned": self._assigned.copy(),
             "total": self._total.copy(),
             "mass": self._mass.copy(),
-            "probabilities": self._probabilities.copy(),
+            "leaks": self._leaks.copy(),
             "recent": list(self._recent),
             "refreshes": self._refreshes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
-        self._total, self._mass = state["total"].copy(), state["mass"].copy()
-        self._probabilities, self._refreshes = state["probabilities"].copy(), int(state["refreshes"])
+        self._assigned, self._total = state["assigned"].copy(), state["total"].copy()
+        self._mass, self._leaks = state["mass"].copy(), state["leaks"].copy()
+        self._refreshes = int(state["refreshes"])
         self._recent = deque(state["recent"], maxlen=_KEPT_SNAPSHOTS)
 
 
@@ -208,6 +242,11 @@ def calibrate_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine) -> R
     p[judged] = found.predict(signals[judged], given[judged])
     precision = expected_precision(found, signals[judged], given[judged])
     return RunCalibration(p, found, precision, ledger.choice)
+
+
+def _rows(snapshot: Snapshot) -> NDArray[np.int64]:
+    assert snapshot.rows is not None
+    return snapshot.rows
 
 
 def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
