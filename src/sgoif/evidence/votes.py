@@ -1,7 +1,7 @@
 """Votes for classes, kept sparse: an example is suggested a few classes in its life, however many there are.
 
-A vote is a key ``row * K + class``. Sorted unique keys with integer counts are exact, commutative and mergeable, and
-cost nothing for classes that nobody suggested: 20,000 classes are as cheap as ten.
+A vote is a key ``row * K + class`` with a whole number for its weight. Sorted unique keys with integer sums are exact,
+commutative and mergeable, and cost nothing for classes that nobody suggested: 20,000 classes are as cheap as ten.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ _BUFFER = 1 << 16  # votes that wait unsorted; sorting them in one go keeps a st
 
 @dataclass(frozen=True, slots=True)
 class SuggestedLabels:
-    """The classes with most votes per row, best first; equal counts go to the smaller class."""
+    """The classes with most weight of votes per row, best first; equal weights go to the smaller class."""
 
     labels: NDArray[np.int64]  # [N, top], -1 where there are fewer
     counts: NDArray[np.int64]  # [N, top]
     total: NDArray[np.int64]  # [N], votes for any class
+
+    def share(self) -> NDArray[np.float64]:
+        """Each class's part of all votes, ``[N, top]``; 0 where there are none."""
+        return np.asarray(self.counts / np.maximum(self.total, 1)[:, None])
 
 
 class VoteCounts:
@@ -42,7 +46,7 @@ class VoteCounts:
         self.num_classes = num_classes
         self._keys = np.empty(0, dtype=np.int64)  # sorted, unique
         self._counts = np.empty(0, dtype=np.int64)
-        self._waiting: list[NDArray[np.int64]] = []
+        self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._num_waiting = 0
 
     @property
@@ -57,8 +61,8 @@ class VoteCounts:
         self._settle()
         return self._counts
 
-    def add(self, rows: ArrayLike, classes: ArrayLike) -> None:
-        """Count one vote per entry."""
+    def add(self, rows: ArrayLike, classes: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Count one vote per entry, or as many as its weight, a whole number, says."""
         row, label = np.asarray(rows, dtype=np.int64), np.asarray(classes, dtype=np.int64)
         if row.shape != label.shape or row.ndim != 1:
             raise SgoifError(f"rows and classes are vectors of one length, got {row.shape} and {label.shape}.")
@@ -69,7 +73,8 @@ class VoteCounts:
                 f"votes need rows >= 0 and classes in 0..{self.num_classes - 1}, got rows from {row.min()} and classes "
                 f"{label.min()}..{label.max()}; leave out visits that suggest nothing."
             )
-        self._waiting.append(row * self.num_classes + label)
+        weight = np.ones(len(row), np.int64) if weights is None else np.asarray(weights, dtype=np.int64)
+        self._waiting.append((row * self.num_classes + label, weight))
         self._num_waiting += len(row)
         if self._num_waiting > max(_BUFFER, len(self._keys)):  # sorting stays O(log n) per vote in all
             self._settle()
@@ -110,10 +115,10 @@ class VoteCounts:
     def _settle(self) -> None:
         if not self._waiting:
             return
-        fresh = np.concatenate(self._waiting)
+        keys, weights = zip(*self._waiting, strict=True)
         self._waiting, self._num_waiting = [], 0
         self._keys, self._counts = _sum_by_key(
-            np.concatenate([self._keys, fresh]), np.concatenate([self._counts, np.ones_like(fresh)])
+            np.concatenate([self._keys, *keys]), np.concatenate([self._counts, *weights])
         )
 
 
