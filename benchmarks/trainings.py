@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -192,11 +192,11 @@ def _faulty(monitor: Monitor, setup: Setup, steps: int) -> Iterator[Any]:
             engine.tracker.load_state_dict(fresh[1])
 
     if setup.fault == "corrupted":
-        engine.anchors.refresh = corrupted  # type: ignore[method-assign]
+        engine.anchors.refresh = corrupted  # type: ignore[method-assign, assignment]
     yield before_step
 
 
-def _by_id(table: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _by_id(table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     order = np.argsort(table["id"])
     return {name: column[order] for name, column in table.items()}
 

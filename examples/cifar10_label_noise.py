@@ -66,7 +66,7 @@ def main(num_epochs: int = 10, seed: int = 0) -> None:
     console = Console()
     console.print(table)
 
-    everything = run.examples()
+    everything = run.table
     order = np.argsort(everything["id"])
     report = detection_report(np.nan_to_num(everything["p_mislabeled"][order]), given != clean)
     promised = run.info["expected_precision"][0]

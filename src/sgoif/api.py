@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
-from sgoif.gradients import Layer, find_head, select_layers, survey
+from sgoif.finish import calibrated_run, collect_run, finish_run
+from sgoif.gradients import Layer, find_head, quiet_eval, select_layers, survey
 from sgoif.gradients.contractions import widen
 from sgoif.influence import GateSettings, HoldOut
-from sgoif.run import Run, calibrated_run, finish_run
-from sgoif.training.audit import audit_examples
+from sgoif.run import Run, load
+from sgoif.tasks.classification import example_losses, smooth_once
+from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
+from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.datasets import split, with_ids
+from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine, EngineSettings
-from sgoif.training.monitor import LossSettings, Monitor
+from sgoif.training.forecast import Forecaster, Sizes
+from sgoif.training.losses import LossSettings
+from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
-from sgoif.training.sinks import MemorySink
+from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
+from sgoif.training.targets import SoftTargets
+from sgoif.training.work import Work, count_work
 
-__all__ = ["Run", "audit", "split", "watch", "with_ids"]
+__all__ = ["Run", "audit", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +60,12 @@ def watch(
     accumulate: int = 1,
     scaler: Any = None,
     label_smoothing: float = 0.0,
+    soft_targets: SoftTargets = "mixed",
     planned_steps: int | None = None,
     max_overhead: float = 0.10,
     plan: Plan | None = None,
-    keep_visits: bool = True,
+    batch_size: int | None = None,
+    keep_visits: KeepVisits = "all",
     seed: int = 0,
 ) -> Monitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
@@ -66,7 +75,7 @@ def watch(
         optimizer: for the learning rate; optional.
         anchors: held-out examples, a dataset of ``(input, label)`` or a tuple of tensors. Never train on them.
         train_size: number of training examples.
-        out: folder to write the run into at :meth:`Monitor.close`; None keeps it in memory.
+        out: folder or any fsspec URL to write the run into while it goes on; None keeps it in memory.
         loss: outputs and targets to *per-example* losses; cross-entropy by default, checked on the first step.
         forward: hold-out inputs to logits ``[B, C]``; ``model(inputs)`` by default.
         num_classes: found from the model's output by default.
@@ -81,29 +90,35 @@ def watch(
         loss_reduction: ``"mean"`` or ``"sum"``, of the loss that is back-propagated.
         accumulate: micro-batches per optimiser step, where the loss is divided by it.
         scaler: a ``GradScaler``.
-        label_smoothing: of the default loss.
+        label_smoothing: of the default loss, and of targets ``[B, C]`` that are smoothed already.
+        soft_targets: what targets ``[B, C]`` are that name no single class: ``"mixed"`` (Mixup, CutMix: such batches
+            are skipped and counted) or ``"soft"`` (the example's own every time, as in distillation: ``harm`` only).
         planned_steps: optimiser steps of the run; needed by gates that are ramps.
         max_overhead: promise: share of the bare step that scoring may cost.
         plan: fixes what is done when, and turns the governor off.
-        keep_visits: keep every visit, not only what they add up to.
+        batch_size: examples of a (micro-)batch, for a forecast before the first step; else it is made on that.
+        keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"``, what they add up to only.
         seed: of hold-out order and projections.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
     """
     if os.environ.get("SGOIF_DISABLE") == "1":
-        return NoMonitor()
+        return NoMonitor(plan, on_close=lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}))
     model = _unwrapped(model)
     device = next(model.parameters()).device
     run_forward = forward or _default_forward(model)
     holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
-    found = find_head(model, lambda: run_forward(few), name=head)
+    found, work = _counted_head(model, lambda: run_forward(few), head)
+    _refuse_compiled(model, found.module_name)
     classes = found.shape.outputs
     if num_classes is None and holdout.num_classes != classes:
         holdout = HoldOut(anchors, num_classes=classes, seed=seed, device=device)
     start = plan or Plan()
     others = _other_layers(model, found, layers if layers != "auto" else start.layers)
+    for other in others:
+        _refuse_compiled(model, other.module_name)
     settings = EngineSettings(
         curvature=curvature,
         solver=solver,
@@ -122,21 +137,32 @@ def watch(
         seed=seed,
     )
     per_example = loss or _cross_entropy(label_smoothing)
-    loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing)
-    sink = MemorySink() if keep_visits else None
-    recorder = Recorder(classes, train_size, sink)
+    loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
+    facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
+    recorder = Recorder(classes, train_size, make_sink(out, keep_visits))
     log.info("head %s, %s", found.name, survey(model))
-    facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "out": out}
+    ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)
+    # where the device runs behind the host, only pairs of steps tell the cost; a fixed plan gives up no visits for it
+    paired = None if clock.is_exact or plan is not None else PairedProbe(clock)
     return Monitor(
         model,
         optimizer,
         engine,
         forward=run_forward,
         loss=loss_settings,
-        governor=Governor(start, max_overhead=max_overhead, fixed=plan is not None),
+        governor=Governor(start, max_overhead=max_overhead, fixed=plan is not None, clock=clock, probe=paired),
         recorder=recorder,
-        ledger=CanaryLedger(engine, trusted=trusted),
-        on_close=lambda monitor: finish_run(monitor, facts),
+        ledger=ledger,
+        forecaster=Forecaster(
+            Sizes.of(engine, recorder, ledger, accumulate=accumulate),
+            work,
+            num_counted=min(2, len(holdout)),
+            parameter_bytes=sum(p.nbytes for p in model.parameters()),
+            device=device,
+            batch_size=batch_size,
+        ),
+        facts=facts,
+        on_close=finish_run,
     )
 
 
@@ -179,26 +205,19 @@ def audit(
     holdout = HoldOut(anchors, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found = find_head(model, lambda: run_forward(few), name=head)
+    _refuse_compiled(model, found.module_name)
     holdout = HoldOut(anchors, num_classes=found.shape.outputs, seed=seed, device=device)
-    settings = EngineSettings(
+    examples = HoldOut(dataset, num_classes=found.shape.outputs, seed=seed, device=device)
+    engine = audit_engine(
+        found,
+        holdout,
+        train_size=len(examples),
+        batch_size=batch_size,
         curvature=curvature,
         curvature_settings=curvature_settings,
-        solver="direct",
-        gate=GateSettings(mode="none"),
         probe=probe,
     )
-    examples = HoldOut(dataset, num_classes=found.shape.outputs, seed=seed, device=device)
-    engine = Engine(
-        found,
-        [],
-        holdout,
-        settings,
-        train_size=len(examples),
-        planned_steps=None,
-        per_refresh=batch_size,
-        horizon=float("inf"),
-    )
-    recorder = Recorder(found.shape.outputs, len(examples), MemorySink())
+    recorder = Recorder(found.shape.outputs, len(examples), make_sink(out, "all"))
 
     def batches() -> Iterator[tuple[Any, Tensor, Any]]:
         for start in range(0, len(examples), batch_size):
@@ -207,42 +226,28 @@ def audit(
             yield examples.inputs(positions), examples.labels[positions], ids
 
     ledger = CanaryLedger(engine, trusted=trusted)
-    losses = loss or _cross_entropy(0.0)
-    audit_examples(model, engine, batches, recorder, forward=run_forward, losses=losses, ledger=ledger)
-    facts = {"trusted": trusted, "seed": seed, "out": out, "head": found.name, "kind": "audit"}
+    part = AuditPart(model, engine, batches, run_forward, loss or _cross_entropy(0.0))
+    audit_examples([part], recorder, ledger)
+    facts = {"trusted": trusted, "seed": seed, "head": found.name, "kind": "audit"}
     return calibrated_run(ledger, recorder, engine, facts)
 
 
-class NoMonitor:
-    """What ``watch`` gives when it is switched off: the same calls, and nothing behind them."""
+def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:
+    """Where visits go: a run on disk, memory, or nowhere."""
+    if keep_visits not in get_args(KeepVisits):
+        raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
+    if out is not None:
+        from sgoif.store.deferred import DeferredSink
 
-    def step(self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None) -> NoMonitor:
-        """Surround a step, doing nothing."""
-        return self
-
-    def __enter__(self) -> NoMonitor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def close(self) -> None:
-        """Nothing was recorded."""
-
-    def detach(self) -> None:
-        """Nothing to detach."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing to save."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to load."""
+        return DeferredSink(out, keep_visits=keep_visits)
+    return None if keep_visits == "none" else MemorySink()
 
 
 def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(widen(outputs), targets, label_smoothing=label_smoothing, reduction="none")
+        if targets.dim() == 2:
+            return example_losses(widen(outputs), smooth_once(targets, label_smoothing))
+        return example_losses(widen(outputs), targets, label_smoothing=label_smoothing)
 
     return losses
 
@@ -260,23 +265,60 @@ def _default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
     def forward(inputs: Any) -> Tensor:
         if is_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-        out = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
-        return cast(Tensor, out)
+        return _logits(model(**inputs) if isinstance(inputs, dict) else model(inputs))
 
     return forward
+
+
+def _logits(out: Any) -> Tensor:
+    if isinstance(out, Mapping):
+        out = out.get("logits")
+    elif hasattr(out, "logits"):
+        out = out.logits
+    elif isinstance(out, tuple | list) and len(out):
+        out = out[0]
+    if not isinstance(out, Tensor):
+        raise SgoifError(
+            "the model's result is neither logits, nor a tuple that begins with them, nor has it a field `logits`; "
+            "pass forward=, a function from inputs to logits [B, C]."
+        )
+    return out
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
     inner = getattr(model, "module", None)
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) and isinstance(inner, nn.Module):
         model = inner
-    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
-        raise SgoifError(
-            "watch() cannot see inside a compiled model. Compile the part before the head instead (model.backbone = "
-            "torch.compile(model.backbone)) and pass the model itself."
-        )
+    _refuse_compiled(model, "")  # before it is run, which may take minutes
     return model
+
+
+def _refuse_compiled(model: nn.Module, module_name: str) -> None:
+    """Raise if a scored module is compiled, alone or as a part of another: its hooks could not be relied on."""
+    names = module_name.split(".") if module_name else []
+    above = [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
+    if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in above):
+        raise SgoifError(
+            f"watch() cannot see inside a compiled model, and {module_name or 'this one'} is compiled or part of one. "
+            "Compile the part before the head instead (model.backbone = torch.compile(model.backbone)), pass the model "
+            "itself, and score no layer of that part."
+        )
+
+
+def _counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:
+    """Find the head, and count what a forward pass computes in the same pass."""
+    counted: list[Work | None] = []
+
+    def run_counted() -> Tensor:
+        out, work = count_work(run)
+        counted.append(work)
+        return out
+
+    found = find_head(model, run_counted, name=name)
+    if not counted:  # the head was named, so nothing was run
+        with quiet_eval(model), torch.no_grad():
+            run_counted()
+    return found, counted[0]
 
 
 def _other_layers(model: nn.Module, head: Layer, names: str | Sequence[str]) -> list[Layer]:

@@ -1,116 +1,191 @@
-"""A finished run: one row per example, and how the run went."""
+"""A finished run: its tables, wherever they are, and the questions people ask of them."""
 
 from __future__ import annotations
 
-import json
-import logging
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.training.canaries import CanaryLedger, RunCalibration, calibrate_run
-from sgoif.training.engine import Engine
-from sgoif.training.monitor import Monitor
-from sgoif.training.recorder import Recorder
-from sgoif.training.sinks import MemorySink
+from sgoif.adaptors import class_issues, group_issues, label_issues
+from sgoif.errors import SgoifError
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-__all__ = ["Run", "calibrated_run", "collect_run", "finish_run"]
+__all__ = ["FileTables", "MemoryTables", "Run", "Tables", "load"]
+
+Columns = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+class Tables(Protocol):
+    """Where a run's tables are: ``examples``, ``visits``, ``holdout``, ``canaries``, ``anchors``."""
+
+    def columns(self, name: str) -> Columns:
+        """Read a whole table as arrays; empty where there is none."""
+
+    def arrow(self, name: str) -> pa.Table:
+        """Read a whole table as Arrow."""
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        """Answer one SELECT over the tables."""
+
+
+class MemoryTables:
+    """Tables held as arrays."""
+
+    def __init__(self, tables: Mapping[str, Columns]) -> None:
+        self._tables = dict(tables)
+
+    def columns(self, name: str) -> Columns:
+        return self._tables.get(name, {})
+
+    def arrow(self, name: str) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table(dict(self.columns(name)))
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        import duckdb
+
+        with duckdb.connect(":memory:") as connection:
+            for name in self._tables:
+                connection.register(name, self.arrow(name))
+            try:
+                return connection.sql(query, params=parameters or None).to_arrow_table()
+            except duckdb.Error as error:
+                raise SgoifError(f"the query was refused: {error}") from error
+
+
+class FileTables:
+    """Tables of a run on disk or in an object store, read where they lie."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        from sgoif.store import RunFiles
+
+        self.files = RunFiles(url)
+
+    def columns(self, name: str) -> Columns:
+        table = self.arrow(name)
+        known = [
+            key for key in table.column_names if table[key].null_count < len(table)
+        ]  # a schema has columns to spare
+        return {key: table[key].to_numpy(zero_copy_only=False) for key in known}
+
+    def arrow(self, name: str) -> pa.Table:
+        return self.files.table(name)
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        return self.files.sql(query, **parameters)
+
+
 class Run:
-    """What a monitored training found."""
+    """What a monitored training, an audit or a scan found.
 
-    info: dict[str, Any]
-    table: dict[str, NDArray[Any]]  # one row per example
-    visits: dict[str, NDArray[Any]]  # one row per visit, empty where they were not kept
+    Args:
+        info: how the run went: settings, plan, overhead, faults, calibration.
+        tables: its tables.
+    """
 
-    def examples(self) -> dict[str, NDArray[Any]]:
+    def __init__(self, info: dict[str, Any], tables: Tables) -> None:
+        self.info, self._tables = info, tables
+
+    @cached_property
+    def table(self) -> Columns:
+        """One row per example, as arrays."""
+        return self._tables.columns("examples")
+
+    @cached_property
+    def visits(self) -> Columns:
+        """One row per visit, as arrays; empty where they were not kept."""
+        return self._tables.columns("visits")
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Names of the classes; empty where they have none."""
+        return self.info.get("class_names") or ()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the run knows probabilities."""
+        return "p_mislabeled" in self.table
+
+    def examples(self) -> pa.Table:
         """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
-        return self.table
+        return self._tables.arrow("examples")
+
+    def holdout(self) -> pa.Table:
+        """One row per hold-out example that was seen, its own label judged by the other fold."""
+        return self._tables.arrow("holdout")
+
+    def anchors(self) -> pa.Table:
+        """One row per anchor and refresh: residual, confidence and what they were judged by."""
+        return self._tables.arrow("anchors")
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        """Answer one SELECT over ``examples``, ``visits``, ``holdout``, ``canaries`` and ``anchors``, in place."""
+        return self._tables.sql(query, **parameters)
+
+    def label_issues(self, *, top: int | None = None, by: Sequence[Any] | None = None) -> pa.Table:
+        """Which labels are wrong, most suspicious first; or, with ``by``, how many in each group.
+
+        Args:
+            top: how many rows; all by default.
+            by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera).
+        """
+        import pyarrow as pa
+
+        if by is not None:
+            return pa.table(group_issues(self.table, by))
+        return pa.table(label_issues(_with_holdout(self.table, self._tables), self.class_names, top=top))
+
+    def class_issues(self) -> pa.Table:
+        """Expected error rate of each class with an interval, what it is confused with, and a verdict."""
+        import pyarrow as pa
+
+        held = self.info.get("held_out_per_class")
+        return pa.table(class_issues(self.table, class_names=self.class_names, held_out=held))
 
     def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
         """The rows with the largest value of a column, most suspicious first.
 
         Without a column, by ``p_mislabeled`` where the run could be calibrated, else by ``worst``.
         """
-        name = by or ("p_mislabeled" if "p_mislabeled" in self.table else "worst")
-        order = np.argsort(-np.nan_to_num(self.table[name], nan=-np.inf), kind="stable")[:count]
+        name = by or ("p_mislabeled" if self.is_calibrated else "worst")
+        order = np.argsort(-np.nan_to_num(self.table[name].astype(np.float64), nan=-np.inf), kind="stable")[:count]
         return {name: column[order] for name, column in self.table.items()}
 
 
-def finish_run(monitor: Monitor, facts: dict[str, Any]) -> Run:
-    """Add up what a monitor recorded, and write the run down where a folder was given."""
-    facts = {
-        **facts,
-        "counters": monitor.counters,
-        "faults": dict(monitor.faults),
-        "overhead": monitor.governor.overhead,
-        "plan": asdict(monitor.plan),
-        "plan_changes": monitor.governor.changes,
-        "head": monitor.engine.head.name,
-    }
-    if monitor.ledger is None:
-        return collect_run(monitor.recorder, facts)
-    return calibrated_run(monitor.ledger, monitor.recorder, monitor.engine, facts)
+def load(path: str | os.PathLike[str]) -> Run:
+    """Open a run written by :func:`sgoif.watch`, an audit or a scan: a folder or any fsspec URL."""
+    tables = FileTables(path)
+    facts, writing = tables.files.info.get("facts", {}), dict(tables.files.info)
+    writing.pop("facts", None)
+    writing["writing_faults"] = writing.pop("faults", {})
+    return Run({**writing, **facts}, tables)
 
 
-def calibrated_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine, facts: dict[str, Any]) -> Run:
-    """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
-    calibration = None
-    try:
-        calibration = calibrate_run(ledger, recorder, engine)
-    except Exception as error:
-        log.warning("the run could not be calibrated: %s", error)
-        facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration)
-
-
-def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None = None) -> Run:
-    """One row per example from the recorder's evidence, with the facts of the run beside it."""
-    evidence, count = recorder.evidence, len(recorder.index)
-    suggested = evidence.suggested_label(top=3)
-    table: dict[str, NDArray[Any]] = {
-        "id": np.asarray(recorder.index.ids),
-        "given_label": recorder.given[:count],
-        "suggested_label": suggested.labels[:count, 0],
-        "n_visits": evidence.column("num_visits")[:count],
-        "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(evidence.column("num_visits")[:count], 1),
-    }
-    for name in recorder.means.signals:
-        table[name] = recorder.means.mean(name)[:count]
-    for name in evidence.signals:
-        table[name] = evidence.mean_raw(name)[:count]
-        table[f"{name}_std"] = evidence.mean(name)[:count]
-        table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
-    if calibration is not None:
-        table["p_mislabeled"] = calibration.p_mislabeled
-        facts = facts | {
-            "expected_errors": float(np.nansum(calibration.p_mislabeled)),
-            "expected_precision": [asdict(item) for item in calibration.precision],
-            "transition": calibration.calibration.transition.tolist(),
-            "holdout_cleaning": None if calibration.choice is None else asdict(calibration.choice),
-        }
-    visits = recorder.sink.table() if isinstance(recorder.sink, MemorySink) else {}
-    info = {**{key: value for key, value in facts.items() if key != "out"}, "num_examples": count}
-    run = Run(info, table, visits)
-    if facts.get("out"):
-        write_run(run, Path(facts["out"]))
-    return run
-
-
-def write_run(run: Run, folder: Path) -> None:
-    """One Parquet file per table and ``run.json``."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, columns in (("examples", run.table), ("visits", run.visits)):
-        if columns:
-            pq.write_table(pa.table(dict(columns)), folder / f"{name}.parquet")
-    (folder / "run.json").write_text(json.dumps(run.info, indent=2, default=str) + "\n")
+def _with_holdout(examples: Columns, tables: Tables) -> Columns:
+    """Add the hold-out's own rows, where their labels are not verified; columns they lack are empty."""
+    held = tables.columns("holdout")
+    if not held or held["trusted"].all():
+        return examples
+    count = len(held["id"])
+    rows: dict[str, NDArray[Any]] = {}
+    for name, column in examples.items():
+        if name in held:
+            extra = held[name]
+        elif name.startswith("suggested_label"):
+            extra = np.full(count, -1)
+        elif name in ("harm", "worst"):
+            extra = held[f"{name}_solved"]
+        elif name in ("n_visits", "suggested_share"):
+            extra = np.ones(count, dtype=column.dtype)
+        else:
+            extra = np.full(count, np.nan)
+        rows[name] = np.concatenate([column, extra])
+    rows["source"] = np.repeat(np.array(["train", "holdout"]), [len(examples["id"]), count])
+    return rows

@@ -10,6 +10,7 @@ from sgoif.evidence import (
     SelfCleaning,
     calibrate,
     cross_fitted_ap,
+    draw_calibrations,
     expected_precision,
     make_canaries,
     rescore,
@@ -43,7 +44,9 @@ def test_trusted_holdout_finds_the_errors_and_knows_how_many(seed):
     # The canaries' own share of flips is the head's confusion, 0.21-0.27 here, and not the noise rate, 0.17-0.18.
     assert abs(p.mean() - world.is_error.mean()) < 0.8 * abs(before.mean() - world.is_error.mean())
     assert found.as_given is None
-    for part in expected_precision(found, signals, world.given, num_draws=20):
+    for part in expected_precision(
+        found, signals, world.given, draws=draw_calibrations(found, signals, world.given, num_draws=20)
+    ):
         true = world.is_error[np.argsort(-p, kind="stable")[: part.count]].mean()
         assert abs(part.value - true) < 0.1
         assert 0 <= part.low <= part.value <= part.high <= 1
@@ -68,7 +71,9 @@ def test_a_holdout_as_given_cleans_itself_and_promises_no_more_than_it_keeps(see
     p = found.predict(signals, world.given)
     before = average_precision(plain.predict(plain_signals, world.given), world.is_error)
     assert average_precision(p, world.is_error) > before
-    for part in expected_precision(found, signals, world.given, num_draws=20):
+    for part in expected_precision(
+        found, signals, world.given, draws=draw_calibrations(found, signals, world.given, num_draws=20)
+    ):
         true = world.is_error[np.argsort(-p, kind="stable")[: part.count]].mean()
         assert part.value < true + 0.1
         assert part.low < true

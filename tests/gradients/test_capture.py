@@ -228,3 +228,57 @@ def test_quiet_eval_restores_modes_and_every_generator():
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     assert before[2] == random.getstate()
+
+
+class Branches(nn.Module):
+    """A body, two scored layers, and a way to disturb the grad mode between them."""
+
+    def __init__(self, between=None):
+        super().__init__()
+        self.body, self.middle, self.head = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+        self.between, self.modes = between, []
+
+    def forward(self, x):
+        self.modes.append(torch.is_grad_enabled())
+        x = torch.tanh(self.body(x))
+        if self.between == "no_grad":
+            with torch.no_grad():
+                x = self.middle(x)
+        else:
+            x = self.middle(x)
+        return self.head(torch.tanh(x))
+
+
+@pytest.mark.parametrize("between", [None, "no_grad"])
+def test_a_forward_from_the_first_layer_on_gives_the_gradients_of_a_whole_graph(between):
+    torch.manual_seed(0)
+    model = Branches(between).double()
+    layers = select_layers(model, ["middle", "head"])
+    x, labels = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    with Capture(layers) as whole:
+        whole.differentiate(F.cross_entropy(model(x), labels, reduction="sum"))
+    lean, model.modes = Capture(layers), []
+    for _ in range(2):
+        with lean:
+            outputs = lean.forward(lambda: model(x))
+            lean.differentiate(F.cross_entropy(outputs, labels, reduction="sum"))
+        assert [call.layer for call in lean.calls] == [call.layer for call in whole.calls]
+        for one, two in zip(lean.calls, whole.calls, strict=True):
+            assert torch.equal(one.output_grad, two.output_grad)
+            assert torch.equal(one.input, two.input)
+    # where the mode is turned back, the first pass is repeated with a whole graph, and later ones begin with it
+    assert model.modes == ([False, False] if between is None else [False, True, True])
+    assert torch.is_grad_enabled() and all(p.grad is None for p in model.parameters())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_no_graph_is_recorded_before_the_first_captured_layer():
+    model = Branches()
+    seen = []
+    model.body.register_forward_hook(lambda _m, _i, out: seen.append(out.requires_grad))
+    model.head.register_forward_hook(lambda _m, _i, out: seen.append(out.requires_grad))
+    capture = Capture(select_layers(model, ["head"]))
+    with capture:
+        capture.differentiate(capture.forward(lambda: model(torch.randn(2, 4))).sum())
+    assert seen == [False, True]
+    assert len(capture.calls) == 1

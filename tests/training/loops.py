@@ -1,10 +1,14 @@
 """A small real training loop that every monitor test drives in its own way."""
 
+from contextlib import nullcontext
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import sgoif
+from sgoif.training.signals import VisitFlag
 from tests.cases import images
 
 
@@ -20,10 +24,29 @@ class GroupNormNet(nn.Module):
         return self.fc(F.relu(self.norm(self.conv(x))).mean((2, 3)))
 
 
+class TwoParts(nn.Module):
+    """A backbone with BatchNorm, and a head."""
+
+    def __init__(self, classes: int = 4) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+        self.fc = nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.fc(self.backbone(x))
+
+
 def data(num=48, held=24, classes=4, dtype=torch.float64, seed=0):
     pixels, labels = images(batch=num + held, seed=seed, classes=classes)
     labels[num:] = torch.arange(held) % classes
     return (pixels[:num].to(dtype), labels[:num]), (pixels[num:].to(dtype), labels[num:])
+
+
+def fresh(make=GroupNormNet, seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return make().to(dtype)
 
 
 PLAN = sgoif.Plan(refresh_every=4, examples_per_refresh=16, observe_every=2)
@@ -53,3 +76,39 @@ def train(model, train_set, monitor=None, *, epochs=3, batch=12, loss=F.cross_en
 
 def watch(model, holdout, train_size=48, **settings):
     return sgoif.watch(model, anchors=holdout, train_size=train_size, **{"plan": PLAN, **settings})
+
+
+def run_twins(make, loop, holdout, *, dtype=torch.float64, **settings):
+    """Run ``loop(model, step)`` bare and watched, and ask for the same weights, buffers and random numbers to the bit.
+
+    ``step(ids, targets)`` is the monitor's, or nothing. Returns the monitor and its run, with every score finite.
+    """
+    ends = []
+    for is_watched in (False, True):
+        model = fresh(make, dtype=dtype)
+        torch.manual_seed(7)
+        monitor = watch(model, holdout, **settings) if is_watched else None
+        extra = loop(model, monitor.step if monitor else lambda *_, **__: nullcontext())
+        ends.append(({**model.state_dict(), **(extra or {})}, torch.get_rng_state()))
+    (bare, bare_rng), (watched, watched_rng) = ends
+    assert torch.equal(bare_rng, watched_rng)
+    assert bare.keys() == watched.keys()
+    for key, value in bare.items():
+        assert torch.equal(value, watched[key]), key
+    assert monitor.faults == {}
+    run = monitor.close()
+    assert len(run.visits["harm"])
+    judged = run.visits["flags"].astype(int) & (VisitFlag.NOT_JUDGED | VisitFlag.NOT_FINITE | VisitFlag.MIXED) == 0
+    assert judged.any()
+    assert np.isfinite(run.visits["harm"]).all()
+    assert np.abs(run.visits["harm"][judged]).max() > 0
+    return monitor, run
+
+
+def batches(train_set, *, size=12, count=12, seed=3):
+    """Random batches of positions, pixels and labels, the same every time."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels, labels = train_set
+    for _ in range(count):
+        part = torch.randperm(len(labels), generator=generator)[:size]
+        yield part, pixels[part], labels[part]

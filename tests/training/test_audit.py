@@ -20,8 +20,8 @@ def test_an_audit_scores_every_example_once_and_leaves_no_trace():
     assert torch.equal(rng, torch.get_rng_state())
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert (run.examples()["n_visits"] == 1).all()
-    assert len(run.examples()["id"]) == 48
+    assert (run.table["n_visits"] == 1).all()
+    assert len(run.table["id"]) == 48
 
 
 def test_identity_scores_are_plain_gradient_products():
@@ -36,7 +36,7 @@ def test_identity_scores_are_plain_gradient_products():
 
     anchors = [gradient(holdout[0][holdout[1] == c], holdout[1][holdout[1] == c]) for c in range(4)]
     run = sgoif.audit(model, train_set, anchors=holdout, batch_size=7)
-    table = run.examples()
+    table = run.table
     for i in (0, 11, 47):
         own = gradient(train_set[0][i : i + 1], train_set[1][i : i + 1])
         influence = np.array([-(a * own).sum().item() for a in anchors])

@@ -58,7 +58,7 @@ def test_probabilities_find_planted_errors_and_promise_what_they_keep():
     monitor, run = watched_run(train, holdout, trusted=True)
     assert monitor.counters["faults"] == 0
     assert "calibration_error" not in run.info
-    table = run.examples()
+    table = run.table
     order = np.argsort(table["id"])
     p, wrong = table["p_mislabeled"][order], train[2]
     # the clouds overlap by about 5%; chance is 0.20, p of the true posterior about 0.9
@@ -77,7 +77,7 @@ def test_a_noisy_hold_out_loses_trust_where_it_is_wrong():
     assert run.info["holdout_cleaning"]["clean"]
     trust, wrong = monitor.engine.anchors.trust.numpy(), holdout[2]
     assert trust[wrong].mean() < 0.5 < trust[~wrong].mean()
-    table = run.examples()
+    table = run.table
     p = table["p_mislabeled"][np.argsort(table["id"])]
     assert average_precision(p, train[2]) > 0.75
 
@@ -87,7 +87,7 @@ def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classe
     monitor, run = watched_run(train, holdout, trusted=True)
     assert monitor.counters["faults"] == 0
     assert "calibration_error" not in run.info
-    table = run.examples()
+    table = run.table
     order = np.argsort(table["id"])
     p, worst, wrong = table["p_mislabeled"][order], table["worst"][order], train[2]
     assert average_precision(p, wrong) > max(0.8, average_precision(worst, wrong))
@@ -103,7 +103,7 @@ def test_an_audit_is_calibrated_by_its_own_hold_out(trusted, holdout_rate, floor
     run = sgoif.audit(monitor.model, train[:2], anchors=holdout[:2], trusted=trusted)
     assert "calibration_error" not in run.info
     assert (run.info["holdout_cleaning"] is not None) == (not trusted)
-    table = run.examples()
+    table = run.table
     assert average_precision(table["p_mislabeled"][np.argsort(table["id"])], train[2]) > floor
 
 

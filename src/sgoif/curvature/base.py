@@ -211,17 +211,25 @@ class Curvature(ABC):
 
     def solutions(self, rhs: Mapping[str, Tensor]) -> dict[str, Solution]:
         """Solve as :meth:`solve` does and return columns ``[P, K]`` with a status per column, layer by layer."""
-        solver = Direct()
-        found = {}
-        for layer, block in rhs.items():
-            state = self._layer_state(layer)
-            if layer not in self._prepared:
-                self._prepared[layer] = solver.prepare(self.damped_operator(state))
-                self._counters = replace(self._counters, factorisations=self._counters.factorisations + 1)
-            found[layer] = solver.solve(self._prepared[layer], flatten({layer: block}, {layer: self.shapes[layer]}))
+        found = {
+            layer: Direct().solve(self.factorised(layer), flatten({layer: block}, {layer: self.shapes[layer]}))
+            for layer, block in rhs.items()
+        }
         products = self._counters.products + sum(solution.stats.products for solution in found.values())
         self._counters = replace(self._counters, solves=self._counters.solves + 1, products=products)
         return found
+
+    def factorised(self, layer: str) -> PreparedDirect:
+        """Return a layer's factorised operator, made when first asked for after an observation (may wait), and kept.
+
+        Raises:
+            CurvatureError: the layer is unknown.
+        """
+        state = self._layer_state(layer)
+        if layer not in self._prepared:
+            self._prepared[layer] = Direct().prepare(self.damped_operator(state))
+            self._counters = replace(self._counters, factorisations=self._counters.factorisations + 1)
+        return self._prepared[layer]
 
     @property
     def counters(self) -> CurvatureCounters:

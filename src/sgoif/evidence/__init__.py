@@ -9,7 +9,14 @@ from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influenc
 from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
-from sgoif.evidence.precision import ExpectedPrecision, expected_precision
+from sgoif.evidence.precision import (
+    CalibrationDraws,
+    ErrorRates,
+    ExpectedPrecision,
+    draw_calibrations,
+    error_rates,
+    expected_precision,
+)
 from sgoif.evidence.prior import shift_prior
 from sgoif.evidence.standardise import Standardiser
 from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
@@ -17,9 +24,11 @@ from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 
 __all__ = [
     "SIGNALS",
+    "CalibrationDraws",
     "Canaries",
     "CanaryCalibration",
     "CleaningChoice",
+    "ErrorRates",
     "Evidence",
     "ExpectedPrecision",
     "Holdout",
@@ -37,6 +46,8 @@ __all__ = [
     "concentration",
     "cross_fitted_ap",
     "cross_fitted_signals",
+    "draw_calibrations",
+    "error_rates",
     "estimate_transition",
     "expected_precision",
     "fit_two_normals",

@@ -27,7 +27,7 @@ from sgoif.evidence.logistic import Logistic, fit_logistic, sigmoid
 from sgoif.evidence.prior import log_odds, shift_prior
 from sgoif.evidence.transition import transition_from_scores
 
-__all__ = ["CanaryCalibration", "LabelCalibration", "calibrate", "cross_fitted_ap", "squash"]
+__all__ = ["CanaryCalibration", "LabelCalibration", "calibrate", "cross_fitted_ap", "fit_canaries", "squash"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -185,7 +185,7 @@ def calibrate(
     """
     _check(signals, given_label, suggested, canaries)
     for left in range(rounds if adapt else 0, -1, -1):
-        believed = _fit(canaries)
+        believed = fit_canaries(canaries)
         if adapt:
             believed = believed.with_prior(signals, given_label)
         if left:
@@ -193,7 +193,7 @@ def calibrate(
             transition = transition_from_scores(p, suggested, given_label, canaries.num_classes)
             canaries = canaries.reweighted(_with_floor(transition))
     doubted = bool((canaries.belief < 1).any())
-    as_given = _fit(canaries.taken_as_given()) if doubted else None
+    as_given = fit_canaries(canaries.taken_as_given()) if doubted else None
     p = believed.predict(signals, given_label)
     final = transition_from_scores(p, suggested, given_label, canaries.num_classes)
     return LabelCalibration(canaries, final, believed, as_given)
@@ -208,7 +208,7 @@ def cross_fitted_ap(canaries: Canaries, fit: Callable[[Canaries], SignalModel] |
         canaries: All of them.
         fit: Makes a model from canaries, of which the other fold's have weight zero; the logistic if left out.
     """
-    make = _fit if fit is None else fit
+    make = fit_canaries if fit is None else fit
     scores = np.empty(len(canaries))
     for fold in (0, 1):
         model = make(replace(canaries, weight=canaries.weight * (canaries.fold != fold)))
@@ -221,13 +221,15 @@ def cross_fitted_ap(canaries: Canaries, fit: Callable[[Canaries], SignalModel] |
     return float((weight * hit * precision).sum() / found[-1])
 
 
-def _fit(canaries: Canaries) -> CanaryCalibration:
+def fit_canaries(canaries: Canaries, start: CanaryCalibration | None = None) -> CanaryCalibration:
+    """Fit a logistic to canaries at their weights, from an earlier fit where there is one."""
     return CanaryCalibration.fit(
         canaries.signals,
         canaries.is_flip,
         canaries.weight,
         canaries.assigned_label,
         num_classes=canaries.num_classes,
+        start=start,
     )
 
 

@@ -1,11 +1,10 @@
-"""What to expect of a review list: the share of errors among its first examples, with an interval.
+"""How sure the probabilities are: draws of the calibration, and what they say of a review list or a group.
 
 The expected precision of the top k is the mean of their ``p_mislabeled``. It is uncertain because the hold-out is
 small, because the share of errors is itself estimated, and, with a hold-out that cleaned itself, because it is not
 known how well. The first two are drawn: each draw gives every hold-out example a random weight of mean one (the
-Bayesian bootstrap, Rubin 1981), takes a few Newton steps from the fit, estimates the share of errors anew, and draws
-the errors among the first k, so that the interval is one for what a review will find. The transition is not drawn
-again, nor is the list. The third is the bracket of :mod:`sgoif.evidence.calibrate`: the
+Bayesian bootstrap, Rubin 1981), takes a few Newton steps from the fit and estimates the share of errors anew. The
+transition is not drawn again, nor is the list. The third is the bracket of :mod:`sgoif.evidence.calibrate`: an
 interval runs from the lower end of the calibration that takes labels as given to the upper end of the one that believes
 the cleaned ones.
 """
@@ -20,13 +19,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
-from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration
-from sgoif.evidence.canaries import Canaries
+from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, fit_canaries
 
-__all__ = ["ExpectedPrecision", "expected_precision"]
+__all__ = [
+    "CalibrationDraws",
+    "ErrorRates",
+    "ExpectedPrecision",
+    "draw_calibrations",
+    "error_rates",
+    "expected_precision",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_LEVEL = 0.9  # of every interval
+_CHUNK = 1 << 17  # examples judged by all draws at once
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationDraws:
+    """Calibrations that the hold-out might as well have given. A few numbers each, so that any example can be asked."""
+
+    lower: tuple[CanaryCalibration, ...]
+    upper: tuple[CanaryCalibration, ...]  # the same objects where all hold-out labels are believed
+
+    def bounds(self, signals: Floats, given_label: Ints) -> tuple[Floats, Floats]:
+        """Compute the 5% and 95% quantile of each example's ``p_mislabeled`` over the draws, ``[N]`` each."""
+        low, high = np.empty(len(signals)), np.empty(len(signals))
+        tail = (1 - _LEVEL) / 2
+        for start in range(0, len(signals), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            lower = [fitted.predict(signals[part], given_label[part]) for fitted in self.lower]
+            same = self.upper is self.lower
+            upper = lower if same else [fitted.predict(signals[part], given_label[part]) for fitted in self.upper]
+            low[part] = np.quantile(lower, tail, axis=0)
+            high[part] = np.quantile(upper, 1 - tail, axis=0)
+        return low, high
+
+
+def draw_calibrations(
+    calibration: LabelCalibration, signals: Floats, given_label: Ints, num_draws: int = 40, seed: int = 0
+) -> CalibrationDraws:
+    """Draw calibrations by weighing the hold-out anew; each costs about three Newton steps on the canaries.
+
+    Args:
+        calibration: From :func:`sgoif.evidence.calibrate`.
+        signals: Of the training examples it was adapted to, or of a sample of them, ``[N, S]``.
+        given_label: ``[N]``.
+        num_draws: How many.
+        seed: Of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    canaries, lower, upper = calibration.canaries, [], []
+    for _ in range(num_draws):
+        noise = rng.standard_exponential(int(canaries.holdout_row.max()) + 1)[canaries.holdout_row]
+        fitted = fit_canaries(replace(canaries, weight=canaries.weight * noise), calibration.believed)
+        upper.append(fitted.with_prior(signals, given_label))
+        if calibration.as_given is not None:
+            given = canaries.taken_as_given()
+            lower.append(fit_canaries(replace(given, weight=given.weight * noise), calibration.as_given))
+    drawn = tuple(upper)
+    return CalibrationDraws(tuple(lower) if lower else drawn, drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,66 +99,75 @@ def expected_precision(
     signals: Floats,
     given_label: Ints,
     top: Sequence[float] = (0.01, 0.05, 0.10),
-    level: float = 0.9,
-    num_draws: int = 40,
+    draws: CalibrationDraws | None = None,
     seed: int = 0,
 ) -> list[ExpectedPrecision]:
-    """Estimate the precision of the first 1, 5 and 10% of the list, with an interval.
+    """Estimate the precision of the first 1, 5 and 10% of the list, with a 90% interval for what a review will find.
 
     Args:
         calibration: From :func:`sgoif.evidence.calibrate`.
         signals: Of the training examples it was adapted to, ``[N, S]``.
         given_label: ``[N]``.
         top: Shares of the list.
-        level: Of the interval.
-        num_draws: Of the bootstrap; each costs about three Newton steps on the canaries.
+        draws: From :func:`draw_calibrations`; drawn here if left out.
         seed: Of the draws.
     """
-    if not all(0 < share <= 1 for share in top) or not 0 < level < 1:
-        raise SgoifError(f"top and level are shares inside (0, 1], got {list(top)} and {level}.")
+    if not all(0 < share <= 1 for share in top):
+        raise SgoifError(f"top holds shares inside (0, 1], got {list(top)}.")
+    draws = draw_calibrations(calibration, signals, given_label, seed=seed) if draws is None else draws
     p = calibration.predict(signals, given_label)
     order = np.argsort(-p, kind="stable")
     counts = [math.ceil(share * len(p) - 1e-9 * len(p)) for share in top]
-    means = [float(p[order[:count]].mean()) for count in counts]
     rng = np.random.default_rng(seed)
-    draws = [_draw(calibration, signals, given_label, order, counts, rng) for _ in range(num_draws)]
-    tail = (1 - level) / 2
-    low = np.quantile([lower for lower, _ in draws], tail, axis=0)
-    high = np.quantile([upper for _, upper in draws], 1 - tail, axis=0)
-    return [
-        ExpectedPrecision(share, count, mean, min(float(a), mean), max(float(b), mean))
-        for share, count, mean, a, b in zip(top, counts, means, low, high)
-    ]
-
-
-def _draw(
-    calibration: LabelCalibration,
-    signals: Floats,
-    given_label: Ints,
-    order: Ints,
-    counts: list[int],
-    rng: np.random.Generator,
-) -> tuple[list[float], list[float]]:
-    """Draw hold-out weights, and compute the lower and the upper precision of each list under them."""
-    canaries = calibration.canaries
-    noise = rng.standard_exponential(int(canaries.holdout_row.max()) + 1)[canaries.holdout_row]
-    fitted = _refit(replace(canaries, weight=canaries.weight * noise), calibration.believed)
-    upper = fitted.with_prior(signals, given_label).predict(signals, given_label)
-    lower = upper
-    if calibration.as_given is not None:
-        given = canaries.taken_as_given()
-        fitted = _refit(replace(given, weight=given.weight * noise), calibration.as_given)
-        lower = fitted.predict(signals, given_label)
-    low, high = ([rng.binomial(k, p[order[:k]].mean()) / k for k in counts] for p in (lower, upper))
-    return low, high
-
-
-def _refit(canaries: Canaries, start: CanaryCalibration) -> CanaryCalibration:
-    return CanaryCalibration.fit(
-        canaries.signals,
-        canaries.is_flip,
-        canaries.weight,
-        canaries.assigned_label,
-        num_classes=canaries.num_classes,
-        start=start,
+    longest = order[: max(counts)]
+    lower, upper = (
+        [fitted.predict(signals[longest], given_label[longest]) for fitted in side]
+        for side in (draws.lower, draws.upper)
     )
+    tail, found = (1 - _LEVEL) / 2, []
+    for share, count in zip(top, counts, strict=True):
+        mean = float(p[order[:count]].mean())
+        low = np.quantile([rng.binomial(count, part[:count].mean()) / count for part in lower], tail)
+        high = np.quantile([rng.binomial(count, part[:count].mean()) / count for part in upper], 1 - tail)
+        found.append(ExpectedPrecision(share, count, mean, min(float(low), mean), max(float(high), mean)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRates:
+    """Share of wrong labels in each group, ``[G]``, with a 90% interval; NaN where a group is empty."""
+
+    count: Ints
+    rate: Floats
+    low: Floats
+    high: Floats
+
+
+def error_rates(p: Floats, low: Floats, high: Floats, groups: Ints, num_groups: int) -> ErrorRates:
+    """Add up examples by group.
+
+    The interval takes the draws' bounds of all examples together, since a draw moves them all one way, and adds the
+    chance that is left when every probability is right, ``√(Σ p (1 - p)) / n``.
+
+    Args:
+        p: ``p_mislabeled``, ``[N]``; NaN where an example was not judged.
+        low: Of each, from :meth:`CalibrationDraws.bounds`.
+        high: Likewise.
+        groups: ``[N]``, in ``0..G-1``; negative ones are left out.
+        num_groups: ``G``.
+
+    >>> rates = error_rates(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([0, 0]), 1)
+    >>> rates.rate.tolist(), rates.low.tolist()
+    ([0.5], [0.5])
+    """
+    known = np.isfinite(p) & (groups >= 0)
+    place, p, low, high = groups[known], p[known], low[known], high[known]
+
+    def mean(values: Floats) -> Floats:
+        return np.bincount(place, weights=values, minlength=num_groups) / np.where(count > 0, count, np.nan)
+
+    count = np.bincount(place, minlength=num_groups)
+    chance = 1.645 * np.sqrt(mean(p * (1 - p)) / np.maximum(count, 1))
+    rate = mean(p)
+    lowest = np.clip(np.minimum(mean(low), rate) - chance, 0, 1)
+    return ErrorRates(count, rate, lowest, np.clip(np.maximum(mean(high), rate) + chance, 0, 1))

@@ -94,6 +94,7 @@ class Capture:
         self._waiting: dict[str, list[_Pair]] = {name: [] for name in self._modules}
         self._handles: list[Any] = []
         self._checked: set[str] = set()
+        self._needs_whole_graph = False
 
     @staticmethod
     def _module_rule(layer: Layer) -> Rule | CompositeRule:
@@ -114,10 +115,46 @@ class Capture:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._forget_pairs()
+
+    def _forget_pairs(self) -> None:
         for waiting in self._waiting.values():
             for pair in waiting:  # forward calls that no gradient reached: unused branches, evaluation inside the step
                 pair.edge = None
             waiting.clear()
+
+    def forward(self, run: Callable[[], Tensor]) -> Tensor:
+        """Run a forward pass that records a graph from the first captured layer on, and none of what lies before it.
+
+        :meth:`differentiate` goes no further back, so a graph of the body would be memory and time for nothing. Where
+        the grad mode is turned back after that layer (it was called under the model's own ``no_grad``, or inside a
+        checkpoint) the pass is run again with a whole graph, and so are all later ones.
+
+        Args:
+            run: the forward pass. Called inside the open capture, in the mode the model is to be in.
+        """
+        if self._needs_whole_graph:
+            with torch.enable_grad():
+                return run()
+        modes: list[bool] = []
+
+        def begin(_module: nn.Module, _args: Any) -> None:
+            modes.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(True)
+
+        handles = [module.register_forward_pre_hook(begin) for module, _ in self._modules.values()]
+        try:
+            with torch.no_grad():  # its end undoes what `begin` set
+                outputs = run()
+        finally:
+            for handle in handles:
+                handle.remove()
+        if outputs.requires_grad and all(modes[1:]):
+            return outputs
+        self._needs_whole_graph = True
+        self._forget_pairs()
+        with torch.enable_grad():
+            return run()
 
     def differentiate(self, loss: Tensor) -> None:
         """Send the gradient of ``loss`` back to the captured outputs and no further: no ``.grad`` is touched.

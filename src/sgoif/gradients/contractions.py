@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sgoif.records import GradientRows
 
-__all__ = ["CHUNK_BYTES", "combine", "dots", "inner", "materialise", "norm2", "widen"]
+__all__ = ["CHUNK_BYTES", "combine", "dots", "inner", "materialise", "norm2", "pooled", "widen"]
 
 CHUNK_BYTES = 64 * 2**20  # large enough for efficient matrix products, small beside any activation memory
 
@@ -70,11 +70,33 @@ def dots(rows: GradientRows, directions: Tensor) -> Tensor:
 def _dots_rank_one(a: Tensor, b: Tensor, directions: Tensor) -> Tensor:
     """``b_iᵀ Φ_k a_i`` with ``a [B, G, I]``, ``b [B, G, O]``; the smaller of ``Φa`` and ``Φᵀb`` is the intermediate."""
     directions = directions.to(a.dtype)
+    if directions.shape[1] == 1:
+        return _dots_one_group(a[:, 0], b[:, 0], directions[:, 0])
     if b.shape[2] <= a.shape[2]:
         half = torch.einsum("kgoi,bgi->bkgo", directions, a)
         return torch.einsum("bkgo,bgo->bk", half, b)
     half = torch.einsum("kgoi,bgo->bkgi", directions, b)
     return torch.einsum("bkgi,bgi->bk", half, a)
+
+
+def _dots_one_group(a: Tensor, b: Tensor, directions: Tensor) -> Tensor:
+    """The same for ``a [B, I]``, ``b [B, O]``, ``Φ [K, O, I]``: one large matrix product and one small one."""
+    count, outputs, inputs = directions.shape
+    if outputs <= inputs:
+        half = (a @ directions.reshape(count * outputs, inputs).mT).view(-1, count, outputs)
+        return torch.bmm(half, b[:, :, None])[:, :, 0]
+    half = (b @ directions.transpose(0, 1).reshape(outputs, count * inputs)).view(-1, count, inputs)
+    return torch.bmm(half, a[:, :, None])[:, :, 0]
+
+
+def pooled(rows: GradientRows) -> tuple[Tensor, Tensor]:
+    """Features ``a [B, I]`` and logit gradients ``b [B, O]`` of a head, with ``g_i = b_i a_iᵀ``.
+
+    Exact at one position. A convolutional head is averaged over its positions, so that all of them receive the same
+    gradient: their mean input and summed gradient are then exact too.
+    """
+    a, b = widen(rows.inputs)[:, 0], widen(rows.output_grads)[:, 0]
+    return (a[:, :, 0], b[:, :, 0]) if rows.num_positions == 1 else (a.mean(2), b.sum(2))
 
 
 def norm2(rows: GradientRows) -> Tensor:

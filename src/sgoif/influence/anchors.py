@@ -93,9 +93,11 @@ class Anchors:
         positions = self.holdout.next_positions(self.per_refresh)
         labels = self.holdout.labels[positions]
         capture.scale, capture.num_examples = 1.0, len(positions)
-        with quiet_eval(model), torch.enable_grad(), capture:
-            outputs = forward(self.holdout.inputs(positions))
-            capture.differentiate(losses(outputs, labels).sum())
+        with quiet_eval(model), capture:
+            inputs = self.holdout.inputs(positions)
+            outputs = capture.forward(lambda: forward(inputs))
+            with torch.enable_grad():
+                capture.differentiate(losses(outputs, labels).sum())
         with torch.no_grad():
             self._average(capture.calls, labels, self.trust[positions])
         return AnchorDraw(positions, labels, outputs.detach(), tuple(capture.calls))

@@ -1,8 +1,12 @@
 """Per-class scores when there are many classes: never a direction per class, always pairs of examples.
 
-With Kronecker curvature at the head, ``I(i, v) = -(1/m) Σ_{j in v} (b_iᵀ G⁻¹ b_j)(a_jᵀ A⁻¹ a_i)``: two matrix
-products between the batch and the cached hold-out rows, then a sum per class. Cost ``B·M·(I + C)`` and memory
-``B·M``, where K directions would cost ``B·K·C·I`` and hold ``K·C·I`` numbers.
+With Kronecker curvature at the head, ``I(i, v) = -(1/m) Σ_{j in v} (b_iᵀ G⁻¹ b_j)(a_jᵀ A⁻¹ a_i)``: inner products
+between the batch and cached hold-out rows, then a sum per class. K directions would cost ``B·K·C·I`` and hold ``K·C·I``
+numbers.
+
+Only a few classes per example are asked for (the given one and the most probable). Up to 256 classes all pairs are
+computed, two matrix products of ``B·M·(I + C)``; beyond, the rows of the classes asked for are gathered, and the cost
+``B·N·m·(I + C)`` no longer grows with the hold-out.
 """
 
 from __future__ import annotations
@@ -13,15 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgoif.gradients.contractions import widen
-from sgoif.linalg import Kronecker, cholesky
+from sgoif.gradients.contractions import CHUNK_BYTES, pooled
+from sgoif.linalg import Kronecker, KroneckerInverse, factorise
 from sgoif.records import GradientRows
 
 __all__ = ["DualAnchors"]
 
+# A gathered number costs about 40 times a multiplied one, and N = 6 classes of K are gathered: even at K = 240.
+_GATHER_FROM = 256  # classes
+# With gathering, at most so many rows of a class are held, the latest: at 256 examples a refresh 16 examples of one of
+# 256 classes took 16 refreshes to come, so that older ones say more about an older model than about the class.
+_MOST_ROWS = 16
+
 
 class DualAnchors:
-    """The most recent head rows of every hold-out example, preconditioned at each refresh.
+    """The most recent head rows of the hold-out examples, and the inverse factors of the last refresh.
+
+    Up to 256 classes every hold-out example has a row. Above, **at most 16 rows of a class are held**: each example has
+    a fixed place that it may share with others of its class, and the latest one seen stands for them.
 
     Args:
         size: hold-out examples.
@@ -43,47 +56,119 @@ class DualAnchors:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         like: dict[str, Any] = {"device": labels.device, "dtype": dtype}
-        self.labels, self.num_classes = labels, num_classes
-        self.a = torch.zeros(size, inputs, **like)
-        self.b = torch.zeros(size, outputs, **like)
-        self.seen = torch.zeros(size, **like)
-        self._solved_a, self._solved_b = self.a, self.b
-        self._weights = torch.zeros(size, **like)
+        self.num_classes, self.gathers = num_classes, num_classes >= _GATHER_FROM
+        self._place, self._class_of_row = (
+            _places(labels, num_classes) if self.gathers else (torch.arange(size, device=labels.device), labels)
+        )
+        rows = len(self._class_of_row)
+        self.a = torch.zeros(rows, inputs, **like)
+        self.b = torch.zeros(rows, outputs, **like)
+        self._example = torch.full((rows,), -1, device=labels.device)  # whose row it is, -1 for nobody's
+        self._weights = torch.zeros(rows, **like)
+        self.known = torch.zeros(num_classes, device=labels.device, dtype=torch.bool)  # classes with a row
+        self._inverse: tuple[Tensor, Tensor] | None = None  # A⁻¹, G⁻¹
 
     def update(self, positions: Tensor, rows: GradientRows, trust: Tensor) -> None:
         """Replace the rows of the examples just seen."""
-        self.a[positions] = widen(rows.inputs)[:, 0, :, 0]
-        self.b[positions] = widen(rows.output_grads)[:, 0, :, 0]
-        self.seen[positions] = 1.0
-        weights = self.seen * trust
-        counts = weights.new_zeros(self.num_classes).index_add_(0, self.labels, weights)
-        self._weights = weights / counts.clamp_min(1e-12)[self.labels]
+        a, b = pooled(rows)
+        positions = positions.to(self._place.device)
+        places = self._place[positions]
+        # where two examples of one draw share a place, one of them is picked, the same for all that is written
+        winner = torch.zeros_like(self._example)
+        winner[places] = torch.arange(len(places), device=places.device)
+        winner = winner[places]
+        self.a[places], self.b[places] = a[winner].to(self.a.dtype), b[winner].to(self.b.dtype)
+        self._example[places] = positions[winner]
+        weights = torch.where(self._example >= 0, trust[self._example], torch.zeros_like(self._weights))
+        totals = weights.new_zeros(2, self.num_classes)
+        totals[0].index_add_(0, self._class_of_row, weights)
+        totals[1].index_add_(0, self._class_of_row, (self._example >= 0).to(weights.dtype))
+        self._weights = weights / totals[0].clamp_min(1e-12)[self._class_of_row]
+        self.known = totals[1] > 0
 
     def factorise(self, operator: Kronecker | None) -> None:
-        """Apply ``A⁻¹`` and ``G⁻¹`` to the cached rows; None means ``H = I``. Once per refresh."""
-        self._solved_a, self._solved_b = self.a, self.b
-        if operator is not None:
-            self._solved_a = cholesky(operator.right[0]).solve(self.a.mT).mT.to(self.a.dtype)
-            self._solved_b = cholesky(operator.left[0]).solve(self.b.mT).mT.to(self.b.dtype)
+        """Take ``H`` from here on; None means ``H = I``. Once per refresh."""
+        inverse = None if operator is None else factorise(operator)
+        self.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
+
+    def use_inverse(self, inverse: KroneckerInverse | None) -> None:
+        """As :meth:`factorise`, from factors that exist already."""
+        self._inverse = None if inverse is None else (inverse.right.inverse()[0], inverse.left.inverse()[0])
 
     def dots(self, rows: GradientRows, *, identity: bool = False) -> Tensor:
-        """``⟨φ_v, g_i⟩`` for every class, ``[B, K]``."""
-        a, b = widen(rows.inputs)[:, 0, :, 0], widen(rows.output_grads)[:, 0, :, 0]
-        other_a, other_b = (self.a, self.b) if identity else (self._solved_a, self._solved_b)
-        pairs = (a @ other_a.mT) * (b @ other_b.mT) * self._weights
-        return a.new_zeros(len(a), self.num_classes).index_add_(1, self.labels, pairs)
+        """``⟨φ_v, g_i⟩`` for every class, ``[B, K]``, by all pairs."""
+        a, b = pooled(rows)
+        if not identity:
+            a, b = self._solved(a, b)
+        return self._dots_of_all(a, b)
+
+    def dots_of(self, a: Tensor, b: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """``⟨φ_v, g_i⟩`` for some classes of each example: with ``H`` as it is, and with ``H = I``.
+
+        Args:
+            a: the head's inputs, ``[B, I]``.
+            b: gradients at its outputs, ``[B, C]``.
+            classes: ``[B, N]``.
+
+        Returns:
+            Two tensors ``[B, N]``.
+        """
+        if not self.gathers:
+            solved, plain = self._dots_of_all(*self._solved(a, b)), self._dots_of_all(a, b)
+            return solved.gather(1, classes), plain.gather(1, classes)
+        a_sides, b_sides = (torch.stack(pair, 1) for pair in zip(self._solved(a, b), (a, b)))  # [B, 2, I], [B, 2, C]
+        per_example = classes.shape[1] * (self.a.shape[1] + self.b.shape[1]) * self._rows_per_class * a.element_size()
+        size = max(1, CHUNK_BYTES // per_example)
+        parts = [
+            self._dots_of_gathered(*part) for part in zip(a_sides.split(size), b_sides.split(size), classes.split(size))
+        ]
+        solved, plain = (parts[0] if len(parts) == 1 else torch.cat(parts)).unbind(1)
+        return solved, plain
 
     @property
-    def known(self) -> Tensor:
-        """Which classes have at least one row, ``[K]``."""
-        return self.seen.new_zeros(self.num_classes).index_add_(0, self.labels, self.seen) > 0
+    def _rows_per_class(self) -> int:
+        return len(self._class_of_row) // self.num_classes
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """All cached rows."""
-        names = ("a", "b", "seen", "_solved_a", "_solved_b", "_weights")
-        return {name: getattr(self, name).clone() for name in names}
+    def _solved(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """``A⁻¹a`` and ``G⁻¹b``: applied to the batch, which is smaller than what is cached."""
+        return (a, b) if self._inverse is None else (a @ self._inverse[0], b @ self._inverse[1])
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def _dots_of_all(self, a: Tensor, b: Tensor) -> Tensor:
+        pairs = (self.a @ a.mT) * (self.b @ b.mT) * self._weights[:, None]  # [M, B]: the sum runs over whole rows
+        return a.new_zeros(self.num_classes, len(a)).index_add_(0, self._class_of_row, pairs).mT
+
+    def _dots_of_gathered(self, a: Tensor, b: Tensor, classes: Tensor) -> Tensor:
+        """``a [B, 2, I]``, ``b [B, 2, C]``, ``classes [B, N]`` to ``[B, 2, N]``."""
+        batch, flat = len(a), classes.flatten()
+
+        def rows_of(values: Tensor) -> Tensor:  # [K·m, F] -> [B, F, N·m], one whole class at a time
+            picked = values.view(self.num_classes, -1).index_select(0, flat)
+            return picked.view(batch, classes.shape[1] * self._rows_per_class, -1).mT
+
+        pairs = torch.bmm(a, rows_of(self.a)) * torch.bmm(b, rows_of(self.b)) * rows_of(self._weights)
+        return pairs.view(batch, 2, classes.shape[1], -1).sum(3)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All cached rows and the factors."""
+        tensors = {name: getattr(self, name).clone() for name in _TENSORS}
+        return {**tensors, "inverse": None if self._inverse is None else [part.clone() for part in self._inverse]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another object stood."""
-        for name, value in state.items():
-            setattr(self, name, value.to(self.a))
+        for name in _TENSORS:
+            setattr(self, name, state[name].to(getattr(self, name)))
+        inverse = state["inverse"]
+        self._inverse = None if inverse is None else (inverse[0].to(self.a), inverse[1].to(self.a))
+
+
+_TENSORS = ("a", "b", "known", "_example", "_weights")
+
+
+def _places(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """The row of every example, as many rows for each class: ``[M]``; and the class of every row, ``[K·m]``."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    each = min(_MOST_ROWS, max(1, int(counts.max())))
+    order = labels.argsort(stable=True)
+    rank = torch.empty_like(labels)
+    rank[order] = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts)[labels[order]]
+    return labels * each + rank % each, torch.arange(num_classes, device=labels.device).repeat_interleave(each)

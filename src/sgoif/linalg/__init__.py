@@ -1,7 +1,7 @@
 """Structured symmetric operators and the solvers of ``H φ = g``: tensors in, tensors out, no models and no loops."""
 
 from sgoif.linalg.cg import ConjugateGradient, PreparedConjugateGradient
-from sgoif.linalg.direct import Direct, Inverse, PreparedDirect, factorise
+from sgoif.linalg.direct import Direct, Inverse, KroneckerInverse, PreparedDirect, factorise
 from sgoif.linalg.factor import CholeskyFactor, SymmetricEigen, WoodburyInverse, cholesky, eigh, eigvalsh
 from sgoif.linalg.kronecker import Kronecker, RotatedDiagonal
 from sgoif.linalg.neumann import Neumann, PreparedNeumann
@@ -27,6 +27,7 @@ __all__ = [
     "Inverse",
     "Jacobi",
     "Kronecker",
+    "KroneckerInverse",
     "LinearOperator",
     "LowRankPlusDiagonal",
     "Neumann",

@@ -19,7 +19,7 @@ from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
 from sgoif.linalg.progress import ColumnProgress, check_due
 from sgoif.linalg.solver import Prepared, Solution, Solver, check_problem
-from sgoif.linalg.spectrum import exact_lambda_max, power_iteration, random_columns, safe_reciprocal
+from sgoif.linalg.spectrum import factored_lambda_max, power_iteration, random_columns, safe_reciprocal
 from sgoif.linalg.structured import Damped
 
 __all__ = ["PreparedRichardson", "Richardson"]
@@ -81,9 +81,10 @@ class Richardson(Solver[PreparedRichardson]):
             raise LinalgError(f"rho must be positive or None, got {self.rho}; None finds 1/lambda_max.")
 
     def prepare(self, operator: LinearOperator, previous: PreparedRichardson | None = None) -> PreparedRichardson:
-        """Find ``λ_max`` (exactly where the structure allows, else by power iteration), the leak and the step size.
+        """Find ``λ_max`` (from the structure where it allows, else by power iteration), the leak and the step size.
 
-        Power iteration estimates ``λ_max`` from below; Richardson converges up to twice the step, so that is safe.
+        Power iteration, and Lanczos for large Kronecker factors, estimate ``λ_max`` from below; Richardson converges
+        up to twice the step, so that is safe.
 
         Args:
             operator: ``H``, positive definite.
@@ -92,7 +93,7 @@ class Richardson(Solver[PreparedRichardson]):
         vector = previous.vector if previous is not None else None
         largest: Tensor | None = None
         if self.rho is None or self.leak_horizon is not None:
-            largest = exact_lambda_max(operator)
+            largest = factored_lambda_max(operator)
             if largest is None:
                 start = random_columns(operator) if vector is None else vector
                 steps = _COLD_STEPS if vector is None else _WARM_STEPS
@@ -122,7 +123,7 @@ class Richardson(Solver[PreparedRichardson]):
         """
         residual = rhs - prepared.operator.matmul(phi)
         direction = residual if prepared.preconditioner is None else prepared.preconditioner.apply(residual)
-        return phi + self._rho_at(prepared, t) * direction, residual
+        return torch.addcmul(phi, self._rho_at(prepared, t), direction), residual
 
     def solve(self, prepared: PreparedRichardson, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Iterate until each column has converged or failed, or the budget is spent; one product per iteration.

@@ -6,6 +6,8 @@ neither waits for the device, except for small dense eigendecompositions as :mod
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,19 @@ from sgoif.linalg.kronecker import Kronecker, RotatedDiagonal
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.structured import BlockDiagonal, Damped, Dense, Diagonal
 
-__all__ = ["exact_lambda_max", "extreme_ritz", "lambda_max", "power_iteration", "random_columns", "safe_reciprocal"]
+__all__ = [
+    "exact_lambda_max",
+    "extreme_ritz",
+    "factored_lambda_max",
+    "lambda_max",
+    "power_iteration",
+    "random_columns",
+    "safe_reciprocal",
+]
 
 _DENSE_LIMIT = 2048  # an eigendecomposition of this size takes about a second on one core
+_FACTOR_LIMIT = 512  # 15 ms; beyond it a training step would feel the cube
+_LANCZOS_STEPS = 16
 _POWER_STEPS = 32  # a cold start is then within a few percent; Richardson needs only a factor of two
 
 
@@ -125,11 +137,25 @@ def exact_lambda_max(operator: LinearOperator) -> Tensor | None:
 
     Dense up to 2,048 parameters, diagonal, Kronecker and rotated, and dampings and blocks of these.
     """
+    return _from_structure(operator, _exact_ends)
+
+
+def factored_lambda_max(operator: LinearOperator) -> Tensor | None:
+    """As :func:`exact_lambda_max`, at a bounded price: the ends of Kronecker factors beyond 512 come from Lanczos.
+
+    An eigendecomposition of a ``1000×1000`` factor takes 150 ms on one core, 16 Lanczos steps take 5. Their value
+    lies below the true one: by less than 1e-5 of it for factors of a trained head, whose largest eigenvalue stands
+    apart, and by 2% where nothing does (the edge of a random spectrum).
+    """
+    return _from_structure(operator, _ritz_ends)
+
+
+def _from_structure(operator: LinearOperator, ends: Callable[[Tensor], Tensor]) -> Tensor | None:
     if isinstance(operator, Damped):
-        inner = exact_lambda_max(operator.operator)
+        inner = _from_structure(operator.operator, ends)
         return None if inner is None else inner + operator.damping
     if isinstance(operator, BlockDiagonal):
-        found = [exact_lambda_max(block) for block in operator.blocks]
+        found = [_from_structure(block, ends) for block in operator.blocks]
         known = [value for value in found if value is not None]
         return torch.stack(known).max() if len(known) == len(found) else None
     if isinstance(operator, Diagonal):
@@ -137,11 +163,23 @@ def exact_lambda_max(operator: LinearOperator) -> Tensor | None:
     if isinstance(operator, RotatedDiagonal):
         return operator.values.max()
     if isinstance(operator, Kronecker):
-        left, right = eigvalsh(operator.left)[:, [0, -1]], eigvalsh(operator.right)[:, [0, -1]]
+        left, right = ends(operator.left), ends(operator.right)
         return (left[:, :, None] * right[:, None, :]).max()  # the ends decide, whatever their signs
     if isinstance(operator, Dense) and operator.shape[0] <= _DENSE_LIMIT:
         return eigvalsh(operator.matrix)[-1]
     return None
+
+
+def _exact_ends(factors: Tensor) -> Tensor:
+    """Smallest and largest eigenvalue of ``[G, n, n]``, as ``[G, 2]``."""
+    return eigvalsh(factors)[:, [0, -1]]
+
+
+def _ritz_ends(factors: Tensor) -> Tensor:
+    if factors.shape[1] <= _FACTOR_LIMIT:
+        return _exact_ends(factors)
+    blocks = [Dense(factor) for factor in factors]
+    return torch.stack([torch.stack(extreme_ritz(block, random_columns(block), _LANCZOS_STEPS)) for block in blocks])
 
 
 def safe_reciprocal(value: Tensor) -> Tensor:

@@ -167,7 +167,10 @@ class Damped(LinearOperator):
 
     def matmul(self, rhs: Tensor) -> Tensor:
         rhs = self.check_columns(rhs)
-        return self.operator.matmul(rhs) + self.damping * rhs
+        product = self.operator.matmul(rhs)
+        if isinstance(self.damping, Tensor):
+            return torch.addcmul(product, self.damping.to(product.dtype), rhs)
+        return product + self.damping * rhs
 
     def diagonal(self) -> Tensor:
         return self.operator.diagonal() + self.damping

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["example_losses", "logit_gradients", "margins", "target_probabilities"]
+__all__ = ["example_losses", "is_smoothed", "logit_gradients", "margins", "smooth_once", "target_probabilities"]
 
 
 def target_probabilities(targets: Tensor, like: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -17,6 +17,19 @@ def target_probabilities(targets: Tensor, like: Tensor, *, label_smoothing: floa
     num_classes = like.shape[1]
     hot = (F.one_hot(targets, num_classes) if targets.dim() == 1 else targets).to(like.dtype)
     return hot * (1 - label_smoothing) + label_smoothing / num_classes if label_smoothing else hot
+
+
+def is_smoothed(targets: Tensor, label_smoothing: float) -> Tensor:
+    """Which rows of probabilities ``[B, C]`` are smoothed already: no class of theirs is (nearly) impossible."""
+    return targets.amin(1) > 0.5 * label_smoothing / targets.shape[1]
+
+
+def smooth_once(targets: Tensor, label_smoothing: float) -> Tensor:
+    """Smooth the rows of ``[B, C]`` that are not: Mixup's usual implementation smooths while it mixes."""
+    if not label_smoothing:
+        return targets
+    smooth = targets * (1 - label_smoothing) + label_smoothing / targets.shape[1]
+    return smooth.where(~is_smoothed(targets, label_smoothing)[:, None], targets)
 
 
 def example_losses(

@@ -3,100 +3,143 @@
 The model stays in eval mode and untouched throughout. Curvature comes from a sample of the training examples, anchors
 from the whole hold-out, directions from a direct solve; then every training example is scored once. The hold-out is
 scored too, fold against fold, and a hold-out with labels as given is cleaned first.
+
+Several models may share the work, each scoring the examples that it was not trained on: cross-fitted heads on frozen
+features are audited like that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sgoif.gradients import Capture, LayerCapture, quiet_eval
+from sgoif.gradients import Capture, Layer, LayerCapture, quiet_eval
+from sgoif.influence import GateSettings, HoldOut
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.engine import Engine
+from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.monitor import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 
-__all__ = ["audit_examples"]
+__all__ = ["AuditPart", "audit_engine", "audit_examples"]
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
 
-def audit_examples(
-    model: nn.Module,
-    engine: Engine,
-    batches: Callable[[], Iterable[Batch]],
-    recorder: Recorder,
+@dataclass(frozen=True, slots=True)
+class AuditPart:
+    """A finished model and the examples that it scores."""
+
+    model: nn.Module
+    engine: Engine  # see audit_engine
+    batches: Callable[[], Iterable[Batch]]  # starts a pass over the examples; called twice
+    forward: Callable[[Any], Tensor]  # inputs to logits
+    losses: Callable[[Tensor, Tensor], Tensor]  # logits and labels to per-example losses
+
+
+def audit_engine(
+    head: Layer,
+    holdout: HoldOut,
     *,
-    forward: Callable[[Any], Tensor],
-    losses: Callable[[Tensor, Tensor], Tensor],
+    train_size: int,
+    batch_size: int = 256,
+    curvature: str = "kfac",
+    curvature_settings: Mapping[str, Any] | None = None,
+    probe: bool = True,
+) -> Engine:
+    """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
+    settings = EngineSettings(
+        curvature=curvature,
+        curvature_settings=curvature_settings,
+        solver="direct",
+        gate=GateSettings(mode="none"),
+        probe=probe,
+    )
+    unlimited = float("inf")
+    return Engine(
+        head,
+        [],
+        holdout,
+        settings,
+        train_size=train_size,
+        planned_steps=None,
+        per_refresh=batch_size,
+        horizon=unlimited,
+    )
+
+
+def audit_examples(
+    parts: Sequence[AuditPart],
+    recorder: Recorder,
     ledger: CanaryLedger | None = None,
+    *,
     curvature_batches: int = 20,
+    after_batch: Callable[[int], None] | None = None,
 ) -> None:
-    """Score every example that ``batches()`` yields, once.
+    """Score the examples of every part, once.
 
     Args:
-        model: the finished model.
-        engine: with ``solver="direct"``, no gate and an infinite anchor horizon.
-        batches: starts a pass over the training set; called twice.
+        parts: models with their examples; all look at the same hold-out.
         recorder: takes the visits.
-        forward: inputs to logits.
-        losses: logits and labels to per-example losses.
         ledger: takes the hold-out's own scores, for calibration.
         curvature_batches: how many batches the curvature is measured on.
+        after_batch: told how many examples were scored, for a progress bar.
     """
-    capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
-    for count, (calls, _, _) in enumerate(_passes(model, capture, batches(), forward, losses)):
-        engine.measure(calls)
-        if count + 1 >= curvature_batches:
-            break
-    engine.absorb()
-    _renew_anchors(model, engine, forward, losses, ledger)
+    for part in parts:
+        _measure_curvature(part, curvature_batches)
+    _renew_anchors(parts, ledger)
     if ledger is not None and ledger.is_on and not ledger.trusted:
-        ledger.clean(engine)
-        _renew_anchors(model, engine, forward, losses, ledger)
-    with torch.no_grad():
-        for step, (calls, labels, ids) in enumerate(_passes(model, capture, batches(), forward, losses)):
-            head = next(call for call in calls if call.layer == engine.head.name)
-            signals = engine.score(calls, logits_of(head), labels, None).cpu().numpy()
-            recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0))
-
-
-def _renew_anchors(
-    model: nn.Module,
-    engine: Engine,
-    forward: Callable[[Any], Tensor],
-    losses: Callable[[Tensor, Tensor], Tensor],
-    ledger: CanaryLedger | None,
-) -> None:
-    """Make the anchors of every hold-out example, each once, at its present weight, and score them among themselves."""
-    anchors, size, held = engine.anchors, engine.anchors.per_refresh, len(engine.holdout)
-    anchors.gathered.zero_()  # what earlier draws left counts for nothing
-    draws = []
-    for start in range(0, held, size):
-        anchors.per_refresh = min(size, held - start)
-        draws.append(engine.refresh(model, Capture(engine.layers), forward, losses))
-    anchors.per_refresh = size
-    engine.advance(0.0, 0.0)
-    if ledger is not None and ledger.is_on and engine.settings.probe:
-        ledger.forget()
+        ledger.clean([part.engine for part in parts])
+        _renew_anchors(parts, ledger)
+    step = 0
+    for part in parts:
+        capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
         with torch.no_grad():
-            ledger.look(draws, engine, step=0)
+            for calls, labels, ids in _passes(part, capture):
+                head = next(call for call in calls if call.layer == part.engine.head.name)
+                signals = part.engine.score(calls, logits_of(head), labels, None).cpu().numpy()
+                recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0))
+                step += 1
+                if after_batch is not None:
+                    after_batch(len(labels))
 
 
-def _passes(
-    model: nn.Module,
-    capture: Capture,
-    batches: Iterable[Batch],
-    forward: Callable[[Any], Tensor],
-    losses: Callable[[Tensor, Tensor], Tensor],
-) -> Iterator[tuple[list[LayerCapture], Tensor, Any]]:
+def _measure_curvature(part: AuditPart, most: int) -> None:
+    capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
+    for count, (calls, _, _) in enumerate(_passes(part, capture)):
+        part.engine.measure(calls)
+        if count + 1 >= most:
+            break
+    part.engine.absorb()
+
+
+def _renew_anchors(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
+    """Make the anchors of every hold-out example, each once, at its present weight, and score them among themselves."""
+    if ledger is not None:
+        ledger.forget()
+    for part in parts:
+        engine, anchors = part.engine, part.engine.anchors
+        size, held = anchors.per_refresh, len(engine.holdout)
+        anchors.gathered.zero_()  # what earlier draws left counts for nothing
+        draws = []
+        for start in range(0, held, size):
+            anchors.per_refresh = min(size, held - start)
+            draws.append(engine.refresh(part.model, Capture(engine.layers), part.forward, part.losses))
+        anchors.per_refresh = size
+        engine.advance(0.0, 0.0)
+        if ledger is not None and ledger.is_on and engine.settings.probe:
+            with torch.no_grad():
+                ledger.look(draws, engine, step=0)
+
+
+def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCapture], Tensor, Any]]:
     """Run each batch forward and its loss back to the scored layers, in eval mode, touching nothing."""
     capture.scale = 1.0
-    for inputs, labels, ids in batches:
+    for inputs, labels, ids in part.batches():
         capture.num_examples = len(labels)
-        with quiet_eval(model), torch.enable_grad(), capture:
-            capture.differentiate(losses(forward(inputs), labels).sum())
+        with quiet_eval(part.model), torch.enable_grad(), capture:
+            capture.differentiate(part.losses(part.forward(inputs), labels).sum())
         yield list(capture.calls), labels, ids

@@ -29,6 +29,7 @@ from sgoif.evidence import (
     Snapshot,
     calibrate,
     cross_fitted_signals,
+    draw_calibrations,
     estimate_transition,
     expected_precision,
     fold_of,
@@ -38,7 +39,7 @@ from sgoif.evidence import (
 )
 from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, refit_head
-from sgoif.linalg import Kronecker
+from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
 
@@ -86,6 +87,7 @@ class CanaryLedger:
         self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
         self._mass = np.zeros((count, 1, 1))
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
+        self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
         self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
 
     def add(self, draw: AnchorDraw, engine: Engine, step: int) -> None:
@@ -98,7 +100,7 @@ class CanaryLedger:
             return
         self.look([draw], engine, step, trust)
         if not self.trusted and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:
-            self.clean(engine)
+            self.clean([engine])
 
     def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
         """Score the examples of some draws, all taken from one state of the model, fold against fold."""
@@ -114,10 +116,12 @@ class CanaryLedger:
         part = Holdout(self.labels[rows], self.fold[rows], self.num_classes, [replace(snapshot, rows=None)])
         if len(np.unique(part.fold)) < 2:
             return
-        scored = cross_fitted_signals(part, assigned, believed[rows]).values
+        scored = cross_fitted_signals(part, assigned, believed[rows])
+        own = (assigned == self.labels[rows, None]).argmax(1)
+        self._suggested[rows] = scored.worst_anchor[np.arange(len(rows)), own]
         probe = self._probe(engine, features, logits, rows)
         probe = np.take_along_axis(probe, assigned[:, :, None], axis=1)
-        values = np.concatenate([scored, probe], 2)
+        values = np.concatenate([scored.values, probe], 2)
         usable = np.isfinite(values).all((1, 2))
         self._total[rows[usable]] += trust * values[usable]
         self._mass[rows[usable]] += trust
@@ -156,7 +160,7 @@ class CanaryLedger:
             found[mine, :, 1] = (moved - best_other).double().cpu().numpy()
         return found
 
-    def clean(self, engine: Engine) -> None:
+    def clean(self, engines: Sequence[Engine]) -> None:
         """Let the hold-out judge its own labels, and weigh the anchors accordingly from here on."""
         seen = np.unique(np.concatenate([_rows(snapshot) for snapshot in self._recent]))
         snapshots = [replace(item, rows=np.searchsorted(seen, _rows(item))) for item in self._recent]
@@ -167,7 +171,8 @@ class CanaryLedger:
         weights = np.ones(len(self.labels))
         if self.choice.clean:
             weights[seen] = cleaning.weights
-        engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
+        for engine in engines:
+            engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
 
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
@@ -191,6 +196,21 @@ class CanaryLedger:
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
+    def judged(self, calibration: LabelCalibration, ids: Sequence[Any]) -> dict[str, NDArray[Any]]:
+        """The hold-out's own labels, judged like those of training examples: one row per example that was seen."""
+        own = np.flatnonzero(~calibration.canaries.is_flip)
+        rows, signals = calibration.canaries.holdout_row[own], calibration.canaries.signals[own]
+        p = calibration.predict(signals, self.labels[rows])
+        columns: dict[str, NDArray[Any]] = {
+            "id": np.asarray(ids)[rows],
+            "given_label": self.labels[rows],
+            "suggested_label": self._suggested[rows],
+            "trusted": np.full(len(rows), self.trusted),
+            "belief": calibration.canaries.belief[own],
+            "p_mislabeled": np.zeros(len(rows)) if self.trusted else p,  # verified by hand: not to be doubted here
+        }
+        return columns | {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}
+
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
         return {
@@ -198,6 +218,7 @@ class CanaryLedger:
             "total": self._total.copy(),
             "mass": self._mass.copy(),
             "leaks": self._leaks.copy(),
+            "suggested": self._suggested.copy(),
             "recent": list(self._recent),
             "refreshes": self._refreshes,
         }
@@ -206,6 +227,7 @@ class CanaryLedger:
         """Continue where another ledger stood."""
         self._assigned, self._total = state["assigned"].copy(), state["total"].copy()
         self._mass, self._leaks = state["mass"].copy(), state["leaks"].copy()
+        self._suggested = state["suggested"].copy()
         self._refreshes = int(state["refreshes"])
         self._recent = deque(state["recent"], maxlen=_KEPT_SNAPSHOTS)
 
@@ -214,10 +236,14 @@ class CanaryLedger:
 class RunCalibration:
     """What the canaries say about the training labels."""
 
-    p_mislabeled: Floats  # one per example of the recorder
+    p_mislabeled: Floats  # one per example of the recorder; NaN where it was not judged
+    p_low: Floats  # a 90% interval of it
+    p_high: Floats
     calibration: LabelCalibration
     precision: list[ExpectedPrecision]
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
+    holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
+    holdout_ids: NDArray[Any]  # of all hold-out examples, by row
 
     @property
     def expected_errors(self) -> float:
@@ -238,10 +264,14 @@ def calibrate_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine) -> R
     suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
     adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
     found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
-    p = np.full(count, np.nan)
+    draws = draw_calibrations(found, signals[judged], given[judged])
+    p, low, high = np.full((3, count), np.nan)
     p[judged] = found.predict(signals[judged], given[judged])
-    precision = expected_precision(found, signals[judged], given[judged])
-    return RunCalibration(p, found, precision, ledger.choice)
+    low[judged], high[judged] = draws.bounds(signals[judged], given[judged])
+    precision = expected_precision(found, signals[judged], given[judged], draws=draws)
+    holdout = ledger.judged(found, engine.holdout.ids)
+    ids = np.asarray(engine.holdout.ids)
+    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), found, precision, ledger.choice, holdout, ids)
 
 
 def _rows(snapshot: Snapshot) -> NDArray[np.int64]:
@@ -250,8 +280,8 @@ def _rows(snapshot: Snapshot) -> NDArray[np.int64]:
 
 
 def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
-    operator = engine.curvature.operator(engine.head.name)
-    if not isinstance(operator, Kronecker):
+    inverse = engine.curvature.factorised(engine.head.name).inverse
+    if not isinstance(inverse, KroneckerInverse):
         return None
-    left, right = (factor[0].double().cpu().numpy() for factor in (operator.left, operator.right))
-    return np.linalg.inv(left), np.linalg.inv(right)
+    left, right = (part.inverse()[0].double().cpu().numpy() for part in (inverse.left, inverse.right))
+    return left, right

@@ -8,7 +8,7 @@ anchors when a refresh is due, directions by one product.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, ProjectedSpace, Space, dot_directions
-from sgoif.gradients.contractions import widen
+from sgoif.gradients.contractions import dots, pooled, widen
 from sgoif.influence import (
     HORIZON,
     AnchorDraw,
@@ -26,20 +26,21 @@ from sgoif.influence import (
     GateReading,
     GateSettings,
     HoldOut,
+    Scores,
     Tracker,
     Weighting,
-    most_probable,
     refit_head,
     score,
 )
-from sgoif.linalg import Kronecker, Richardson, norm
+from sgoif.influence.scoring import KnownAnchors, near_classes, score_near
+from sgoif.linalg import KroneckerInverse, Richardson, norm
 from sgoif.records import GradientRows
-from sgoif.tasks.classification import margins
 from sgoif.training.signals import INFLUENCE_SIGNALS, SIGNALS, VisitFlag
 
 __all__ = ["Engine", "EngineSettings"]
 
 MANY_CLASSES = 64  # above it no direction per class is held
+_REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,9 @@ class Engine:
         self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
         self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
         self.probe_weight: Tensor | None = None
+        self.probe_shift: Tensor | None = None  # of the last re-fit: how far it moved the head
+        self._refreshes = 0
+        self._note_anchors()
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
         self.reading: GateReading | None = None
         self._statistics: list[dict[str, Statistic]] = []
@@ -137,75 +141,85 @@ class Engine:
             labels: given classes, ``[B]``.
             skip: rows whose targets are mixed, ``[B]``, where there may be any.
         """
+        rows = self.head_rows(calls)
+        a, b = pooled(rows)
         outputs = widen(outputs)
-        columns = self._plain_signals(outputs, labels)
-        columns |= self._influence_signals(calls, outputs, labels)
-        columns |= self._probe_signals(calls, outputs, labels, columns["loss"])
-        flags = torch.zeros_like(columns["loss"])
-        flags = flags + VisitFlag.NOT_JUDGED * (columns["confidence"] <= 0)
+        columns = self._plain_signals(a, outputs, labels)
+        columns |= self._influence_signals(calls, rows, outputs, labels, a, b)
         packed = torch.stack([columns[name].to(self.dtype) for name in SIGNALS[:-1]], 1)
-        finite = torch.isfinite(packed).all(1)
-        flags = flags + VisitFlag.NOT_FINITE * (~finite)
+        is_finite = packed.abs().amax(1) < float("inf")  # NaN passes through the maximum and fails the comparison
+        flags = (columns["confidence"] <= 0).to(self.dtype) * int(VisitFlag.NOT_JUDGED)
+        flags = flags.add(~is_finite, alpha=int(VisitFlag.NOT_FINITE))
         if skip is not None:
-            flags = flags + VisitFlag.MIXED * skip
-        return torch.cat([packed, flags[:, None].to(packed.dtype)], 1)
+            flags = flags.add(skip, alpha=int(VisitFlag.MIXED))
+        return torch.cat([packed, flags[:, None]], 1)
 
-    def _plain_signals(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        log_p = outputs.log_softmax(1)
-        given = log_p.gather(1, labels[:, None])[:, 0]
-        others = log_p.scatter(1, labels[:, None], float("-inf"))
+    def _plain_signals(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Loss and margin under the head as it is and under the re-fitted one, side by side."""
+        heads = outputs[:, None]
+        if self.probe_weight is not None:
+            heads = torch.stack([outputs, features.to(outputs.dtype) @ self.probe_weight.mT.to(outputs.dtype)], 1)
+        log_p = heads.log_softmax(2)  # [B, 1 or 2, C]
+        index = labels[:, None, None].expand(-1, heads.shape[1], 1)
+        given = log_p.gather(2, index)[:, :, 0]
+        others = log_p.scatter(2, index, float("-inf"))
+        margin = given - others.amax(2)  # of log-probabilities, which is that of the logits
+        loss = -given[:, 0]
+        probed = [torch.zeros_like(loss)] * 2 if self.probe_weight is None else [-given[:, 1] - loss, margin[:, 1]]
         return {
-            "loss": -given,
-            "p_given": given.exp(),
-            "margin": margins(outputs, labels),
-            "runner_up": others.argmax(1),
+            "loss": loss,
+            "p_given": given[:, 0].exp(),
+            "margin": margin[:, 0],
+            "runner_up": others[:, 0].argmax(1),
+            "probe_loss": probed[0],
+            "probe_margin": probed[1],
         }
 
-    def _influence_signals(self, calls: Sequence[LayerCapture], outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def _influence_signals(
+        self,
+        calls: Sequence[LayerCapture],
+        rows: GradientRows,
+        outputs: Tensor,
+        labels: Tensor,
+        a: Tensor,
+        b: Tensor,
+    ) -> dict[str, Tensor]:
         if self.reading is None:
             empty = torch.zeros_like(outputs[:, 0])
             return {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
-        confidence, known = self.reading.confidence, self.anchors.known
-        # tracked, plain and solved directions side by side: one contraction serves all
+        confidence = self.reading.confidence
+        dots = self._dots(calls, rows).unflatten(1, (3, -1))  # [B, 3, K]: tracked, plain and solved
+        if self.dual is None:
+            found = self._score_classes(dots, labels, confidence)
+            harm, worst, anchor, own = found.harm, found.worst, found.worst_anchor, found.own
+            gate_harm, gate_worst = found.confidence, found.confidence_worst[:, 0]
+        else:
+            classes = near_classes(outputs, labels)
+            solved, plain = self.dual.dots_of(a, b, classes)
+            worst, anchor, own = score_near(torch.stack([solved, plain], 1), classes, self.dual.known)
+            worst, own = worst[:, [0, 1, 0]], own[:, [0, 1, 0]]  # no direction per class is tracked: solved serves
+            harm = -dots[:, :, 0]
+            gate_harm = gate_worst = confidence[0].expand(len(labels))
+        columns = {"confidence": gate_harm, "confidence_worst": gate_worst, "worst_anchor": anchor[:, 0]}
+        for kind, suffix in enumerate(("", "_identity", "_solved")):
+            columns |= {f"{name}{suffix}": value[:, kind] for name, value in _named(harm, worst, own)}
+        return columns
+
+    def _dots(self, calls: Sequence[LayerCapture], head_rows: GradientRows) -> Tensor:
+        """Tracked, plain and solved directions side by side, ``[B, 3·K]``: one contraction per layer serves all."""
         kinds = [self.directions(), self.anchors.gradients, self.solved or self.anchors.gradients]
         stacked = {name: torch.cat([kind[name] for kind in kinds]) for name in self.spaces}
-        dots, plain, direct = dot_directions(calls, self.spaces, stacked).chunk(3, 1)
-        if self.dual is None:
-            tracked = score(dots, labels, confidence, known=known, weighting=self.settings.weighting)
-            identity, solved = score(plain, labels, known=known), score(direct, labels, known=known)
-            harm, harm_identity, harm_solved = tracked.harm, identity.harm, solved.harm
-            gate_harm, gate_worst = tracked.confidence, tracked.confidence_worst
-        else:
-            head_rows = self.head_rows(calls)
-            near, known = most_probable(outputs), self.dual.known
-            tracked = score(self.dual.dots(head_rows), labels, known=known, candidates=near)
-            identity = score(self.dual.dots(head_rows, identity=True), labels, known=known, candidates=near)
-            solved, harm, harm_identity, harm_solved = tracked, -dots[:, 0], -plain[:, 0], -direct[:, 0]
-            gate_harm = gate_worst = confidence[0].expand(len(labels))
-        return {
-            "harm": harm,
-            "worst": tracked.worst,
-            "worst_anchor": tracked.worst_anchor,
-            "own": tracked.own,
-            "harm_identity": harm_identity,
-            "worst_identity": identity.worst,
-            "own_identity": identity.own,
-            "harm_solved": harm_solved,
-            "worst_solved": solved.worst,
-            "own_solved": solved.own,
-            "confidence": gate_harm,
-            "confidence_worst": gate_worst,
-        }
+        others = [call for call in calls if call.layer != self.head.name]
+        found = dots(head_rows, stacked[self.head.name])
+        return found + dot_directions(others, self.spaces, stacked) if others else found
 
-    def _probe_signals(
-        self, calls: Sequence[LayerCapture], outputs: Tensor, labels: Tensor, loss: Tensor
-    ) -> dict[str, Tensor]:
-        if self.probe_weight is None:
-            return {"probe_loss": torch.zeros_like(loss), "probe_margin": torch.zeros_like(loss)}
-        features = widen(self.head_rows(calls).inputs)[:, 0].mean(2)
-        moved = features @ self.probe_weight.mT
-        change = nn.functional.cross_entropy(moved, labels, reduction="none") - loss
-        return {"probe_loss": change, "probe_margin": margins(moved, labels)}
+    def _score_classes(self, dots: Tensor, labels: Tensor, confidence: Tensor) -> Scores:
+        """One anchor per class; only the tracked kind has a gate, so only its anchors may be weighed by it."""
+        found = score(dots, labels, confidence, known=self._known)
+        if self.settings.weighting == "equal":
+            return found
+        weighed = score(dots[:, 0], labels, confidence, known=self._known, weighting=self.settings.weighting)
+        return replace(found, harm=torch.cat([weighed.harm[:, None], found.harm[:, 1:]], 1))
 
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
@@ -249,20 +263,37 @@ class Engine:
         """Draw hold-out examples and renew everything that depends on them."""
         draw = self.anchors.refresh(model, capture, forward, losses)
         with torch.no_grad():
+            self._note_anchors()
             head_rows = self.head_rows(draw.calls)
-            if self.dual is not None:
-                self.dual.update(draw.positions, head_rows, self.anchors.trust)
-                operator = self.curvature.operator(self.head.name) if self.tracker.is_ready else None
-                self.dual.factorise(operator if isinstance(operator, Kronecker) else None)
-            if self.settings.probe:
-                self.features[draw.positions] = widen(head_rows.inputs)[:, 0].mean(2)
-                self.seen[draw.positions] = 1.0
-                self.probe_weight = refit_head(
-                    self.features, self.holdout.labels, self.head_weight(), trust=self.seen * self.anchors.trust
-                )
             if self.tracker.is_ready:
                 self.solved = self.curvature.solve(self.anchors.gradients)
+            if self.dual is not None:
+                self.dual.update(draw.positions, head_rows, self.anchors.trust)
+                inverse = self.curvature.factorised(self.head.name).inverse if self.tracker.is_ready else None
+                self.dual.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
+            if self.settings.probe:
+                self.features[draw.positions] = pooled(head_rows)[0].to(self.dtype)
+                self.seen[draw.positions] = 1.0
+                self._refit()
         return draw
+
+    def _note_anchors(self) -> None:
+        """Keep for the steps what changes at refreshes only."""
+        self._gradient_size = norm(self.anchors.gradients)  # |g_v|
+        self._known = KnownAnchors.of(self.anchors.known, self.dtype)
+
+    def _refit(self) -> None:
+        """Re-fit the head; where that is costly (many classes, a large hold-out) not at every refresh.
+
+        In between, the last fit's *change* is added to the head as it is now: what the hold-out would move follows the
+        head, only the size of the move is that of an earlier refresh.
+        """
+        now = self.head_weight()
+        if self.probe_shift is None or self._refreshes % (1 + self.features.numel() * len(now) // _REFIT_WORK) == 0:
+            trust = self.seen * self.anchors.trust
+            self.probe_shift = refit_head(self.features, self.holdout.labels, now, trust=trust) - now
+        self.probe_weight = now + self.probe_shift
+        self._refreshes += 1
 
     def head_weight(self) -> Tensor:
         """The head's current weights with the bias column, ``[C, I]``."""
@@ -282,7 +313,7 @@ class Engine:
         self.reading = self.gate.read(
             residual,
             self.anchors.noise,
-            norm(self.anchors.gradients),
+            self._gradient_size,
             learning_rate=learning_rate,
             weight_decay=weight_decay,
         )
@@ -299,6 +330,8 @@ class Engine:
             "features": self.features.clone(),
             "seen": self.seen.clone(),
             "probe_weight": None if self.probe_weight is None else self.probe_weight.clone(),
+            "probe_shift": None if self.probe_shift is None else self.probe_shift.clone(),
+            "refreshes": self._refreshes,
             "dual": None if self.dual is None else self.dual.state_dict(),
             "solved": self.solved,
         }
@@ -315,8 +348,14 @@ class Engine:
         self.reading = None if reading is None else GateReading(**reading)
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
+        self.probe_shift, self._refreshes = state["probe_shift"], int(state["refreshes"])
+        self._note_anchors()
         if self.dual is not None:
             self.dual.load_state_dict(state["dual"])
 
 
 _READING = ("residual", "noise", "tau", "confidence", "beta", "gamma")
+
+
+def _named(harm: Tensor, worst: Tensor, own: Tensor) -> list[tuple[str, Tensor]]:
+    return [("harm", harm), ("worst", worst), ("own", own)]

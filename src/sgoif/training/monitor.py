@@ -8,40 +8,34 @@ off.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sgoif.errors import HeadError, SgoifError
-from sgoif.gradients import Capture, LayerCapture, check_factor, fit_factor, gradient_factor
+from sgoif.errors import CaptureError, HeadError, SgoifError
+from sgoif.gradients import Capture, LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.training.canaries import CanaryLedger
+from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
-from sgoif.training.recorder import PendingVisits, Recorder, as_ids
+from sgoif.training.forecast import Forecast, Forecaster
+from sgoif.training.losses import LossSettings, check_loss, holdout_losses
+from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
+from sgoif.training.signals import SIGNALS
+from sgoif.training.targets import MixedSteps, read_targets, without_classes
+from sgoif.training.waiting import WaitingVisits
 
-__all__ = ["LossSettings", "Monitor", "Reading", "logits_of"]
+__all__ = ["Monitor", "Reading", "logits_of"]
 
 log = logging.getLogger(__name__)
 
 _TOO_MANY_FAULTS = 20  # in a row
-
-
-@dataclass(frozen=True, slots=True)
-class LossSettings:
-    """What lies between an example's loss and the gradient that backward makes of it."""
-
-    losses: Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
-    reduction: str = "mean"
-    accumulate: int = 1
-    scaler: Any = None
-    label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +48,6 @@ class Reading:
     tau: float
     overhead: float  # share of the bare step, measured so far
     judged: float  # share of visits that added evidence
-
-
-@dataclass(slots=True)
-class _Pending:
-    ids: Any
-    labels: Tensor
-    signals: Tensor
-    step: int
-    micro_step: int
-
-
-@dataclass
-class _Clock:
-    """Wall time of the loop and of our share of it."""
-
-    ours_s: float = 0.0
-    last_end: float | None = None
-    started: float = field(default_factory=time.perf_counter)
 
 
 class Monitor:
@@ -88,15 +64,18 @@ class Monitor:
         governor: Governor,
         recorder: Recorder,
         ledger: CanaryLedger | None = None,
+        facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
+        forecaster: Forecaster | None = None,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
         self.loss, self.governor, self.recorder = loss, governor, recorder
-        self._forward, self.ledger, self._on_close = forward, ledger, on_close
+        self._forward, self.ledger, self._on_close, self._forecaster = forward, ledger, on_close, forecaster
+        self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
         head = engine.head.module_name
         self._capture = Capture(engine.layers, keep_outputs=[head], on_error=self._caught)
         self._anchor_capture = Capture(engine.layers)
-        self._pending: list[_Pending] = []
+        self._waiting = WaitingVisits()
         self._micro = 0
         self.step_count = 0
         self.refreshes = 0
@@ -105,8 +84,12 @@ class Monitor:
         self._failed_in_hook: Exception | None = None
         self.is_on = True
         self._checked = False
+        self._kind = StepKind.SCORED
+        self._has_measured = False  # curvature that is not absorbed yet
+        self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
         self._autocast: torch.dtype | None = None
-        self._clock = _Clock()
+        self._anchor_losses = loss.losses
+        self._mixed_steps = MixedSteps()
         self._last_epoch = 0
 
     # The step.
@@ -123,25 +106,19 @@ class Monitor:
         return _Step(self, ids, targets, grad_factor)
 
     def _enter(self, targets: Tensor, grad_factor: float | Tensor | None) -> bool:
-        if not (self.is_on and self.plan.is_scored(self.step_count)):
+        if not self.is_on:
             return False
-        self._capture.scale = self._scale(len(targets)) if grad_factor is None else grad_factor
+        if self._micro == 0:
+            self._kind = self.governor.open_step(self.step_count)
+        if not self._checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
+            log.info("%s", self.plan)
+        if self._kind is not StepKind.SCORED:
+            self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
+            return False
+        self._capture.scale = self.loss.scale(len(targets)) if grad_factor is None else grad_factor
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True
-
-    def _scale(self, num_examples: int) -> float | Tensor:
-        scaler = self.loss.scaler
-        scale: float | Tensor = 1.0
-        if scaler is not None and scaler.is_enabled():
-            on_device = getattr(scaler, "_scale", None)  # get_scale() would wait for the device
-            scale = on_device if isinstance(on_device, Tensor) else float(scaler.get_scale())
-        return gradient_factor(
-            loss_reduction=self.loss.reduction,
-            num_examples=num_examples,
-            accumulate=self.loss.accumulate,
-            loss_scale=scale,
-        )
 
     def _leave(self, ids: Any, targets: Tensor) -> None:
         """After backward: score, note curvature, and at the end of an optimiser step update."""
@@ -154,15 +131,20 @@ class Monitor:
         outputs = logits_of(head)
         if len(ids) != len(targets):
             raise SgoifError(f"step() got {len(ids)} ids for {len(targets)} targets.")
-        labels, mixed = self._labels(targets, outputs)
+        given = read_targets(
+            targets, outputs, label_smoothing=self.loss.label_smoothing, meaning=self.loss.soft_targets
+        )
         if not self._checked:
             self._check(head, outputs, targets)
         with torch.no_grad():
-            signals = self.engine.score(calls, outputs, labels, mixed)
-            self._pending.append(_Pending(_kept(ids), labels, signals, self.step_count, self._micro))
+            signals = self.engine.score(calls, outputs, given.labels, given.mixed)
+            signals = without_classes(signals, given, targets, widen(outputs))
+            self._waiting.add(ids, given.recorded, signals, self.step_count, self._micro)
             self.engine.note_gradient(calls)
-            if self.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
-                self.engine.measure(calls)
+            if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
+                with self.governor.timer.part("curvature"):
+                    self.engine.measure(calls)
+                self._has_measured = True
 
     def _finish_step(self) -> None:
         """Once per optimiser step: curvature, anchors when due, one product per direction."""
@@ -171,16 +153,31 @@ class Monitor:
             return
         self._micro, step = 0, self.step_count
         self.step_count += 1  # first, so that trouble below does not repeat the step
+        if self._kind is StepKind.BARE:
+            return
         with torch.no_grad():
-            self.engine.absorb()
-            if self.plan.is_refresh(step):
-                self._refresh(step)
+            if self._has_measured:
+                self._has_measured = False
+                with self.governor.timer.part("curvature"):
+                    self.engine.absorb()
+            if self.governor.plan.is_refresh(step):
+                with self.governor.timer.part("refresh"):
+                    self._refresh(step)
             group = self.optimizer.param_groups[0] if self.optimizer is not None else {}
             self.engine.advance(float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0) or 0.0))
 
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
-        draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self.loss.losses)
+        try:
+            draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._anchor_losses)
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+            raise CaptureError(
+                "a scored layer lies before or inside a reentrant activation checkpoint, through which hold-out "
+                "gradients cannot be taken. Checkpoint with use_reentrant=False, or score the head only "
+                "(layers='auto')."
+            ) from error
         self.flush()
         if self.ledger is not None:
             self.ledger.add(draw, self.engine, step)
@@ -206,47 +203,22 @@ class Monitor:
             )
         return found[0]
 
-    def _labels(self, targets: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        if targets.dim() == 1:
-            return targets.long().clone(), None  # kept until the next refresh; the user may reuse the tensor
-        if targets.shape != outputs.shape:
-            raise SgoifError(f"targets have shape {tuple(targets.shape)}, the model's outputs {tuple(outputs.shape)}.")
-        smoothing, classes = self.loss.label_smoothing, outputs.shape[1]
-        pure = 1 - smoothing + smoothing / classes
-        top, labels = targets.max(1)
-        return labels, top < min(pure, 1.0) - 1e-3
-
     def _check(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
         """On the first step: is the gradient at the head what the declared loss says?"""
-        low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
+        is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
         weight = next(iter(self.engine.head.parameters.values()))
-        if low and weight.dtype == torch.float32:
+        if is_low and weight.dtype == torch.float32:
             self._autocast = head.output_grad.dtype
-        with torch.enable_grad():
-            z = widen(outputs).detach().requires_grad_()
-            (expected,) = torch.autograd.grad(self.loss.losses(z, targets).sum(), z)
-        grad = head.grad if head.grad.dim() == 2 else head.grad.flatten(2).sum(2)
-        check_factor(fit_factor(grad, expected), self._capture.scale, low_precision=low)
-        self._checked = True
+        self._anchor_losses = holdout_losses(self.loss, targets)
+        self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
 
     # Bookkeeping.
 
     def flush(self) -> None:
         """Bring the waiting visits to the host, in one transfer, and record them. The one place that waits."""
-        if not self._pending:
-            return
-        waiting, self._pending = self._pending, []
-        sizes = [len(item.signals) for item in waiting]
-        signals = torch.cat([item.signals for item in waiting])
-        labels = torch.cat([item.labels for item in waiting]).to(signals.dtype)
-        packed = torch.cat([signals, labels[:, None]], 1).cpu().numpy()
-        start = 0
-        for item, size in zip(waiting, sizes, strict=True):
-            part = packed[start : start + size]
-            start += size
-            self.recorder.record(
-                PendingVisits(as_ids(item.ids), part[:, -1].astype("int64"), part[:, :-1], item.step, item.micro_step)
-            )
+        for visits in self._waiting.take():
+            self._mixed_steps.note(visits.signals[:, SIGNALS.index("flags")])
+            self.recorder.record(visits)
         self._log_epoch()
 
     def _log_epoch(self) -> None:
@@ -281,8 +253,13 @@ class Monitor:
 
     @property
     def plan(self) -> Plan:
-        """What is done at which step, as of now."""
-        return self.governor.plan
+        """What is done at which step, as of now. Printed, it tells what that will cost."""
+        return self.governor.plan.with_forecast(self.forecast)
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
+        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
 
     @property
     def reading(self) -> Reading:
@@ -311,6 +288,7 @@ class Monitor:
             "refreshes": self.refreshes,
             "resets": int(self.engine.tracker.resets.sum()),
             "faults": sum(self.faults.values()),
+            "visits_given_up": self.visits_given_up,
             **work,
             **flags,
         }
@@ -320,19 +298,20 @@ class Monitor:
         self.is_on = False
 
     def close(self) -> Any:
-        """Record what is waiting, close the sink and return the run."""
+        """Record what is waiting, write the run down and return it."""
         self.detach()
         try:
             self.flush()
         except Exception as error:
             self._fault(error)
-        if self.recorder.sink is not None:
-            self.recorder.sink.close()
         return None if self._on_close is None else self._on_close(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on; save it beside the model's."""
+        """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then."""
         self.flush()
+        checkpoint = getattr(self.recorder.sink, "checkpoint", None)
+        if checkpoint is not None:
+            checkpoint()
         return {
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.state_dict(),
@@ -354,46 +333,46 @@ class Monitor:
         self.faults, self._micro, self._autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
         if self.ledger is not None and state["ledger"] is not None:
             self.ledger.load_state_dict(state["ledger"])
+        resume = getattr(self.recorder.sink, "resume", None)
+        if resume is not None:
+            resume(self.step_count)
 
 
 class _Step:
     """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
 
-    __slots__ = ("_entered", "_grad_factor", "_ids", "_is_open", "_monitor", "_spent", "_targets")
+    __slots__ = ("_grad_factor", "_ids", "_is_open", "_monitor", "_targets")
 
     def __init__(self, monitor: Monitor, ids: Any, targets: Tensor, grad_factor: float | Tensor | None) -> None:
         self._monitor, self._ids, self._targets, self._grad_factor = monitor, ids, targets, grad_factor
-        self._is_open, self._entered, self._spent = False, 0.0, 0.0
+        self._is_open = False
 
     def __enter__(self) -> _Step:
-        begun = time.perf_counter()
         monitor = self._monitor
-        try:
-            self._is_open = monitor._enter(self._targets, self._grad_factor)
-        except Exception as error:
-            monitor._fault(error)
-        self._spent = time.perf_counter() - begun
+        with monitor.governor.timer.part("scoring"):
+            try:
+                self._is_open = monitor._enter(self._targets, self._grad_factor)
+            except Exception as error:
+                monitor._fault(error)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        begun = time.perf_counter()
-        monitor, clock = self._monitor, self._monitor._clock
+        monitor, step = self._monitor, self._monitor.step_count
         if self._is_open:
             monitor._capture.__exit__(kind, error, trace)
         if not monitor.is_on or kind is not None:
             return
-        is_sound = True
-        if self._is_open:
-            is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
-        is_sound = self._guarded(monitor._finish_step) and is_sound
-        if is_sound:
-            monitor._faults_in_a_row = 0
-        ended = time.perf_counter()
-        if clock.last_end is not None:
-            monitor.governor.note(self._spent + ended - begun, ended - clock.last_end)
-        clock.last_end = ended
+        with monitor.governor.timer.part("scoring"):
+            is_sound = True
+            if self._is_open:
+                is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
+            is_sound = self._guarded(monitor._finish_step) and is_sound
+            if is_sound:
+                monitor._faults_in_a_row = 0
+        if monitor.step_count > step:
+            monitor.governor.close_step(step, monitor._kind)
 
     def _guarded(self, action: Callable[[], None]) -> bool:
         """Run a part of our work; False where it failed, which the training must not feel."""
@@ -402,7 +381,7 @@ class _Step:
             with monitor._precision(None):  # the user's autocast may still be open around us
                 action()
         except SgoifError as problem:
-            if not monitor._checked:
+            if not monitor._checked or (isinstance(problem, CaptureError) and monitor.step_count <= 1):
                 raise  # the first step: a mistake in the set-up, said before anything is written
             monitor._fault(problem)
             return False
@@ -410,13 +389,6 @@ class _Step:
             monitor._fault(problem)
             return False
         return True
-
-
-def _kept(ids: Any) -> Any:
-    """A copy of the ids that later changes of the user's buffer do not reach, without waiting for the device."""
-    if isinstance(ids, Tensor) and ids.device.type != "cpu":
-        return ids.clone()
-    return as_ids(ids).copy()
 
 
 def logits_of(head: LayerCapture) -> Tensor:

@@ -6,7 +6,7 @@ within a step become one visit, and what is added to an example's evidence is we
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import Evidence, IdIndex, Standardiser, WeightedMeans
 from sgoif.records import ScoreBatch
-from sgoif.training.signals import SIGNALS, VisitFlag
+from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.sinks import ScoreSink
 
 __all__ = ["MEAN_SIGNALS", "PendingVisits", "Recorder", "as_ids"]
@@ -55,10 +55,11 @@ class Recorder:
         self.train_size, self.sink, self.attempt, self.rank = train_size, sink, attempt, rank
         self.index = IdIndex()
         self.evidence = Evidence(_STANDARDISED, num_classes)
-        self.means = WeightedMeans(MEAN_SIGNALS)
+        self.means = _Means(MEAN_SIGNALS)
         self.standardisers = {name: Standardiser() for name in _STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
         self.num_visits = 0
+        self.last_step = -1
         self.flag_counts = {flag.name: 0 for flag in VisitFlag if flag.name and flag}
 
     def record(self, visits: PendingVisits) -> None:
@@ -78,6 +79,7 @@ class Recorder:
                 self.flag_counts[flag.name] += int(((flags & int(flag)) != 0).sum())
         epoch = self.num_visits // max(self.train_size, 1)
         self.num_visits += len(visits.ids)
+        self.last_step = max(self.last_step, visits.step)
         if self.sink is not None:
             self.sink.write(
                 ScoreBatch(ids, labels, visits.step, epoch, self.attempt, self.rank, visits.micro_step, columns)
@@ -96,17 +98,25 @@ class Recorder:
             grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
             grown[: len(self.given)] = self.given
             self.given = grown
-        self.given[rows] = labels
+        has_class = labels >= 0  # mixed and soft targets name none, and take away none that was given before
+        self.given[rows[has_class]] = labels[has_class]
         trust = {
             name: np.where(usable, np.nan_to_num(columns[name]), 0.0).clip(0, 1)
             for name in ("confidence", "confidence_worst")
         }
-        self.means.add(rows, np.stack([columns[name] for name in MEAN_SIGNALS], 1), trust["confidence"])
+        self.means.add(rows, columns, trust["confidence"])
         raw = np.stack([columns[name] for name in _STANDARDISED], 1).astype(np.float64)
         values = np.stack([columns[f"{name}_std"] for name in _STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
         self.evidence.add(rows, values, weights, suggested, attempt=self.attempt, step=step, raw=raw)
+
+    @property
+    def bytes_per_example(self) -> int:
+        """Memory that an example takes for good, integer ids: evidence, means, label, id and row; no spare room."""
+        one = Evidence(self.evidence.signals, self.evidence.votes.num_classes, num_rows=1).state_dict()
+        evidence = sum(value.nbytes for value in one.values() if isinstance(value, np.ndarray) and len(value) == 1)
+        return int(evidence + 8 * (len(self.means.signals) + 2) + 3 * 8)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
@@ -118,6 +128,7 @@ class Recorder:
             "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
             "num_visits": self.num_visits,
             "attempt": self.attempt,
+            "last_step": self.last_step,
             "flag_counts": dict(self.flag_counts),
         }
 
@@ -130,7 +141,33 @@ class Recorder:
         for name, item in self.standardisers.items():
             item.load_state_dict(state["standardisers"][name])
         self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
+        self.last_step = int(state["last_step"])
         self.flag_counts = dict(state["flag_counts"])
+
+
+class _Means:
+    """Means of all signals, those about the given class apart: a soft target's visit adds to the others only."""
+
+    def __init__(self, signals: Sequence[str]) -> None:
+        self.signals = tuple(signals)
+        self._parts = {
+            "always": WeightedMeans([name for name in signals if name not in CLASS_SIGNALS]),
+            "by_class": WeightedMeans([name for name in signals if name in CLASS_SIGNALS]),
+        }
+
+    def add(self, rows: NDArray[np.int64], columns: Mapping[str, NDArray[Any]], weight: NDArray[Any]) -> None:
+        for part in self._parts.values():  # each passes over visits with a value that is not finite
+            part.add(rows, np.stack([columns[name] for name in part.signals], 1), weight)
+
+    def mean(self, signal: str) -> NDArray[np.float64]:
+        return self._parts["by_class" if signal in CLASS_SIGNALS else "always"].mean(signal)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
 
 
 def as_ids(ids: Any) -> NDArray[Any]:

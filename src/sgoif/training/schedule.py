@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from statistics import mean
 from typing import Any
 
 from sgoif.errors import SgoifError
+from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepKind, StepTimer
 
 __all__ = ["Governor", "Plan"]
 
 _LONGEST_REFRESH, _LONGEST_OBSERVE, _LONGEST_STRIDE = 160, 40, 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What the monitor does at which step. Changes only at refreshes, and is written into the run.
 
     >>> Plan().is_refresh(40), Plan().is_observe(43)
     (True, False)
+    >>> print(Plan(refresh_every=10))
+    plan: scores every step, observes curvature every 5 steps, refreshes from 256 hold-out examples every 10 steps
     """
 
     refresh_every: int = 20  # steps between two looks at the hold-out
@@ -33,6 +38,24 @@ class Plan:
         wrong = {key: value for key, value in numbers.items() if not (isinstance(value, int) and value >= 1)}
         if wrong:
             raise SgoifError(f"a plan's numbers are whole and at least 1, got {wrong}.")
+
+    def with_forecast(self, forecast: object | None) -> Plan:
+        """The same plan, which tells its price when printed; the forecast is neither stored nor compared."""
+        if forecast is None:
+            return self
+        carrying = replace(self)
+        object.__setattr__(carrying, "_forecast", forecast)
+        return carrying
+
+    def __str__(self) -> str:
+        scored = "every step" if self.stride == 1 else f"every {self.stride} steps"
+        layers = f", the head and {', '.join(self.layers)} (rank {self.rank})" if self.layers else ""
+        decisions = (
+            f"plan: scores {scored}{layers}, observes curvature every {self.observe_every} steps, refreshes from "
+            f"{self.examples_per_refresh} hold-out examples every {self.refresh_every} steps"
+        )
+        forecast = self.__dict__.get("_forecast")
+        return decisions if forecast is None else f"{decisions}\n{forecast}"
 
     def is_refresh(self, step: int) -> bool:
         return step % self.refresh_every == 0
@@ -57,43 +80,84 @@ class Plan:
 class Governor:
     """Measures what the monitor costs and backs off when the promise is broken.
 
-    It adds up the wall time spent in the monitor's own code and the time of the whole loop around it. On a CPU that
-    is the cost; on an accelerator, where kernels run later than the code that launches them, it is the host's share
-    of it.
+    On a CPU it adds up the time spent in the monitor's own code and the time of the whole loop around it. On an
+    accelerator that is only the host's share, so a :class:`PairedProbe` compares scored with bare steps now and then.
 
     Args:
         plan: to start with.
         max_overhead: the promise, as a share of the bare step.
         fixed: never change the plan.
         window: steps that a decision looks at.
+        clock: what time is measured by.
+        probe: compares steps in pairs; None believes the clock.
     """
 
-    def __init__(self, plan: Plan, *, max_overhead: float = 0.10, fixed: bool = False, window: int = 100) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        max_overhead: float = 0.10,
+        fixed: bool = False,
+        window: int = 100,
+        clock: Clock | None = None,
+        probe: PairedProbe | None = None,
+    ) -> None:
         if not max_overhead > 0:
             raise SgoifError(f"max_overhead must be positive, got {max_overhead}.")
         self.plan, self.max_overhead, self.fixed, self.window = plan, max_overhead, fixed, window
+        self.probe, self.timer = probe, StepTimer(clock or Clock())
         self._recent: deque[tuple[float, float]] = deque(maxlen=window)
         self._since_change = 0
-        self._ours_s = self._total_s = 0.0
+        self._spent = dict.fromkeys(PARTS, 0.0)
+        self._total_s = 0.0
+        self._judged_readings = 0
         self.changes: list[dict[str, Any]] = []
 
-    def note(self, ours_s: float, total_s: float) -> None:
-        """Add one step: seconds in the monitor, and in the loop altogether."""
-        self._recent.append((ours_s, total_s))
+    def open_step(self, step: int) -> StepKind:
+        """Say what is done in an optimiser step, before it begins."""
+        is_scored = self.plan.is_scored(step)
+        if self.probe is not None:
+            is_bare = self.probe.open_step(step, may_be_bare=is_scored and not self.plan.is_refresh(step))
+            self.timer.synchronous_parts = self.probe.synchronous_parts
+            if is_bare:
+                return StepKind.BARE
+        return StepKind.SCORED if is_scored else StepKind.PASSED
+
+    def close_step(self, step: int, kind: StepKind) -> None:
+        """End an optimiser step, with what the timer saw of it."""
+        parts, total_s = self.timer.take()
+        if self.probe is not None:
+            periods = {"curvature": self.plan.observe_every, "refresh": self.plan.refresh_every}
+            self.probe.close_step(step, kind, parts, periods, self.plan.stride)
+        if total_s is not None:
+            self.note(parts, total_s)
+
+    def note(self, parts_s: Mapping[str, float], total_s: float) -> None:
+        """Add one step: seconds in the parts of the monitor, and in the loop altogether."""
+        self._recent.append((sum(parts_s.values()), total_s))
         self._since_change += 1
-        self._ours_s += ours_s
+        for name, seconds in parts_s.items():
+            self._spent[name] += seconds
         self._total_s += total_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Measured share of the bare step by part, over the whole run."""
+        if self.probe is not None and self.probe.readings:
+            readings = self.probe.readings
+            return {name: mean(reading.shares.get(name, 0.0) for reading in readings) for name in PARTS}
+        bare = self._total_s - sum(self._spent.values())
+        return {name: seconds / bare if bare > 0 else 0.0 for name, seconds in self._spent.items()}
 
     @property
     def overhead(self) -> float:
         """Share of the bare step that the monitor has cost so far, over the whole run."""
-        bare = self._total_s - self._ours_s
-        return self._ours_s / bare if bare > 0 else 0.0
+        return max(sum(self.shares.values()), 0.0)
 
     def recent_overhead(self) -> float:
         """The same over the last window."""
-        if not self._recent:
-            return 0.0
+        if self.probe is not None:
+            return self.probe.readings[-1].overhead if self.probe.readings else 0.0
         ours = sum(o for o, _ in self._recent)
         bare = sum(t - o for o, t in self._recent)
         return ours / bare if bare > 0 else 0.0
@@ -101,17 +165,32 @@ class Governor:
     def decide(self, step: int) -> Plan:
         """Called at a refresh: the plan from here on."""
         measured = self.recent_overhead()
-        if self.fixed or self._since_change < self.window or measured <= self.max_overhead:
+        if self.fixed or not self._has_news() or measured <= self.max_overhead:
             return self.plan
         cheaper = self.plan.cheaper()
         if cheaper is not None:
             self.changes.append({"step": step, "overhead": round(measured, 4), "plan": asdict(cheaper)})
             self.plan, self._since_change = cheaper, 0
+            self._judged_readings = len(self.probe.readings) if self.probe is not None else 0
         return self.plan
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"plan": asdict(self.plan), "changes": list(self.changes), "times": (self._ours_s, self._total_s)}
+    def _has_news(self) -> bool:
+        """Whether enough was measured since the plan last changed."""
+        if self.probe is not None:
+            return len(self.probe.readings) > self._judged_readings
+        return self._since_change >= self.window
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        times = {"spent": dict(self._spent), "total": self._total_s}
+        probe = self.probe
+        paired = None if probe is None else {"next": probe.next_window, "readings": [asdict(r) for r in probe.readings]}
+        return {"plan": asdict(self.plan), "changes": list(self.changes), "times": times, "paired": paired}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.plan = Plan(**{**state["plan"], "layers": tuple(state["plan"]["layers"])})
-        self.changes, (self._ours_s, self._total_s) = list(state["changes"]), state["times"]
+        self.changes = list(state["changes"])
+        self._spent, self._total_s = dict(state["times"]["spent"]), state["times"]["total"]
+        if self.probe is not None and state["paired"] is not None:
+            self.probe.next_window = state["paired"]["next"]
+            self.probe.readings = [PairedReading(**reading) for reading in state["paired"]["readings"]]
+            self._judged_readings = len(self.probe.readings)

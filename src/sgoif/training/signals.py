@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-__all__ = ["INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
+__all__ = ["CLASS_SIGNALS", "INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
 
 SIGNALS = (
     "loss",
@@ -30,6 +30,13 @@ SIGNALS = (
 
 # tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
 INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
+
+# What is about the given class, and has no meaning without one, by the value that says so.
+CLASS_SIGNALS = {
+    name: -1.0 if name in ("runner_up", "worst_anchor") else float("nan")
+    for name in SIGNALS
+    if name not in ("loss", "harm", "harm_identity", "harm_solved", "confidence", "flags")
+}
 
 
 class VisitFlag(IntFlag):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.records import ScoreBatch
 
-__all__ = ["MemorySink", "ScoreSink"]
+__all__ = ["KeepVisits", "MemorySink", "ScoreSink"]
+
+KeepVisits = Literal["all", "last", "none"]
 
 
 class ScoreSink(Protocol):
-    """Anything that takes visits, step after step, and is closed once."""
+    """Anything that takes visits, step after step, and is closed once.
+
+    Where it has ``checkpoint()`` and ``resume(step)``, these are called when the monitor's state is saved and loaded.
+    """
 
     def write(self, batch: ScoreBatch) -> None:
         """Take one step's visits."""
+
+    def write_table(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Take rows of another table: what anchors, canaries and the hold-out showed."""
 
     def close(self) -> None:
         """No more will come."""
@@ -27,14 +36,25 @@ class MemorySink:
 
     def __init__(self) -> None:
         self._batches: list[ScoreBatch] = []
+        self._others: dict[str, list[Mapping[str, NDArray[Any]]]] = {}
 
     def write(self, batch: ScoreBatch) -> None:
         self._batches.append(batch)
 
+    def write_table(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._others.setdefault(name, []).append(columns)
+
     def close(self) -> None:
         pass
 
-    def table(self) -> dict[str, NDArray[Any]]:
+    def tables(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """All tables but visits, as columns in the order of writing."""
+        return {
+            name: {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            for name, parts in self._others.items()
+        }
+
+    def visits(self) -> dict[str, NDArray[Any]]:
         """All visits as columns, in the order of writing."""
         if not self._batches:
             return {}

@@ -1,0 +1,140 @@
+"""The tables of the benchmarks page, made from the raw results: ``python -m benchmarks.tables`` rewrites the page.
+
+Each table stands between two marker lines of ``docs/benchmarks.md``; a test checks that the page says what the results
+say.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.records import RESULTS, read_results
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # of a 95% interval, by number of seeds
+
+
+def label_noise() -> str:
+    """AP and P@1% of every signal on the reported splits, mean over seeds."""
+    lines = ["| setting, hold-out | signal | AP | P@1% | AP, audit |", "|---|---|---|---|---|"]
+    for (dataset, setting, holdout), runs in _grouped(
+        _latest("label_noise_reported.jsonl"), ("dataset", "setting", "holdout")
+    ):
+        reports = [run["report"] for run in runs]
+        name = setting if dataset == "cifar10" else f"CIFAR-100 {setting}"
+        where = f"{name}, {holdout}"
+        for signal in ("p_mislabeled", "worst", "harm", "probe_margin", "margin", "loss", "el2n"):
+            rows = [_row(report, signal) for report in reports]
+            if any(row is None for row in rows):
+                continue
+            audits = [report["audit"][signal]["ap"] for report in reports if signal in report["audit"]]
+            late = f"{np.mean(audits):.1f}" if audits else ""
+            ap, precision = ([row[key] for row in rows if row is not None] for key in ("ap", "p@1%"))
+            lines.append(f"| {where} | `{signal}` | {_interval(ap)} | {_interval(precision)} | {late} |")
+            where = ""
+    return "\n".join(lines)
+
+
+def calibration() -> str:
+    """Promised and true precision of the top 1, 5 and 10%, one line per run."""
+    lines = [
+        "| setting, hold-out, seed | top 1% promised / true | top 5% | top 10% | errors expected / true |",
+        "|---|---|---|---|---|",
+    ]
+    for run in _latest("label_noise_reported.jsonl"):
+        report, settings = run["report"], run["settings"]
+        if report["p_mislabeled"] is None:
+            continue
+        name = settings["setting"] if settings["dataset"] == "cifar10" else f"CIFAR-100 {settings['setting']}"
+        cells = [
+            f"{100 * item['value']:.0f} [{100 * item['low']:.0f}, {100 * item['high']:.0f}] / {100 * item['true']:.0f}"
+            for item in report["precision"]
+        ]
+        errors = f"{report['errors']['expected']:.0f} / {report['errors']['true']}"
+        lines.append(f"| {name}, {settings['holdout']}, {run['seed']} | {' | '.join(cells)} | {errors} |")
+    return "\n".join(lines)
+
+
+def controller() -> str:
+    """AP of `harm` and `worst` under every gate, mean over seeds."""
+    found = _latest("controller.jsonl", key=lambda run: (run["case"], run["seed"]))
+    cases: dict[str, list[Any]] = {}
+    for run in found:
+        cases.setdefault(run["case"], []).append(run["ap"])
+    gates = list(found[0]["ap"]) if found else []
+    lines = ["| case | signal | " + " | ".join(gates) + " |", "|---|---|" + "---|" * len(gates)]
+    for case, runs in cases.items():
+        for signal in ("harm", "worst"):
+            means = [np.mean([run[gate][signal] for run in runs]) for gate in gates]
+            lines.append(f"| {case} | `{signal}` | " + " | ".join(f"{value:.1f}" for value in means) + " |")
+    return "\n".join(lines)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "label_noise": label_noise,
+    "calibration": calibration,
+    "controller": controller,
+}
+
+
+def rewritten(page: str) -> str:
+    """The page with every table between its markers made anew."""
+    for name, make in TABLES.items():
+        pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"the page has no place for the table {name!r}: <!-- table {name} --> ... <!-- end -->")
+        table = make()
+        page = pattern.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page)  # type: ignore[misc]
+    return page
+
+
+def _latest(name: str, key: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
+    """The last result of each setting and seed, in the order of first appearance; none where there is no file."""
+    if not (RESULTS / name).is_file():
+        return []
+    make = key or (lambda run: (str(sorted(run["settings"].items())), run["seed"]))
+    found: dict[Any, dict[str, Any]] = {}
+    for run in read_results(name):
+        found[make(run)] = run
+    return list(found.values())
+
+
+def _grouped(
+    runs: Iterable[dict[str, Any]], names: Sequence[str]
+) -> list[tuple[tuple[str, ...], list[dict[str, Any]]]]:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run["settings"][name] for name in names), []).append(run)
+    return list(groups.items())
+
+
+def _row(report: Mapping[str, Any], signal: str) -> Mapping[str, float] | None:
+    if signal == "p_mislabeled":
+        row: Mapping[str, float] | None = report["p_mislabeled"]
+        return row
+    gated: Mapping[str, float] = report["signals"][signal]["gate"]
+    return gated
+
+
+def _interval(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.1f}"
+    half = _T.get(len(values), 1.96) * np.std(values, ddof=1) / len(values) ** 0.5
+    return f"{np.mean(values):.1f} ± {half:.1f}"
+
+
+def main() -> None:
+    before = PAGE.read_text()
+    after = rewritten(before)
+    PAGE.write_text(after)
+    print("the page was up to date" if before == after else "the page was rewritten", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Adaptors: one question that a user asks per file, one table as its answer."""
+
+from sgoif.adaptors.classes import class_issues, group_issues
+from sgoif.adaptors.label import label_issues
+
+__all__ = ["class_issues", "group_issues", "label_issues"]

@@ -1,0 +1,117 @@
+"""Where the errors are: expected error rates by class, or by any column of the user's own, with a verdict.
+
+A class can be full of wrong labels, or overlap with another by its very definition. The two look different: wrong
+labels are examples that are surely something else, overlap shows as many examples that might be either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.adaptors.label import class_name
+from sgoif.errors import SgoifError
+from sgoif.evidence import ErrorRates, error_rates
+
+__all__ = ["FINE", "MISLABELLED", "OVERLAPPING", "TOO_FEW", "class_issues", "group_issues"]
+
+Columns = Mapping[str, NDArray[Any]]
+
+FINE, MISLABELLED, OVERLAPPING, TOO_FEW = "fine", "mislabelled", "overlapping definition", "too few to judge"
+
+_MIN_EXAMPLES = 20  # of a class or group, to judge it
+_MIN_HELD_OUT = 5  # of a class
+_NOTABLE = 0.01  # error rate whose interval must lie above it for a verdict
+_SURE = 0.8  # an example this probably wrong is a wrong label, not a borderline case
+
+
+def class_issues(
+    examples: Columns,
+    *,
+    class_names: Sequence[str] = (),
+    held_out: Sequence[int] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """One row per class, the worst first.
+
+    Args:
+        examples: the run's table of examples; it must hold ``p_mislabeled``.
+        class_names: names, where there are any.
+        held_out: hold-out examples per class; a class with fewer than 5 is not judged.
+    """
+    p = _probabilities(examples)
+    given = examples["given_label"].astype(np.int64)
+    num_classes = max(int(given.max(initial=-1)) + 1, len(class_names))
+    rates = _rates(examples, given, num_classes)
+    sure = np.bincount(given, weights=np.where(p >= _SURE, p, 0.0), minlength=num_classes)
+    errors = np.bincount(given, weights=np.nan_to_num(p), minlength=num_classes)
+    few = rates.count < _MIN_EXAMPLES
+    if held_out is not None:
+        few |= np.asarray(held_out)[:num_classes] < _MIN_HELD_OUT
+    source = _true_class(examples, given, p, num_classes)
+    with np.errstate(invalid="ignore"):
+        notable = rates.low > _NOTABLE
+        verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, OVERLAPPING), FINE)
+    verdict = np.where(few, TOO_FEW, verdict)
+    order = np.argsort(-np.nan_to_num(np.where(few, -1.0, rates.rate), nan=-2.0), kind="stable")
+    names = np.array([class_name(c, class_names) for c in range(num_classes)], dtype=object)
+    confused = np.array([class_name(int(c), class_names) if c >= 0 else "" for c in source], dtype=object)
+    table = {"class": np.arange(num_classes), "name": names, "confused_with": confused, "verdict": verdict}
+    return {name: column[order] for name, column in (table | _rate_columns(rates)).items()}
+
+
+def group_issues(examples: Columns, groups: Sequence[Any] | NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """One row per value of a column of the user's own (annotator, vendor, camera), the worst first.
+
+    Args:
+        examples: the run's table of examples; it must hold ``p_mislabeled``.
+        groups: one value per row of ``examples``.
+    """
+    values, place = np.unique(np.asarray(groups), return_inverse=True)
+    if len(place) != len(examples["id"]):
+        raise SgoifError(f"there are {len(examples['id'])} examples but {len(place)} values to group them by.")
+    rates = _rates(examples, place.reshape(-1).astype(np.int64), len(values))
+    overall = float(np.nanmean(_probabilities(examples)))
+    few = rates.count < _MIN_EXAMPLES
+    verdict = np.where(rates.low > overall, "worse than the rest", np.where(rates.high < overall, "better", "alike"))
+    verdict = np.where(few, TOO_FEW, verdict)
+    order = np.argsort(-np.where(few, -1.0, rates.rate), kind="stable")
+    table = {"group": values, "verdict": verdict} | _rate_columns(rates)
+    return {name: column[order] for name, column in table.items()}
+
+
+def _probabilities(examples: Columns) -> NDArray[np.float64]:
+    if "p_mislabeled" not in examples:
+        raise SgoifError(
+            "this run has no probabilities, so it cannot tell error rates; its hold-out was too small or had no "
+            "second fold. Rank by `worst` instead, or give watch() a larger hold-out."
+        )
+    return np.asarray(examples["p_mislabeled"], dtype=np.float64)
+
+
+def _rates(examples: Columns, groups: NDArray[np.int64], num_groups: int) -> ErrorRates:
+    p = _probabilities(examples)
+    low, high = (np.asarray(examples[f"p_mislabeled_{end}"], dtype=np.float64) for end in ("low", "high"))
+    return error_rates(p, low, high, groups, num_groups)
+
+
+def _rate_columns(rates: ErrorRates) -> dict[str, NDArray[Any]]:
+    errors = np.nan_to_num(rates.rate) * rates.count
+    columns = {"num_examples": rates.count, "expected_errors": errors, "error_rate": rates.rate}
+    return columns | {"error_rate_low": rates.low, "error_rate_high": rates.high}
+
+
+def _true_class(
+    examples: Columns, given: NDArray[np.int64], p: NDArray[np.float64], num_classes: int
+) -> NDArray[np.int64]:
+    """What the wrong labels of each class most often are in truth; -1 where nothing is suggested. O(N + C log C)."""
+    suggested = examples["suggested_label"].astype(np.int64)
+    usable = (suggested >= 0) & (suggested != given) & np.isfinite(p)
+    keys, inverse = np.unique(given[usable] * (num_classes + 1) + suggested[usable], return_inverse=True)
+    mass = np.bincount(inverse.reshape(-1), weights=p[usable], minlength=len(keys))
+    order = np.argsort(mass, kind="stable")  # the heaviest of each class is written last
+    found = np.full(num_classes, -1, np.int64)
+    found[keys[order] // (num_classes + 1)] = keys[order] % (num_classes + 1)
+    return found

@@ -1,0 +1,93 @@
+"""Which labels are wrong: one row per example, most suspicious first, in the shape curators know.
+
+``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high. A
+run that could not be calibrated has no probabilities: then examples are ranked by ``worst``, and none is called an
+issue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["class_name", "label_issues", "rank_by_suspicion"]
+
+Columns = Mapping[str, NDArray[Any]]
+
+_MORE_LIKELY_WRONG = 0.5  # from here on a label is an issue
+_PASSED_ON = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm", "worst", "confidence", "n_visits")
+
+
+def rank_by_suspicion(examples: Columns) -> NDArray[np.int64]:
+    """Order rows by ``p_mislabeled``, or by ``worst`` where there is none; rows that were not judged come last."""
+    key = examples["p_mislabeled" if "p_mislabeled" in examples else "worst"]
+    return np.argsort(-np.nan_to_num(key.astype(np.float64), nan=-np.inf), kind="stable")
+
+
+def label_issues(
+    examples: Columns, class_names: Sequence[str] = (), *, top: int | None = None
+) -> dict[str, NDArray[Any]]:
+    """Make the table of labels, most suspicious first.
+
+    Args:
+        examples: the run's table of examples.
+        class_names: for the phrases; numbers where there are none.
+        top: how many rows; all of them by default.
+    """
+    order = rank_by_suspicion(examples)[:top]
+    rows = {name: column[order] for name, column in examples.items()}
+    is_calibrated = "p_mislabeled" in rows
+    p = rows["p_mislabeled"].astype(np.float64) if is_calibrated else np.full(len(order), np.nan)
+    table: dict[str, NDArray[Any]] = {
+        "id": rows["id"],
+        "is_label_issue": np.nan_to_num(p) >= _MORE_LIKELY_WRONG,
+        "label_score": 1 - p,
+        "given_label": rows["given_label"],
+        "suggested_label": rows["suggested_label"],
+        "suggested_label_2": rows["suggested_label_2"],
+        "suggested_label_3": rows["suggested_label_3"],
+    }
+    table |= {name: rows[name] for name in _PASSED_ON if name in rows}
+    table["why"] = _phrases(rows, p, class_names)
+    table["source"] = rows["source"] if "source" in rows else np.full(len(order), "train")
+    return table
+
+
+def class_name(label: int, names: Sequence[str]) -> str:
+    """The class's name, or its number."""
+    return names[label] if 0 <= label < len(names) else str(label)
+
+
+def _phrases(rows: Columns, p: NDArray[np.float64], names: Sequence[str]) -> NDArray[Any]:
+    """One plain phrase per row. Rows that would read alike share the work: there are few kinds of them."""
+    share = np.rint(10 * np.nan_to_num(rows["suggested_share"])).astype(np.int64)  # tenths of the visits' weight
+    harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
+    doubt = (np.nan_to_num(rows["margin"]) < 0).astype(np.int64)
+    judged = (np.isfinite(p) | np.isfinite(rows["worst"])).astype(np.int64)
+    keys = np.stack([rows["given_label"], rows["suggested_label"], share, harmful, doubt, judged], 1)
+    if not len(keys):
+        return np.empty(0, dtype=object)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    said = np.empty(len(unique), dtype=object)
+    said[:] = [_phrase(key, names) for key in unique.tolist()]
+    return said[inverse.reshape(-1)]
+
+
+def _phrase(key: Sequence[int], names: Sequence[str]) -> str:
+    given, suggested, tenths, harmful, doubt, judged = key
+    if not judged:
+        return "not judged: it was never seen while the scores could be trusted"
+    held, other = class_name(given, names), class_name(suggested, names)
+    if suggested < 0 or suggested == given:
+        return f"nothing speaks against {held}"
+    looks = f"looks like {other} in {tenths} of 10 visits" if tenths < 10 else f"looks like {other} in every visit"
+    if harmful and doubt:
+        return f"{looks}; the model does not believe {held}, and learning it as {held} hurts held-out {other}"
+    if harmful:
+        return f"{looks}; learning it as {held} hurts held-out {other}"
+    if doubt:
+        return f"{looks}; the model does not believe {held}"
+    return f"nothing speaks against {held}; the next best is {other}"

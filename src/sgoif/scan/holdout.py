@@ -1,0 +1,60 @@
+"""Which examples a scan holds out, and which of them a person has verified."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import hash_ids
+
+__all__ = ["choose_holdout", "read_verified"]
+
+_MIN_PER_CLASS = 20
+_MIN_VERIFIED = 5  # per class, for verified labels to be the hold-out
+
+
+def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+    """Hold out the examples of each class with the smallest hashes: the same in every run, whatever their order.
+
+    In all ``min(10%, max(2%, 50 per class))``, at least 20 of each class where it has twice as many.
+    """
+    share = min(0.10, max(0.02, 50 * num_classes / max(len(ids), 1)))
+    ranks = np.argsort(hash_ids(ids), kind="stable")
+    held = np.zeros(len(ids), bool)
+    for label in range(num_classes):
+        mine = ranks[labels[ranks] == label]
+        wanted = max(round(share * len(mine)), min(_MIN_PER_CLASS, len(mine) // 2))
+        held[mine[:wanted]] = True
+    return held
+
+
+def read_verified(path: str | Path, ids: Sequence[Any], class_names: Sequence[str]) -> dict[int, int]:
+    """Read verified labels, ``id,label`` with a header: positions to classes. Ids that are not here are passed over.
+
+    Raises:
+        SgoifError: The file has no such columns, or names a class that there is not; the line is told.
+    """
+    place = {str(value): number for number, value in enumerate(ids)}
+    classes = {name: number for number, name in enumerate(class_names)}
+    found: dict[int, int] = {}
+    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
+        rows = csv.DictReader(lines)
+        if rows.fieldnames is None or not {"id", "label"} <= set(rows.fieldnames):
+            raise SgoifError(f"'{path}' needs the columns id and label, it has {', '.join(rows.fieldnames or [])}.")
+        for number, row in enumerate(rows, start=2):
+            label = (row["label"] or "").strip()
+            if not label or row["id"] not in place:
+                continue
+            if label in classes:
+                found[place[row["id"]]] = classes[label]
+            elif label.isdecimal() and int(label) < len(class_names):
+                found[place[row["id"]]] = int(label)
+            else:
+                raise SgoifError(f"line {number} of '{path}' names the class {label!r}; there are {list(class_names)}.")
+    return found

@@ -1,0 +1,229 @@
+"""Where labelled pictures come from: a folder of class folders, Parquet, or a dataset saved by Hugging Face.
+
+A source knows ids, labels and class names at once, and reads pictures when asked, in order or one by one. What cannot
+be read is passed over and counted, never fatal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+
+__all__ = ["FolderSource", "Source", "TableSource", "open_source"]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif")
+_IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "jpeg", "png", "webp", "bytes")
+_LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label", "category")
+_ID_COLUMNS = ("id", "image_id", "key", "filename", "file_name", "path")
+
+
+class Source(Protocol):
+    """Labelled pictures, known by their ids."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """One per picture."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Classes, ``[N]``; -1 where there is none."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """By class."""
+
+    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
+        """Give the files of some pictures, in the order asked for; ascending positions are read fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """``root/class/…/picture``; the id is the path below the root."""
+
+    root: Path
+    ids: Sequence[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, root: Path) -> FolderSource:
+        """List the pictures of every class folder.
+
+        Raises:
+            SgoifError: There are fewer than two class folders with pictures.
+        """
+        found = sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        named = [path.relative_to(root) for path in found if not path.name.startswith(".")]
+        inside = [path for path in named if len(path.parts) > 1]
+        names = tuple(sorted({path.parts[0] for path in inside}))
+        if len(names) < 2:
+            raise SgoifError(
+                f"'{root}' holds pictures in {len(names)} class folders; needed is one folder per class, "
+                "at least two: root/cat/1.jpg, root/dog/2.jpg. For Parquet pass the file."
+            )
+        place = {name: number for number, name in enumerate(names)}
+        labels = np.array([place[path.parts[0]] for path in inside], dtype=np.int64)
+        return cls(root, [path.as_posix() for path in inside], labels, names)
+
+    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
+        return (self.root / self.ids[int(i)] for i in positions)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Rows with an encoded picture and a label, in Parquet files or Arrow streams, read one row group at a time."""
+
+    files: tuple[Path, ...]
+    sizes: tuple[tuple[int, ...], ...]  # rows of each group of each file
+    image_column: str
+    ids: Sequence[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, files: Sequence[Path]) -> TableSource:
+        """Find the columns and read the labels.
+
+        Raises:
+            SgoifError: No file can be read, or a column is missing; the message names the columns there are.
+        """
+        tables = [_groups(path) for path in files]
+        schema = next(iter(tables[0])).schema
+        image = _column(schema.names, _IMAGE_COLUMNS, "an encoded picture", files[0])
+        label = _column(schema.names, _LABEL_COLUMNS, "a label", files[0])
+        key = next((name for name in _ID_COLUMNS if name in schema.names and name != image), None)
+        raw: list[Any] = []
+        ids: list[str] = []
+        sizes: list[tuple[int, ...]] = []
+        for path in files:
+            rows = []
+            for group in _groups(path, [name for name in (label, key) if name is not None]):
+                raw.extend(group[label].to_pylist())
+                start = len(ids)
+                own = group[key].to_pylist() if key is not None else range(start, start + len(group))
+                ids.extend(str(value) for value in own)
+                rows.append(len(group))
+            sizes.append(tuple(rows))
+        if len(set(ids)) < len(ids):
+            ids = [str(i) for i in range(len(raw))]  # a column that only looked like an id
+        labels, names = _numbered(raw, _declared_names(files[0], schema, label))
+        return cls(tuple(files), tuple(sizes), image, ids, labels, names)
+
+    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
+        starts = np.cumsum([0, *(rows for file in self.sizes for rows in file)])
+        places = [(path, g) for path, file in zip(self.files, self.sizes, strict=True) for g in range(len(file))]
+        opened, held = -1, None
+        for i in positions:
+            group = int(np.searchsorted(starts, i, side="right")) - 1
+            if group != opened:
+                path, number = places[group]
+                held, opened = _group(path, number, self.image_column), group
+            assert held is not None
+            yield _bytes_of(held[int(i - starts[group])].as_py(), self.files[0].parent)
+
+
+def open_source(path: str | Path) -> FolderSource | TableSource:
+    """Open a folder of class folders, a Parquet file, or a folder of Parquet or Arrow files.
+
+    Raises:
+        SgoifError: The path does not exist, or holds nothing of the kind.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise SgoifError(f"'{place}' does not exist; pass a folder of class folders or a Parquet file with pictures.")
+    if place.is_file():
+        if place.suffix not in (".parquet", ".arrow"):
+            raise SgoifError(f"'{place}' is neither a folder nor a .parquet or .arrow file.")
+        return TableSource.open([place])
+    for pattern in ("*.parquet", "data/*.parquet", "*.arrow", "train/*.parquet", "train/*.arrow"):
+        files = sorted(place.glob(pattern))
+        train = [path for path in files if path.name.startswith("train")]
+        if files:
+            return TableSource.open(train or files)
+    return FolderSource.open(place)
+
+
+def _groups(path: Path, columns: list[str] | None = None) -> Iterator[Any]:
+    """Go through a file's row groups as Arrow tables."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix == ".parquet":
+            file = pq.ParquetFile(path)
+            if file.num_row_groups == 0:
+                yield file.schema_arrow.empty_table()
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number, columns=columns)
+            return
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            for batch in stream:
+                table = pa.Table.from_batches([batch])
+                yield table if columns is None else table.select(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise SgoifError(f"'{path}' cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _group(path: Path, number: int, column: str) -> Any:
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        return pq.ParquetFile(path).read_row_group(number, columns=[column])[column]
+    for place, group in enumerate(_groups(path, [column])):
+        if place == number:
+            return group[column]
+    raise SgoifError(f"'{path}' has no group {number}; it changed while it was read.")
+
+
+def _bytes_of(value: Any, folder: Path) -> bytes | Path:
+    """A picture as Hugging Face stores it, ``{bytes, path}``, or plain bytes, or a path."""
+    if isinstance(value, dict):
+        inner = value.get("bytes")
+        value = inner if inner is not None else value.get("path")
+    if isinstance(value, bytes):
+        return value
+    return folder / value if isinstance(value, str) else b""
+
+
+def _column(names: Sequence[str], known: Sequence[str], what: str, path: Path) -> str:
+    found = next((name for name in known if name in names), None)
+    if found is None:
+        raise SgoifError(
+            f"'{path}' has no column with {what}: it has {', '.join(names)}; looked for {', '.join(known)}."
+        )
+    return found
+
+
+def _declared_names(path: Path, schema: Any, label: str) -> tuple[str, ...]:
+    """Class names as Hugging Face declares them: in Parquet metadata, or in ``dataset_info.json`` beside the file."""
+    features: Any = {}
+    metadata = (schema.metadata or {}).get(b"huggingface")
+    declared = path.parent / "dataset_info.json"
+    try:
+        if metadata is not None:
+            features = json.loads(metadata)["info"]["features"]
+        elif declared.is_file():
+            features = json.loads(declared.read_text())["features"]
+        return tuple(str(name) for name in features.get(label, {}).get("names", ()))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return ()
+
+
+def _numbered(raw: list[Any], names: tuple[str, ...]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels as numbers from 0; -1 for examples without one."""
+    if all(isinstance(value, int) for value in raw if value is not None):
+        labels = np.array([-1 if value is None or value < 0 else value for value in raw], dtype=np.int64)
+        count = max(int(labels.max(initial=-1)) + 1, len(names))
+        return labels, tuple(names[i] if i < len(names) else str(i) for i in range(count))
+    texts = [None if value is None else str(value) for value in raw]
+    found = tuple(sorted({text for text in texts if text is not None}))
+    place = {name: number for number, name in enumerate(found)}
+    return np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64), found

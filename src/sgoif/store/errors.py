@@ -1,0 +1,11 @@
+"""What a run on disk may be refused for."""
+
+from __future__ import annotations
+
+from sgoif.errors import SgoifError
+
+__all__ = ["StoreError"]
+
+
+class StoreError(SgoifError):
+    """A folder is no run, is of another version, or was given rows that a run cannot hold."""

@@ -1,0 +1,143 @@
+"""``run.json``: what a run was, how far it came, and which of its rows count.
+
+It is rewritten as a whole, by rank 0 alone: at the start, at every checkpoint and at the end. A run that says
+``running`` is running, or was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from sgoif.store.errors import StoreError
+from sgoif.store.places import Place, place_of
+from sgoif.store.schema import SCHEMA_VERSION
+
+__all__ = ["environment", "find_info", "next_attempt", "now", "read_info", "step_limits", "write_info"]
+
+FILE = "run.json"
+
+
+def read_info(place: Place) -> dict[str, Any]:
+    """Read and check a run's ``run.json``.
+
+    Raises:
+        StoreError: There is none, it is no JSON, it was not written by sgoif, or by a newer version of it.
+    """
+    try:
+        text = place.read(FILE)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise StoreError(
+            f"{place.url!r} is no run: it has no {FILE}. Pass the folder that was given as `out`, not a file in it."
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot read {FILE} of {place.url!r}: {error}.") from error
+    try:
+        info = json.loads(text)
+    except ValueError as error:
+        raise StoreError(f"{FILE} of {place.url!r} is not valid JSON ({error}); restore it from a copy.") from error
+    version = info.get("schema_version") if isinstance(info, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise StoreError(f"{FILE} of {place.url!r} names no schema_version: it was not written by this store.")
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{place.url!r} has schema version {version}, this sgoif reads up to {SCHEMA_VERSION}; install a newer one."
+        )
+    _check_fields(info, place.url)
+    return dict(info)
+
+
+def find_info(place: Place) -> dict[str, Any] | None:
+    """Read ``run.json`` where there is one."""
+    return read_info(place) if place.exists(FILE) else None
+
+
+def write_info(place: Place, info: Mapping[str, Any]) -> None:
+    """Replace ``run.json``, atomically."""
+    place.write(FILE, (json.dumps(_plain(info), indent=2, allow_nan=False) + "\n").encode())
+
+
+def next_attempt(url: str | os.PathLike[str]) -> int:
+    """Number the next start of a run in a folder: 0 in a new one.
+
+    With several processes rank 0 asks once and tells the others, before any of them opens its sink.
+    """
+    info = find_info(place_of(url))
+    return 0 if info is None else 1 + max((int(item["attempt"]) for item in info["attempts"]), default=-1)
+
+
+def step_limits(attempts: Sequence[Mapping[str, Any]]) -> dict[int, int | None]:
+    """Give the step from which on each attempt's rows are superseded; None where all of them count.
+
+    An attempt that starts at step s repeats everything from s on: what earlier attempts wrote there would count twice.
+
+    >>> starts = enumerate([0, 50, 20])
+    >>> step_limits([{"attempt": attempt, "start_step": step} for attempt, step in starts])
+    {0: 20, 1: 20, 2: None}
+    """
+    starts = {int(item["attempt"]): int(item["start_step"]) for item in attempts}
+    return {a: min((start for b, start in starts.items() if b > a), default=None) for a in sorted(starts)}
+
+
+def environment() -> dict[str, Any]:
+    """Describe libraries and hardware; no names of machines or users, no paths."""
+    wanted = ("numpy", "pyarrow", "duckdb", "fsspec", "sgoif")
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for name in wanted:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found = getattr(sys.modules.get(name), "__version__", None)
+            if found is not None:
+                versions[name] = str(found)
+    hardware: dict[str, Any] = {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        versions["torch"] = str(torch.__version__)
+        if torch.cuda.is_available():
+            hardware["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"libraries": versions, "hardware": hardware}
+
+
+def now() -> str:
+    """Tell the time as run.json writes it, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _check_fields(info: Mapping[str, Any], url: str) -> None:
+    attempts = info.get("attempts")
+    sound = isinstance(attempts, list) and all(
+        isinstance(item, dict) and all(isinstance(item.get(key), int) for key in ("attempt", "start_step"))
+        for item in attempts
+    )
+    kinds = [info.get(name) for name in ("id_kind", "holdout_id_kind")]
+    if not sound or any(kind not in ("int", "string", None) for kind in kinds):
+        raise StoreError(
+            f"{FILE} of {url!r} is damaged: `attempts` must list attempt and start_step, kinds of ids int or string; "
+            f"got {str(attempts)[:80]} and {kinds}."
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Turn anything into what JSON has: numbers that are not finite become null, strangers their text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | type(None)) else str(value)

@@ -1,0 +1,201 @@
+"""The Parquet files of a run: how they are called, which of them are sound, and which of them count.
+
+A part is checked by its footer when the run is opened; one that was cut short or is no part of this run is passed over
+and named. The whole file is read only where a query met trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sgoif.store.info import step_limits
+from sgoif.store.places import Place
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, IdKind, id_column, schema_of
+
+__all__ = [
+    "DAMAGE",
+    "UNREACHABLE",
+    "Part",
+    "SkippedPart",
+    "check_parts",
+    "list_parts",
+    "name_part",
+    "numbers_taken",
+    "open_part",
+    "read_rows",
+    "trouble_of",
+]
+
+_NAME = re.compile(r"(\w+)/rank-(\d{5,})/(?:attempt|edition)-(\d{4,})-part-(\d{6,})\.parquet")
+_READERS = 16  # footers are read at once: on an object store each waits some 30 ms
+_VERIFIED = {"page_checksum_verification": True} if int(pa.__version__.split(".")[0]) >= 15 else {}
+# What a damaged file makes of a reader. Not a network that fails: then all parts would seem damaged.
+DAMAGE = (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError)
+UNREACHABLE = (ConnectionError, TimeoutError, PermissionError)
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sound Parquet file of a table."""
+
+    path: str  # below the run's folder
+    table: str
+    number: int  # of its attempt, or edition where the table is written whole
+    num_rows: int
+    bounds: tuple[Ints, Ints] | None  # smallest and largest hash by row group, where the footer tells
+    limit: int | None = None  # rows of this step and later are superseded
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedPart:
+    """A file that looks like a part and could not be used."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    path: str
+    table: str
+    number: int
+    limit: int | None
+    size: int
+
+
+def name_part(table: str, rank: int, number: int, part: int) -> str:
+    """Call a part by its table, the process that wrote it, its attempt or edition, and its place in the order.
+
+    >>> name_part("visits", 3, 0, 12)
+    'visits/rank-00003/attempt-0000-part-000012.parquet'
+    """
+    kind = "attempt" if table in LOGS else "edition"
+    return f"{table}/rank-{rank:05d}/{kind}-{number:04d}-part-{part:06d}.parquet"
+
+
+def numbers_taken(place: Place, table: str) -> set[int]:
+    """Tell which attempts or editions have parts of a table."""
+    found = (_NAME.fullmatch(path) for path in place.sizes(table))
+    return {int(match[3]) for match in found if match is not None}
+
+
+def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[_Named]:
+    """Find the parts that count, unread: of a log all that no later attempt supersedes, else those of one edition."""
+    named = []
+    for path, size in sorted(place.sizes(table).items()):
+        match = _NAME.fullmatch(path)
+        if match is not None and match[1] == table:
+            named.append(_Named(path, table, int(match[3]), None, size))
+    if table not in LOGS:
+        edition = (info.get("editions") or {}).get(table)
+        return [item for item in named if item.number == edition]
+    limits = step_limits(info["attempts"])
+    known = [_Named(n.path, table, n.number, limits.get(n.number), n.size) for n in named]
+    return [item for item in known if item.limit is None or item.limit > 0]
+
+
+def check_parts(
+    place: Place, named: Iterable[_Named], kind: IdKind | None
+) -> tuple[list[Part], list[SkippedPart], IdKind | None]:
+    """Read the footers; without a known kind of ids the first part decides, and its kind is returned too."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        read = list(pool.map(lambda item: _read_footer(place, item), named))
+    parts, skipped = [], []
+    for item, footer in read:
+        if isinstance(footer, str):
+            skipped.append(SkippedPart(item.path, footer))
+            continue
+        schema, num_rows, bounds = footer
+        id_name = id_column(item.table)
+        if kind is None and id_name in schema.names:
+            kind = "string" if schema.field(id_name).type == pa.string() else "int"
+        wrong = _schema_trouble(schema, item.table, kind)
+        if wrong is not None:
+            skipped.append(SkippedPart(item.path, wrong))
+        else:
+            parts.append(Part(item.path, item.table, item.number, num_rows, bounds, item.limit))
+    return parts, skipped, kind
+
+
+def open_part(place: Place, path: str) -> pq.ParquetFile:
+    """Open a part for reading; bytes that changed after they were written are an error, not a number."""
+    return pq.ParquetFile(place.open(path), pre_buffer=not place.is_local, **_VERIFIED)
+
+
+def read_rows(
+    place: Place, part: Part, columns: list[str] | None = None, groups: list[int] | None = None
+) -> Iterator[pa.Table]:
+    """Read a part by row group, without the rows that a later attempt repeats."""
+    step = "step" if part.table == "visits" else "refresh_step"
+    wanted = columns
+    if columns is not None and part.limit is not None and step not in columns:
+        wanted = [*columns, step]
+    with open_part(place, part.path) as file:
+        for group in range(file.num_row_groups) if groups is None else groups:
+            table = file.read_row_group(group, columns=wanted, use_threads=False)
+            if part.limit is not None:
+                table = table.filter(pa.array(table[step].to_numpy() < part.limit))
+            yield table if columns is None else table.select(columns)
+
+
+def trouble_of(place: Place, part: Part) -> str | None:
+    """Read all of a part, and tell what is wrong with it."""
+    try:
+        with open_part(place, part.path) as file:
+            for group in range(file.num_row_groups):
+                file.read_row_group(group, use_threads=False).validate(full=True)
+    except UNREACHABLE:
+        raise
+    except DAMAGE as error:
+        return _first_line(error)
+    return None
+
+
+def _read_footer(place: Place, item: _Named) -> tuple[_Named, str | tuple[pa.Schema, int, tuple[Ints, Ints] | None]]:
+    try:
+        if item.size < 12:
+            return item, f"it has {item.size} bytes"
+        with open_part(place, item.path) as file:
+            bounds = _bounds(file.metadata, file.schema_arrow)
+            return item, (file.schema_arrow, file.metadata.num_rows, bounds)
+    except UNREACHABLE:
+        raise
+    except DAMAGE as error:
+        return item, _first_line(error)
+
+
+def _bounds(footer: Any, schema: pa.Schema) -> tuple[Ints, Ints] | None:
+    if "id_hash" not in schema.names:
+        return None
+    place = [footer.schema.column(i).path for i in range(footer.num_columns)].index("id_hash")
+    found = [footer.row_group(i).column(place).statistics for i in range(footer.num_row_groups)]
+    if not all(item is not None and item.has_min_max for item in found):
+        return None
+    return np.array([s.min for s in found], np.int64), np.array([s.max for s in found], np.int64)
+
+
+def _schema_trouble(schema: pa.Schema, table: str, kind: IdKind | None) -> str | None:
+    version = (schema.metadata or {}).get(b"sgoif.schema_version", b"").decode("ascii", "replace")
+    if not version.isdigit() or not 1 <= int(version) <= SCHEMA_VERSION:
+        return f"its schema version is {version or 'not given'}, this sgoif reads 1 to {SCHEMA_VERSION}"
+    for field in schema_of(table, kind or "int"):
+        if field.name not in schema.names:
+            return f"it has no column {field.name!r}"
+        if schema.field(field.name).type != field.type:
+            return f"its column {field.name!r} is {schema.field(field.name).type}, not {field.type}"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]

@@ -1,0 +1,169 @@
+"""The tables of a run, their columns and the version of both.
+
+Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
+the rows of the attempt that was killed no longer count. A *whole* (examples, holdout) is written at once, and a later
+edition takes the place of an earlier one.
+
+A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
+column may be added to a table but ``visits``; those named here are always there, empty where nobody filled them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+
+from sgoif.store.errors import StoreError
+
+__all__ = [
+    "CLASSLESS_SIGNALS",
+    "FLAGS_NOT_FINITE",
+    "FLAGS_NOT_USABLE",
+    "LOGS",
+    "MEAN_SIGNALS",
+    "SCHEMA_VERSION",
+    "SIGNALS",
+    "STANDARDISED",
+    "TABLES",
+    "IdKind",
+    "id_column",
+    "kind_field",
+    "schema_of",
+    "step_column",
+]
+
+SCHEMA_VERSION = 1
+
+IdKind = Literal["int", "string"]
+
+# The signals of a visit in the order in which training emits them; a test holds the two lists together.
+SIGNALS = (
+    "loss",
+    "margin",
+    "p_given",
+    "runner_up",
+    "harm",
+    "worst",
+    "worst_anchor",
+    "own",
+    "harm_identity",
+    "worst_identity",
+    "own_identity",
+    "harm_solved",
+    "worst_solved",
+    "own_solved",
+    "probe_loss",
+    "probe_margin",
+    "confidence",
+    "confidence_worst",
+    "flags",
+)
+STANDARDISED = ("harm", "worst")  # beside the raw value a visit stores the one on the run's scale, `harm_std`
+_CLASSES = ("runner_up", "worst_anchor")  # a class, -1 for none
+MEAN_SIGNALS = tuple(
+    name for name in SIGNALS if name not in (*_CLASSES, "confidence", "confidence_worst", "flags")
+)  # those with a gate-weighted mean per example
+# those that say something without a given class too; a visit with a soft target has a mean of these alone
+CLASSLESS_SIGNALS = ("loss", "harm", "harm_identity", "harm_solved")
+FLAGS_NOT_FINITE = 2
+FLAGS_NOT_USABLE = FLAGS_NOT_FINITE | 4  # not finite, or mixed from several examples: such a visit adds nothing
+
+_IDS = {"int": pa.int64(), "string": pa.string()}
+_STEPS = {"visits": "step", "canaries": "refresh_step", "anchors": "refresh_step"}
+LOGS = tuple(_STEPS)
+
+
+def _signal_fields() -> list[tuple[str, pa.DataType]]:
+    of_signal = [(name, pa.int32() if name in (*_CLASSES, "flags") else pa.float32()) for name in SIGNALS]
+    flags = of_signal.pop()
+    return [*of_signal, *((f"{name}_std", pa.float32()) for name in STANDARDISED), flags]
+
+
+_TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind of the user's ids
+    "visits": [
+        ("id", None),
+        ("id_hash", pa.int64()),  # of `sgoif.evidence.hash_ids`, signed so that every engine reads it
+        ("attempt", pa.int32()),
+        ("step", pa.int64()),
+        ("epoch", pa.int32()),
+        ("rank", pa.int32()),
+        ("micro_step", pa.int32()),
+        ("given_label", pa.int32()),
+        *_signal_fields(),
+    ],
+    "canaries": [
+        ("holdout_id", None),
+        ("id_hash", pa.int64()),
+        ("attempt", pa.int32()),
+        ("refresh_step", pa.int64()),
+        ("fold", pa.int32()),
+        ("label", pa.int32()),
+        ("assigned_label", pa.int32()),
+        ("is_flip", pa.bool_()),
+        ("weight", pa.float32()),
+        *_signal_fields(),
+    ],
+    "holdout": [
+        ("id", None),
+        ("id_hash", pa.int64()),
+        ("fold", pa.int32()),
+        ("given_label", pa.int32()),
+        ("trusted", pa.bool_()),
+        ("belief", pa.float32()),  # probability that the given label is right, by the hold-out's own judgement
+        ("posterior", pa.list_(pa.float32())),  # mean prediction over the refreshes, one entry per class
+        *_signal_fields(),
+    ],
+    "anchors": [
+        ("attempt", pa.int32()),
+        ("refresh_step", pa.int64()),
+        ("anchor", pa.int32()),
+        ("class", pa.int32()),
+        ("m", pa.int32()),
+        *((name, pa.float32()) for name in ("g_norm", "residual", "noise", "tau", "confidence", "beta", "gamma")),
+        ("resets", pa.int32()),
+    ],
+    # Means over visits keep float64: they are few, and equal to what the run itself had in memory.
+    "examples": [
+        ("id", None),
+        ("id_hash", pa.int64()),
+        ("given_label", pa.int32()),
+        ("suggested_label", pa.int32()),
+        ("suggested_label_2", pa.int32()),
+        ("suggested_label_3", pa.int32()),
+        ("suggested_share", pa.float64()),  # of all votes, for the first
+        ("n_visits", pa.int64()),
+        ("confidence", pa.float64()),
+        *((name, pa.float64()) for name in MEAN_SIGNALS),
+        *((f"{name}_std{tail}", pa.float64()) for name in STANDARDISED for tail in ("", "_error")),
+        *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ],
+}
+TABLES = tuple(_TABLES)
+
+
+def schema_of(table: str, id_kind: IdKind) -> pa.Schema:
+    """Return the columns of a table whose ids are of this kind.
+
+    >>> schema_of("visits", "string").field("id").type
+    DataType(string)
+    """
+    if table not in _TABLES:
+        raise StoreError(f"no table {table!r}; a run has {', '.join(TABLES)}.")
+    fields = [(name, _IDS[id_kind] if kind is None else kind) for name, kind in _TABLES[table]]
+    return pa.schema(fields, {"sgoif.schema_version": str(SCHEMA_VERSION), "sgoif.table": table})
+
+
+def id_column(table: str) -> str | None:
+    """Name the column that holds the user's ids; None for a table about no examples."""
+    return next((name for name, kind in _TABLES[table] if kind is None), None)
+
+
+def kind_field(table: str) -> str:
+    """Name the field of ``run.json`` that tells a table's kind of ids: a hold-out may have others than the training."""
+    return "holdout_id_kind" if table in ("canaries", "holdout") else "id_kind"
+
+
+def step_column(table: str) -> str | None:
+    """Name the column by which the rows of a killed attempt are known; None for a table that is written whole."""
+    return _STEPS.get(table)

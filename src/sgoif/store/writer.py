@@ -1,0 +1,396 @@
+"""Writes a run while it goes on: visits in, Parquet parts out, on a thread of its own.
+
+The training thread hands blocks over and goes on. The writing thread gathers them until a part is full, sorts it by the
+hash of the ids, and writes it so that it appears whole or not at all: a killed run loses the rows that no part holds
+yet, and stays readable. Trouble with the disk or the network never reaches the training: it is tried again, counted,
+logged once, and what cannot be written is dropped and counted.
+
+Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in all with the defaults, and 200 MB with
+``part_bytes`` of 16 MB (measured, at 4 million visits). It does not grow with the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from sgoif.records import ScoreBatch
+from sgoif.store.blocks import table_of
+from sgoif.store.errors import StoreError
+from sgoif.store.gathering import Gathering
+from sgoif.store.ids import check_kind, kind_of_ids
+from sgoif.store.info import environment, find_info, now, write_info
+from sgoif.store.parts import list_parts, name_part, numbers_taken, open_part
+from sgoif.store.places import place_of
+from sgoif.store.queue import BoundedQueue, Item
+from sgoif.store.retention import EpochParts
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, kind_field
+
+__all__ = ["KeepVisits", "ParquetSink"]
+
+log = logging.getLogger(__name__)
+
+_KIND_FIELDS = ("id_kind", "holdout_id_kind")
+
+KeepVisits = Literal["all", "last", "none"]
+
+_FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
+
+
+class ParquetSink:
+    """A score sink that writes a run folder.
+
+    What is written after :meth:`close` is written too, once closed again.
+
+    Args:
+        url: the run's folder: a local path or any fsspec URL.
+        rank: of this process; each writes files of its own, and rank 0 alone writes ``run.json``.
+        attempt: how often the run was started before. None takes the next free number from ``run.json``, which is right
+            for one process; with several, rank 0 asks :func:`next_attempt` and tells the others.
+        start_step: the first step that this attempt will write. What earlier attempts wrote from there on is
+            superseded and no reader sees it again.
+        keep_visits: ``all``; ``last`` for those of each example's last epoch (see :mod:`sgoif.store.retention`);
+            ``none``.
+        part_bytes: size at which a part is closed, encoded.
+        queue_bytes: bytes of visits that may wait for the writing thread.
+        patience_s: how long a step may wait for room in a full queue before its visits are dropped.
+        flush_s: how long :meth:`checkpoint` and :meth:`close` may wait.
+        retry_after_s: pauses before writing again what failed; then it is given up.
+        rest_s: how long blocks are dropped unseen after that, before the next try.
+        facts: free-form facts about the run for ``run.json``.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        rank: int = 0,
+        attempt: int | None = None,
+        *,
+        start_step: int = 0,
+        keep_visits: KeepVisits = "all",
+        part_bytes: int = 64 << 20,
+        queue_bytes: int = 32 << 20,
+        patience_s: float = 30.0,
+        flush_s: float = 300.0,
+        retry_after_s: Sequence[float] = (0.1, 0.5, 2.0),
+        rest_s: float = 60.0,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        if keep_visits not in ("all", "last", "none"):
+            raise StoreError(f"keep_visits must be 'all', 'last' or 'none', got {keep_visits!r}.")
+        if rank < 0 or start_step < 0 or part_bytes < 1 or queue_bytes < 1:
+            raise StoreError(
+                f"rank and start_step count from 0, sizes from 1: {rank}, {start_step}, {part_bytes} and {queue_bytes}."
+            )
+        self.place = place_of(url)
+        self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
+        self.part_bytes, self.flush_s, self.rest_s = part_bytes, flush_s, rest_s
+        self.retry_after_s = tuple(retry_after_s)
+        self.faults: dict[str, int] = {}
+        self.dropped_blocks, self.dropped_rows = 0, 0
+        self.num_parts, self.num_rows = 0, 0  # visible by now
+        self._facts: dict[str, Any] = dict(facts or {})
+        self._queue = BoundedQueue(queue_bytes, patience_s)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # of the counters, which two threads raise
+        self._pid = os.getpid()
+        self._next_step = start_step
+        self._dropped_before = 0  # rows dropped up to the last checkpoint
+        self._has_warned = False
+        self._gathering: dict[str, Gathering] = {}  # by table; the writing thread's own, like all below
+        self._part_numbers: dict[str, int] = {}
+        self._new_editions: dict[str, int] = {}
+        self._complete_editions: dict[str, int] = {}
+        self._spoilt: set[str] = set()  # tables of which a part could not be written
+        self._ratios: dict[str, float] = {}  # encoded bytes per byte in memory, as the last part had it
+        self._epochs = EpochParts()
+        self._resting_until = 0.0
+        self._begin(attempt)
+        atexit.register(self._at_exit)
+
+    def _begin(self, attempt: int | None) -> None:
+        """Join the run in the folder, or make one; a folder that will not do is refused here, before the first step."""
+        try:
+            info = find_info(self.place)
+            taken = [] if info is None else [int(item["attempt"]) for item in info["attempts"]]
+            self.attempt = 1 + max(taken, default=-1) if attempt is None else attempt
+            if self.rank == 0 and self.attempt in taken:
+                raise StoreError(
+                    f"{self.place.url!r} has an attempt {self.attempt} already; pass attempt=None for the next one, or "
+                    "another folder for another run."
+                )
+            self._info: dict[str, Any] = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
+            self._kinds: dict[str, IdKind | None] = {name: self._info.get(name) for name in _KIND_FIELDS}
+            self._environment = environment()
+            self._facts = {**self._info.get("facts", {}), **self._facts}
+            started = {"attempt": self.attempt, "start_step": self.start_step, "started": now()}
+            if self.start_step == 0:
+                self._info["editions"] = {}  # all that was written is superseded
+            self._info["attempts"] = [*self._info["attempts"], started]
+            for table in TABLES:
+                self.place.remove_unfinished(f"{table}/rank-{self.rank:05d}")
+            self._write_info("running")
+        except StoreError:
+            raise
+        except Exception as error:  # each filesystem has errors of its own
+            raise StoreError(f"cannot write a run to {self.place.url!r}: {type(error).__name__}: {error}.") from error
+
+    # The training thread's side.
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that training waited for room in the queue."""
+        return self._queue.waited_s
+
+    def write(self, batch: ScoreBatch) -> None:
+        """Take one step's visits; they are not copied, so they must not be changed afterwards.
+
+        Raises:
+            StoreError: The ids are of another kind than the run's. Nothing else raises here.
+        """
+        rows = len(batch.ids)
+        self._next_step = max(self._next_step, batch.step + 1)
+        if self.keep_visits == "none" or rows == 0:
+            return
+        kind = kind_of_ids(batch.ids)
+        check_kind(kind, self._kinds["id_kind"])
+        self._kinds["id_kind"] = kind
+        self._put(Item("visits", batch, _num_bytes(batch), rows))
+
+    def write_table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
+        """Take rows of another table than visits; columns beyond the schema are kept too.
+
+        Rows of a log (canaries, anchors) are added. ``examples`` and ``holdout`` are whole: what one sink writes there
+        takes the place of all that was there before, once the sink makes a checkpoint or is closed.
+        """
+        if name == "visits":
+            raise StoreError("visits come through write(); write_table is for the other tables.")
+        if name in TABLES and name not in LOGS and self.rank != 0:
+            raise StoreError(f"{name!r} is written whole, by rank 0; this is rank {self.rank}.")
+        table, kind = table_of(name, columns, self.attempt, self._kinds[kind_field(name)])
+        if kind is not None:
+            self._kinds[kind_field(name)] = kind
+        if len(table):
+            self._put(Item(name, table, int(table.nbytes), len(table)))
+
+    def write_info(self, facts: Mapping[str, Any]) -> None:
+        """Add facts about the run to ``run.json``."""
+        self._facts = {**self._facts, **facts}
+        self._put(Item("info", None))
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Close all parts, so that a run resumed from here finds every visit so far; keep the answer beside the state.
+
+        ``complete`` is False where rows had to be dropped since the last one, or the disk did not answer in time.
+        """
+        is_done = self._finish("checkpoint")
+        before, self._dropped_before = self._dropped_before, self.dropped_rows
+        return {
+            "attempt": self.attempt,
+            "rank": self.rank,
+            "step": self._next_step,
+            "parts": self.num_parts,
+            "rows": self.num_rows,
+            "complete": is_done and self._dropped_before == before,
+        }
+
+    def close(self) -> None:
+        """Write what is left, and say in ``run.json`` that the run finished."""
+        self._finish("close")
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=1.0)  # it has nothing left to do, unless the disk hangs
+            self._thread = thread if thread.is_alive() else None
+        atexit.unregister(self._at_exit)
+
+    def _put(self, item: Item) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)
+            self._thread.start()
+        if not self._queue.put(item):
+            self._drop(1, item.num_rows)
+            self._fault(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
+
+    def _finish(self, kind: str) -> bool:
+        done = threading.Event()
+        self._put(Item(kind, done))
+        is_done = done.wait(self.flush_s)
+        if not is_done:
+            self._fault(StoreError(f"{self.place.url!r} did not take all rows within {self.flush_s:g} s."))
+        return is_done
+
+    def _at_exit(self) -> None:
+        """A script that ends without close(), by an exception for example, loses nothing; its run is not finished."""
+        if os.getpid() == self._pid and self._thread is not None:
+            done = threading.Event()
+            self._put(Item("checkpoint", done))
+            done.wait(min(self.flush_s, 30.0))
+
+    # The writing thread's side.
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.take()
+            try:
+                self._handle(item)
+            except Exception as error:  # the thread outlives any of them
+                self._fault(error)
+            finally:
+                self._queue.done(item)
+                if isinstance(item.value, threading.Event):
+                    item.value.set()
+            if item.kind == "close":
+                return
+
+    def _handle(self, item: Item) -> None:
+        if item.kind == "info":
+            self._write_info("running")
+        elif item.kind in ("checkpoint", "close"):
+            self._close_all(is_end=item.kind == "close")
+        elif time.monotonic() < self._resting_until:
+            self._drop(1, item.num_rows)
+        else:
+            self._gather(item)
+
+    def _gather(self, item: Item) -> None:
+        found = self._gathering.get(item.kind)
+        epoch = item.value.epoch if item.kind == "visits" and self.keep_visits == "last" else None
+        if found is not None and epoch != found.epoch:
+            self._guarded(lambda: self._close_part(item.kind))
+            found = None
+        if found is None:
+            if item.kind == "visits" and self._info["id_kind"] is None:
+                self._guarded(lambda: self._write_info("running"))  # the kind of the ids is known from now on
+            if epoch is not None and self._epochs.checkpoint_epoch is None and self.start_step > 0:
+                self._guarded(lambda: self._know_older_epochs(epoch))
+            found = self._gathering[item.kind] = Gathering(item.kind, self.attempt, epoch, self._lose)
+        found.add(item)
+        if found.num_bytes * self._ratios.get(item.kind, _FIRST_RATIO) >= self.part_bytes:
+            self._close_part(item.kind)
+
+    def _close_part(self, table: str) -> None:
+        found = self._gathering.pop(table, None)
+        if found is None:
+            return
+        try:
+            data = found.encode(self._kinds["id_kind"] or "int")
+            if data is None:
+                return
+            self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
+            path = name_part(table, self.rank, self._number(table), self._part_numbers.get(table, 0))
+            self._store(path, data)
+        except Exception:
+            self._drop(found.num_blocks, found.num_rows)
+            self._spoilt.add(table)
+            self._resting_until = time.monotonic() + self.rest_s
+            raise
+        self._part_numbers[table] = self._part_numbers.get(table, 0) + 1
+        self.num_parts, self.num_rows = self.num_parts + 1, self.num_rows + found.num_rows
+        if found.epoch is not None:
+            self._epochs.add(path, found.epoch, found.num_rows)
+            self.place.remove(self._epochs.outdated())
+
+    def _close_all(self, is_end: bool) -> None:
+        self._resting_until = 0.0  # a checkpoint is worth a try
+        for table in list(self._gathering):
+            self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
+        if self.keep_visits == "last":
+            self._epochs.checkpoint_epoch = self._epochs.newest
+            self.place.remove(self._epochs.outdated(is_finished=is_end))
+        sound = self._new_editions.keys() - self._spoilt
+        self._complete_editions = {table: self._new_editions[table] for table in sound}
+        self._write_info("finished" if is_end else "running")
+
+    def _store(self, path: str, data: Any) -> None:
+        for pause in self.retry_after_s:
+            try:
+                return self.place.write(path, data)
+            except Exception as error:
+                self._fault(error)
+                time.sleep(pause)
+        self.place.write(path, data)
+
+    def _number(self, table: str) -> int:
+        """The attempt for a log; for a table that is written whole an edition that is not taken."""
+        if table in LOGS:
+            return self.attempt
+        if table not in self._new_editions:
+            self._new_editions[table] = 1 + max([0, *numbers_taken(self.place, table)])
+        return self._new_editions[table]
+
+    def _know_older_epochs(self, epoch: int) -> None:
+        """A resumed run goes on in this epoch; parts that this rank wrote before it was killed are its own too."""
+        self._epochs.checkpoint_epoch = epoch
+        for item in list_parts(self.place, "visits", self._info):
+            if f"/rank-{self.rank:05d}/" in item.path:
+                with open_part(self.place, item.path) as file:
+                    found = file.read(columns=["epoch"])["epoch"].to_numpy()
+                if len(found):
+                    self._epochs.add(item.path, int(found.max()), len(found))
+
+    def _write_info(self, state: str) -> None:
+        if self.rank != 0:
+            return
+        current = find_info(self.place)
+        if current is not None:
+            attempts = [item["attempt"] for item in current["attempts"]]
+            if max(attempts, default=-1) > self.attempt:
+                raise StoreError("a later attempt has taken over this run; its run.json is left alone.")
+            if self.attempt in attempts:  # tables may have been written whole by somebody else meanwhile
+                self._info["editions"] = current.get("editions", {})
+        with self._lock:
+            counts = {"faults": dict(self.faults), "dropped_rows": self.dropped_rows}
+        self._info = {
+            **self._info,
+            **self._environment,
+            **counts,
+            "state": state,
+            "updated": now(),
+            **self._kinds,
+            "keep_visits": self.keep_visits,
+            "dropped_blocks": self.dropped_blocks,
+            "waited_s": round(self.waited_s, 3),
+            "next_step": self._next_step,
+            "editions": {**self._info["editions"], **self._complete_editions},
+            "facts": self._facts,
+        }
+        write_info(self.place, self._info)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._fault(error)
+
+    def _lose(self, num_rows: int, error: Exception) -> None:
+        self._drop(1, num_rows)
+        self._fault(error)
+
+    def _drop(self, blocks: int, rows: int) -> None:
+        with self._lock:
+            self.dropped_blocks += blocks
+            self.dropped_rows += rows
+
+    def _fault(self, error: Exception) -> None:
+        cause = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
+        with self._lock:
+            self.faults[cause] = self.faults.get(cause, 0) + 1
+            is_first, self._has_warned = not self._has_warned, True
+        if is_first:
+            log.warning("trouble writing the run; the training goes on. %s", cause)
+
+
+def _new_info() -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, "created": now(), "id_kind": None, "attempts": [], "editions": {}}
+
+
+def _num_bytes(batch: ScoreBatch) -> int:
+    size = int(batch.ids.nbytes) + int(batch.given_labels.nbytes) + sum(int(c.nbytes) for c in batch.columns.values())
+    return size + (sum(map(len, batch.ids)) if batch.ids.dtype.kind == "O" and isinstance(batch.ids[0], str) else 0)

@@ -1,0 +1,64 @@
+"""The monitor that is switched off: the same calls, and nothing behind them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from sgoif.training.monitor import Reading
+from sgoif.training.schedule import Plan
+
+__all__ = ["NoMonitor"]
+
+
+class NoMonitor:
+    """What ``watch`` gives under ``SGOIF_DISABLE=1``; a script runs to its end with it and finds empty tables.
+
+    Args:
+        plan: what would have been done.
+        on_close: makes the empty run.
+    """
+
+    def __init__(self, plan: Plan | None = None, on_close: Callable[[], Any] | None = None) -> None:
+        self.plan, self.forecast, self._on_close = plan or Plan(), None, on_close
+        self.is_on, self.step_count, self.refreshes, self.visits_given_up = False, 0, 0, 0
+        self.faults: dict[str, int] = {}
+        self.facts: dict[str, Any] = {}
+
+    def step(
+        self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None
+    ) -> AbstractContextManager[None]:
+        """Surround a step, doing nothing."""
+        return nullcontext()
+
+    @property
+    def reading(self) -> Reading:
+        """Nothing was measured."""
+        nan = float("nan")
+        return Reading(step=0, residual=nan, confidence=0.0, tau=nan, overhead=0.0, judged=0.0)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Zero for whatever is asked."""
+        return Counter()
+
+    def flush(self) -> None:
+        """Nothing is waiting."""
+
+    def close(self) -> Any:
+        """An empty run."""
+        return None if self._on_close is None else self._on_close()
+
+    def detach(self) -> None:
+        """Nothing to detach."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to load."""

@@ -1,0 +1,300 @@
+"""What a plan will cost, from shapes alone: time as shares of the bare training step, and memory.
+
+The bare step is estimated from the operators of one forward pass, the monitor's work from the sizes of the head, the
+hold-out and the batch. Both are priced at the device's measured speeds. Expect the right order, not the right digit:
+within a factor of three of what the governor then measures. What a hold-out dataset takes to load and transform its
+examples is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
+from sgoif.training.engine import Engine
+from sgoif.training.recorder import Recorder
+from sgoif.training.schedule import Plan
+from sgoif.training.signals import SIGNALS
+from sgoif.training.work import Speed, Work, measure_speed
+
+__all__ = ["Forecast", "Forecaster", "Sizes", "forecast"]
+
+# Of the forward pass: backward is twice its operations; it also re-reads what forward kept, and BatchNorm and the
+# optimiser pass over memory again. Fitted to six networks, small to ResNet-18-like, within 0.6-1.1 of their steps.
+_STEP = Work(flops=3.0, bytes=6.0, launches=12.0)
+_AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators: a scored step's take 10 us, one takes 3
+# Operators of the monitor's parts, counted; a test counts them again.
+_SCORE, _ADVANCE, _MEASURE, _ABSORB, _REFRESH = 110, 65, 30, 125, 750
+_RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
+_REFIT_ITERATIONS, _REFIT_WORK = 15, 2**26  # beyond that much work the head is not re-fitted at every refresh
+_SNAPSHOTS = 8  # refreshes that the canaries remember
+_NEAR, _ROWS_PER_CLASS = 6, 16  # above 64 classes: classes looked at per example, and cached rows of each
+_MB = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """All shapes that the cost depends on, apart from plan and batch."""
+
+    outputs: int  # C, of the head
+    inputs: int  # I, of the head
+    numel: int  # of all scored layers
+    anchors: int  # directions held: one per class, or one
+    holdout: int
+    train_size: int
+    accumulate: int
+    itemsize: int  # of the engine's numbers
+    curvature_bytes: int
+    bytes_per_example: int  # of evidence
+    tried: int  # labels that a canary is tried under; 0 without canaries
+    has_probe: bool
+    keeps_visits: bool
+
+    @classmethod
+    def of(cls, engine: Engine, recorder: Recorder, ledger: CanaryLedger | None, *, accumulate: int = 1) -> Sizes:
+        shape, classes = engine.head.shape, engine.holdout.num_classes
+        has_canaries = ledger is not None and ledger.is_on and engine.settings.probe
+        return cls(
+            outputs=shape.outputs,
+            inputs=shape.inputs,
+            numel=sum(space.shape.numel for space in engine.spaces.values()),
+            anchors=engine.anchors.num_anchors,
+            holdout=len(engine.holdout),
+            train_size=recorder.train_size,
+            accumulate=accumulate,
+            itemsize=torch.finfo(engine.dtype).bits // 8,
+            curvature_bytes=sum(value.nbytes for value in _tensors(engine.curvature.state_dict())),
+            bytes_per_example=recorder.bytes_per_example,
+            tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
+            has_probe=engine.settings.probe,
+            keeps_visits=recorder.sink is not None,
+        )
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether classes are too many for a direction each."""
+        return self.anchors == 1
+
+    @property
+    def cached_rows(self) -> int:
+        """Hold-out rows of which each scored example meets some, above 64 classes."""
+        return min(self.holdout, _ROWS_PER_CLASS * self.outputs) if self.is_pooled else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a plan will cost. Shares are of the bare training step."""
+
+    batch_size: int
+    bare_s: float  # seconds of a bare step; NaN, like the shares, where the model could not be counted
+    step_share: float  # scoring and moving the directions on
+    curvature_share: float
+    refresh_share: float
+    device_mb: float  # anchors, directions, curvature, cached hold-out rows, visits that wait for a refresh
+    host_mb: float  # evidence of every training example, and canaries
+    visits_mb: float  # per epoch, where visits are kept in memory
+
+    @property
+    def total_share(self) -> float:
+        return self.step_share + self.curvature_share + self.refresh_share
+
+    @property
+    def memory_mb(self) -> float:
+        """What is held all the time; kept visits grow beside it."""
+        return self.device_mb + self.host_mb
+
+    def __str__(self) -> str:
+        shares = {"scoring": self.step_share, "curvature": self.curvature_share, "refreshes": self.refresh_share}
+        rows = [f"  {name:<10} {100 * share:6.2f}% of the bare step" for name, share in shares.items()]
+        return "\n".join(
+            [
+                f"forecast for batches of {self.batch_size}, bare step {1e3 * self.bare_s:.3g} ms:",
+                *rows,
+                f"  {'together':<10} {100 * self.total_share:6.2f}%",
+                f"  memory     {self.device_mb:.3g} MB with the model, {self.host_mb:.3g} MB on the host"
+                + (f", {self.visits_mb:.3g} MB of visits an epoch" if self.visits_mb else ""),
+            ]
+        )
+
+
+def forecast(
+    plan: Plan, sizes: Sizes, model: Work | None, speed: Speed, batch_size: int, model_speed: Speed
+) -> Forecast:
+    """Price a plan.
+
+    Args:
+        plan: what is done when.
+        sizes: of everything held.
+        model: one example's forward pass (its launches: one batch's); None where it could not be counted.
+        speed: in the engine's precision.
+        batch_size: examples of an optimiser step, all micro-batches together.
+        model_speed: in the precision that the model trains in.
+    """
+    nan = float("nan")
+    bare = nan if model is None else model_speed.seconds(_bare_step(model, batch_size, sizes.accumulate))
+    shown = min(plan.examples_per_refresh, sizes.holdout)
+    look = nan if model is None else model_speed.seconds(_times(model, shown, launches=_AROUND))
+    score, advance = _score(sizes, batch_size), _advance(sizes)
+    refresh = speed.seconds(_refresh(plan, sizes, shown)) + look
+    return Forecast(
+        batch_size=batch_size,
+        bare_s=bare,
+        step_share=(speed.seconds(score) / plan.stride + speed.seconds(advance)) / bare,
+        curvature_share=speed.seconds(_curvature(sizes, batch_size)) / plan.observe_every / bare,
+        refresh_share=refresh / plan.refresh_every / bare,
+        device_mb=_device_bytes(plan, sizes, batch_size) / _MB,
+        host_mb=_host_bytes(sizes, shown) / _MB,
+        visits_mb=_visit_bytes(sizes) * sizes.train_size / plan.stride / _MB if sizes.keeps_visits else 0.0,
+    )
+
+
+class Forecaster:
+    """Knows the model and the sizes of a run, and prices any plan for it once the batch size is known.
+
+    Args:
+        sizes: of everything held.
+        model: what ``count_work`` found in a forward pass.
+        num_counted: examples of that pass.
+        parameter_bytes: of the model, which a pass reads whatever the number of examples.
+        device: where it runs.
+        batch_size: of a micro-batch, where known.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        model: Work | None,
+        num_counted: int,
+        parameter_bytes: int,
+        device: torch.device,
+        batch_size: int | None = None,
+    ) -> None:
+        self.sizes, self.device, self.batch_size = sizes, device, batch_size
+        self.model: Work | None = None
+        if model is not None:
+            moved = max(model.bytes - parameter_bytes, 0.0)
+            self.model = Work(model.flops / num_counted, moved / num_counted, model.launches)
+
+    def learn(self, batch_size: int) -> bool:
+        """Take the batch size from the first micro-batch; True if it was news."""
+        is_news = self.batch_size != batch_size
+        self.batch_size = batch_size
+        return is_news
+
+    def forecast(self, plan: Plan, autocast: torch.dtype | None = None) -> Forecast | None:
+        """What a plan will cost; None while the batch size is unknown.
+
+        Args:
+            plan: the plan.
+            autocast: the lower precision that the model trains in, where it does.
+        """
+        if self.batch_size is None:
+            return None
+        speed = measure_speed(self.device)
+        model, model_speed = self.model, speed
+        if autocast is not None:
+            model_speed = measure_speed(self.device, autocast)
+            model = model and Work(model.flops, 0.5 * model.bytes, model.launches)
+        batch = self.batch_size * self.sizes.accumulate
+        return forecast(plan, self.sizes, model, speed, batch, model_speed)
+
+
+def _bare_step(model: Work, batch_size: int, accumulate: int) -> Work:
+    return Work(
+        _STEP.flops * model.flops * batch_size,
+        _STEP.bytes * model.bytes * batch_size,
+        _STEP.launches * model.launches * accumulate * _AROUND,
+    )
+
+
+def _times(model: Work, examples: int, *, launches: float) -> Work:
+    return Work(model.flops * examples, model.bytes * examples, model.launches * launches)
+
+
+def _operators(count: float) -> Work:
+    return Work(launches=count * _AROUND)
+
+
+def _score(s: Sizes, batch: int) -> Work:
+    """Contractions with tracked, plain and solved directions, the dual form's pairs, and the re-fitted head."""
+    flops = 2.0 * batch * 3 * s.anchors * s.numel
+    moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
+    if s.is_pooled:
+        width = s.inputs + s.outputs
+        per_class = ceil(s.cached_rows / s.outputs)
+        flops += 2.0 * batch * (s.inputs**2 + s.outputs**2 + 2 * _NEAR * per_class * width)
+        moved += 2.0 * batch * _NEAR * per_class * width
+    if s.has_probe:
+        flops += 2.0 * batch * s.outputs * s.inputs
+    moved += 4.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
+    return Work(flops, moved * s.itemsize) + _operators(_SCORE * s.accumulate)
+
+
+def _advance(s: Sizes) -> Work:
+    """One product with the curvature for every direction."""
+    flops = 2.0 * s.anchors * s.numel * (s.inputs + s.outputs)
+    return Work(flops, 10.0 * s.anchors * s.numel * s.itemsize) + _operators(_ADVANCE)
+
+
+def _curvature(s: Sizes, batch: int) -> Work:
+    """Both factors' outer products, and the ends of their spectra (an eigendecomposition up to 512 rows)."""
+    flops = 2.0 * batch * (s.inputs**2 + s.outputs**2)
+    flops += sum(10.0 * n**3 if n <= 512 else 64.0 * n**2 for n in (s.inputs, s.outputs))
+    return Work(flops, 8.0 * s.curvature_bytes) + _operators(_MEASURE * s.accumulate + _ABSORB)
+
+
+def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
+    """All but the hold-out's forward pass: anchors, solves, the re-fitted head, canaries, and the waiting visits."""
+    flops = 2.0 * shown * (s.anchors + 2) * s.numel
+    flops += sum(3.0 * n**3 for n in (s.inputs, s.outputs)) + 8.0 * s.anchors * s.numel * (s.inputs + s.outputs)
+    work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
+    if s.has_probe:
+        rarely = 1 + s.holdout * s.inputs * s.outputs // _REFIT_WORK
+        fits = 1 / rarely + (2 if s.tried else 0)  # of the whole, and of each fold
+        per_fit = 4.0 * s.holdout * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
+        flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * s.holdout * s.inputs**2 + s.inputs**3)
+    if s.tried:
+        flops += 4.0 * shown * s.tried * (s.inputs + s.outputs) * len(CALIBRATED_SIGNALS)
+        work = work + _operators(_CANARIES)
+    return work + Work(flops)
+
+
+def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
+    directions = 3 * s.anchors * s.numel  # gradients, tracked and solved
+    cached = s.cached_rows * (s.inputs + s.outputs) + (s.holdout * s.inputs if s.has_probe else 0)
+    fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
+    waiting = batch * plan.refresh_every / plan.stride * (len(SIGNALS) + 4)  # two of ids and labels each
+    inverse = s.curvature_bytes if s.is_pooled else 0
+    # curvature: the averages, the damped operator that is tracked, and the factors of the last solve
+    return (directions + cached + fitted + waiting) * s.itemsize + 3.0 * s.curvature_bytes + inverse
+
+
+def _host_bytes(s: Sizes, shown: int) -> float:
+    found = float(s.train_size * s.bytes_per_example)
+    if s.tried:
+        found += 8.0 * s.holdout * s.tried * (len(CALIBRATED_SIGNALS) + 1)
+        found += 8.0 * s.outputs**2  # which class is taken for which
+        factors = s.inputs**2 + s.outputs**2
+        found += 8.0 * _SNAPSHOTS * (shown * (s.inputs + s.outputs) + factors)
+    return found
+
+
+def _visit_bytes(s: Sizes) -> float:
+    return 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
+
+
+def _tensors(state: Any) -> Iterable[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)

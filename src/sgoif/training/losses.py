@@ -1,0 +1,102 @@
+"""The training loss as the user declares it, and the proof, on the first step, that it is the one back-propagated.
+
+Between an example's loss and the gradient that backward makes of it lie a reduction, a number of micro-batches and a
+loss scale. All are declared, and all are checked at once: the gradient captured at the head is held against the one
+that the declared loss gives for the same outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgoif.errors import HeadError
+from sgoif.gradients import LayerCapture, check_factor, fit_factor, gradient_factor
+from sgoif.gradients.contractions import widen
+from sgoif.tasks.classification import is_smoothed, target_probabilities
+from sgoif.training.targets import SoftTargets, check_soft_targets
+
+__all__ = ["LossSettings", "check_loss", "holdout_losses"]
+
+Losses = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """What lies between an example's loss and the gradient that backward makes of it."""
+
+    losses: Losses
+    reduction: str = "mean"
+    accumulate: int = 1
+    scaler: Any = None
+    label_smoothing: float = 0.0
+    soft_targets: SoftTargets = "mixed"
+
+    def __post_init__(self) -> None:
+        check_soft_targets(self.soft_targets)
+
+    def scale(self, num_examples: int) -> float | Tensor:
+        """What turns a captured gradient into that of the summed losses, for a micro-batch of this size."""
+        scale: float | Tensor = 1.0
+        if self.scaler is not None and self.scaler.is_enabled():
+            on_device = getattr(self.scaler, "_scale", None)  # get_scale() would wait for the device
+            scale = on_device if isinstance(on_device, Tensor) else float(self.scaler.get_scale())
+        return gradient_factor(
+            loss_reduction=self.reduction, num_examples=num_examples, accumulate=self.accumulate, loss_scale=scale
+        )
+
+
+def check_loss(
+    settings: LossSettings, head: LayerCapture, outputs: Tensor, targets: Tensor, scale: float | Tensor
+) -> bool:
+    """Tell whether the loss could be checked: False where the step's gradients are not finite.
+
+    That is ordinary in the first steps under a ``GradScaler``, which starts too high and backs off.
+
+    Raises:
+        HeadError: the gradient at the head is not that of the declared loss.
+    """
+    grad = head.grad if head.grad.dim() == 2 else head.grad.flatten(2).sum(2)
+    if not bool(torch.isfinite(grad).all()):
+        return False
+    with torch.enable_grad():
+        z = widen(outputs).detach().requires_grad_()
+        (expected,) = torch.autograd.grad(_example_losses(settings.losses, z, targets).sum(), z)
+    low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
+    check_factor(fit_factor(grad, expected), scale, low_precision=low)
+    return True
+
+
+def holdout_losses(settings: LossSettings, targets: Tensor) -> Losses:
+    """The loss for hold-out examples, whose labels are class numbers, in the form that training targets have.
+
+    Args:
+        settings: with the user's loss, which may take probabilities only.
+        targets: of a training step. Where they are probabilities, so will the hold-out's be, smoothed if these are.
+    """
+    as_probabilities = targets.dim() == 2
+    smoothing = settings.label_smoothing
+    if as_probabilities and smoothing and not bool(is_smoothed(targets, smoothing).any()):
+        smoothing = 0.0  # the loss does it
+
+    def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+        outputs = widen(outputs)  # losses are computed in full precision, as they are under autocast
+        if as_probabilities:
+            return settings.losses(outputs, target_probabilities(labels, outputs, label_smoothing=smoothing))
+        return settings.losses(outputs, labels)
+
+    return losses
+
+
+def _example_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+    found = losses(outputs, targets)
+    if found.shape != (len(outputs),):
+        raise HeadError(
+            f"loss= must give one loss per example, shape ({len(outputs)},), but gave {tuple(found.shape)}. Use "
+            "reduction='none', and sum or average over classes where the loss is one per class."
+        )
+    return found

@@ -1,0 +1,116 @@
+"""What the targets of a step say: the class that each example was given, or that it was given none.
+
+Class numbers ``[B]`` are read as they stand. Probabilities ``[B, C]`` may be one class in another form, smoothed or
+not. Otherwise they are *mixed* (Mixup and CutMix: the picture and its target belong to several examples, and to others
+the next time) or *soft* (a teacher's or several annotators' opinion: the example's own, every time). A mixed row is
+skipped and counted. A soft row has a gradient of its own, so ``harm`` keeps its meaning, but there is no given class
+for the other columns to be about.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sgoif.errors import SgoifError
+from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
+
+__all__ = ["GivenLabels", "MixedSteps", "SoftTargets", "check_soft_targets", "read_targets", "without_classes"]
+
+log = logging.getLogger(__name__)
+
+SoftTargets = Literal["mixed", "soft"]
+
+_ROUNDING = 1e-3  # a probability of one class, computed in half precision, may fall short of 1 by this much
+_PATIENCE = 50  # scored steps without a single usable row before a word is said
+
+
+@dataclass(frozen=True, slots=True)
+class GivenLabels:
+    """The targets of one batch as classes."""
+
+    labels: Tensor  # the most probable class, [B]
+    mixed: Tensor | None = None  # rows that belong to several examples, [B]
+    soft: Tensor | None = None  # rows that are spread over classes and the example's own, [B]
+
+    @property
+    def recorded(self) -> Tensor:
+        """What is written down as the given class; -1 for mixed and soft rows, which have none."""
+        spread = self.mixed if self.soft is None else self.soft
+        return self.labels if spread is None else self.labels.masked_fill(spread, -1)
+
+
+def check_soft_targets(meaning: str) -> None:
+    """Raise unless ``meaning`` is one that :func:`read_targets` knows."""
+    if meaning not in get_args(SoftTargets):
+        raise SgoifError(f"soft_targets must be one of {', '.join(get_args(SoftTargets))}, got {meaning!r}.")
+
+
+def read_targets(
+    targets: Tensor, outputs: Tensor, *, label_smoothing: float = 0.0, meaning: SoftTargets = "mixed"
+) -> GivenLabels:
+    """Read the targets of a batch, without waiting for the device.
+
+    In a batch with one mixed row all rows count as mixed: Mixup blends whole batches, and a row with a pure target is
+    then a blend with an example of the same class.
+
+    Args:
+        targets: as they enter the loss, ``[B]`` or ``[B, C]``.
+        outputs: logits, ``[B, C]``.
+        label_smoothing: up to which a target still is one class.
+        meaning: of rows that are spread further, see above.
+    """
+    if targets.dim() == 1:
+        return GivenLabels(targets.long().clone())  # kept until the next refresh; the user may reuse the tensor
+    if targets.shape != outputs.shape:
+        raise SgoifError(f"targets have shape {tuple(targets.shape)}, the model's outputs {tuple(outputs.shape)}.")
+    top, labels = targets.max(1)
+    is_spread = top < 1 - label_smoothing + label_smoothing / outputs.shape[1] - _ROUNDING
+    if meaning == "soft":
+        return GivenLabels(labels, soft=is_spread)
+    return GivenLabels(labels, mixed=is_spread | is_spread.any())
+
+
+def without_classes(signals: Tensor, given: GivenLabels, targets: Tensor, outputs: Tensor) -> Tensor:
+    """Take out of packed signals ``[B, S]`` what a soft row cannot have; its loss becomes that of its own target."""
+    if given.soft is None:
+        return signals
+    loss = -(targets * outputs.log_softmax(1)).sum(1)
+    empty = torch.stack([_nothing(name, signals[:, i], loss) for i, name in enumerate(SIGNALS)], 1)
+    return torch.where(given.soft[:, None], empty, signals)
+
+
+def _nothing(name: str, column: Tensor, loss: Tensor) -> Tensor:
+    if name == "loss":
+        return loss.to(column.dtype)
+    if name == "flags":
+        return column + int(VisitFlag.SOFT)
+    if name in CLASS_SIGNALS:
+        return torch.full_like(column, CLASS_SIGNALS[name])
+    return column
+
+
+class MixedSteps:
+    """Notices, on the host, that no step had a row that could be scored, and says once what to do about it."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._is_said = False
+
+    def note(self, flags: Any) -> None:
+        """Take in the flags of one step's rows, a numpy array ``[B]``."""
+        is_usable = bool(((flags.astype("int64") & int(VisitFlag.MIXED)) == 0).any())
+        self._in_a_row = 0 if is_usable else self._in_a_row + 1
+        if self._in_a_row >= _PATIENCE and not self._is_said:
+            self._is_said = True
+            log.warning(
+                "%d scored steps in a row had mixed targets only, so no example was scored. Leave Mixup and CutMix "
+                "off on every k-th step and score those (watch(plan=Plan(stride=k))), or run step() around un-mixed "
+                "batches only. If the targets are smoothed, pass label_smoothing=; if they are soft, and the same for "
+                "an example every time, pass soft_targets='soft'.",
+                self._in_a_row,
+            )

@@ -1,0 +1,163 @@
+"""Evidence merged from the disk equals the evidence that the run had in memory, however it is cut."""
+
+import numpy as np
+import pytest
+import torch
+
+from sgoif.evidence import Evidence, WeightedMeans
+from sgoif.store import ParquetSink, RunFiles, StoreError, buckets, merge_evidence, write_examples
+from sgoif.training.recorder import MEAN_SIGNALS
+from tests.store.visits import batch, kill
+from tests.training.loops import GroupNormNet, data, train, watch
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A real training: its folder, and the table of examples that it had in memory at its end."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    torch.manual_seed(0)
+    train_set, holdout = data(dtype=torch.float32)  # as real models are; visits are stored in float32
+    model = GroupNormNet()
+    monitor = watch(model, holdout, out=str(folder))
+    train(model, train_set, monitor, epochs=4)
+    run = monitor.close()
+    assert monitor.counters["faults"] == 0
+    return folder, run.table
+
+
+def joined(buckets):
+    tables = list(buckets)
+    table = {name: np.concatenate([part[name] for part in tables]) for name in tables[0]}
+    order = np.argsort(table["id"], kind="stable")
+    return {name: column[order] for name, column in table.items()}
+
+
+def test_merged_evidence_is_the_runs_own(trained):
+    folder, table = trained
+    merged = joined(merge_evidence(RunFiles(folder)))
+    order = np.argsort(table["id"])
+    for name in ("id", "given_label", "suggested_label", "suggested_label_2", "suggested_label_3", "n_visits"):
+        np.testing.assert_array_equal(merged[name], table[name][order], err_msg=name)
+    assert (merged["n_visits"] == 4).all()
+    floats = [name for name in table if name in merged and "_std" not in name and merged[name].dtype == np.float64]
+    assert {"confidence", "suggested_share", "harm", "worst", *MEAN_SIGNALS} <= set(floats)
+    for name in floats:
+        np.testing.assert_allclose(merged[name], table[name][order], rtol=1e-9, err_msg=name)
+    # standardised values are float64 in the run and float32 in a visit: a relative 6e-8 of values up to 6
+    for name in ("harm_std", "worst_std", "harm_std_error", "worst_std_error"):
+        np.testing.assert_allclose(merged[name], table[name][order], rtol=1e-6, atol=2e-6, err_msg=name)
+
+
+def test_merged_evidence_is_that_of_the_stored_visits_to_the_last_digits(trained):
+    folder, _ = trained
+    stored = RunFiles(folder).table("visits")
+    visits = {name: stored[name].to_numpy() for name in stored.column_names}
+    rows = np.searchsorted(np.unique(visits["id"]), visits["id"])
+    evidence, means = Evidence(["harm", "worst"], 4), WeightedMeans(["margin", "probe_margin"])
+    gates = [visits[name].astype(np.float64) for name in ("confidence", "confidence_worst")]
+    standard = np.stack([visits["harm_std"], visits["worst_std"]], 1)
+    raw = np.stack([visits["harm"], visits["worst"]], 1)
+    evidence.add(rows, standard, np.stack(gates, 1), visits["worst_anchor"], raw=raw, step=visits["step"])
+    means.add(rows, np.stack([visits[name] for name in means.signals], 1), gates[0])
+    merged = joined(merge_evidence(RunFiles(folder), buckets=4))
+    np.testing.assert_array_equal(merged["suggested_label"], evidence.suggested_label().labels[:, 0])
+    for name in ("harm", "worst"):
+        np.testing.assert_allclose(merged[name], evidence.mean_raw(name), rtol=1e-9)
+        np.testing.assert_allclose(merged[f"{name}_std"], evidence.mean(name), rtol=1e-9)
+        np.testing.assert_allclose(merged[f"{name}_std_error"], evidence.standard_error(name), rtol=1e-9)
+    np.testing.assert_allclose(merged["probe_margin"], means.mean("probe_margin"), rtol=1e-9)
+
+
+def test_visits_that_cannot_be_used_add_nothing_but_are_counted(tmp_path):
+    sink = ParquetSink(tmp_path)
+    sink.write(batch([1, 2, 3, 4], 0, harm=np.float32([1, 1, 1, np.nan]), flags=np.float32([0, 2, 4, 0])))
+    one = np.ones(4, np.float32)
+    sink.write(batch([1, 2, 3, 4], 1, harm=3 * one, confidence=one, worst_anchor=2 * one))
+    sink.close()
+    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    assert merged["n_visits"].tolist() == [2, 2, 2, 2]
+    np.testing.assert_allclose(merged["harm"][1:], [3, 3, 3])
+    assert 1 < merged["harm"][0] < 3
+    assert merged["suggested_label"][1:3].tolist() == [2, 2]
+
+
+def test_a_target_without_a_class_takes_no_label_away_and_adds_what_it_can(tmp_path):
+    one, none = np.ones(2, np.float32), np.full(2, np.nan, np.float32)
+    first = batch([1, 2], 0, harm=one, margin=one, confidence=one)
+    soft = batch([1, 2], 1, harm=3 * one, margin=none, worst=none, worst_anchor=-one, confidence=one, flags=8 * one)
+    soft.given_labels[:] = -1
+    sink = ParquetSink(tmp_path)
+    sink.write(first)
+    sink.write(soft)
+    sink.close()
+    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    assert merged["given_label"].tolist() == first.given_labels.tolist()
+    assert merged["harm"].tolist() == [2, 2] and merged["margin"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    names = np.arange(3000) if kind == "int" else np.array([f"shard-{i % 7}/{i}" for i in range(3000)])
+    sink = ParquetSink(tmp_path, part_bytes=300_000)
+    for step in range(40):
+        sink.write(batch(rng.choice(names, 500, replace=False), step))
+    sink.checkpoint()
+    kill(sink)
+    sink = ParquetSink(tmp_path, start_step=30)  # the last ten steps again, by a second attempt
+    for step in range(30, 40):
+        sink.write(batch(rng.choice(names, 500, replace=False), step))
+    sink.close()
+    files = RunFiles(tmp_path)
+    whole = joined(merge_evidence(files, buckets=1))
+    assert whole["n_visits"].sum() == 40 * 500
+    direct = joined(merge_evidence(files, buckets=8))
+    monkeypatch.setattr(buckets, "_READ_TWICE", 0.0)  # all through the local disk, and by several shelves
+    monkeypatch.setattr(buckets, "_OPEN_FILES", 4)
+    monkeypatch.setattr(buckets, "_GATHERED_ROWS", 700)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    laid_out = list(merge_evidence(files, buckets=16, scratch=scratch))
+    assert len(laid_out) == 16 and not list(scratch.iterdir())
+    for other in (direct, joined(laid_out)):
+        for name, column in whole.items():
+            if name in ("id", "id_hash", "given_label", "suggested_label", "n_visits"):
+                np.testing.assert_array_equal(column, other[name], err_msg=name)
+            else:
+                np.testing.assert_allclose(column, other[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_the_number_of_buckets_follows_the_memory(tmp_path):
+    sink = ParquetSink(tmp_path)
+    sink.write(batch(np.arange(1000)))
+    sink.close()
+    files = RunFiles(tmp_path)
+    assert buckets.count_buckets(files, 1 << 30) == 1
+    assert buckets.count_buckets(files, 100_000) == 4  # 1,000 rows at 400 bytes
+    assert len(list(merge_evidence(files, memory_bytes=100_000))) == 4
+    with pytest.raises(StoreError, match="power of two"):
+        list(merge_evidence(files, buckets=3))
+
+
+def test_write_examples_replaces_the_table(trained):
+    folder, table = trained
+    files = RunFiles(folder)
+    assert write_examples(files, buckets=2) == 48
+    assert write_examples(files) == 48
+    assert files.sql("select count(*) as n from examples where p_mislabeled is null")["n"].to_pylist() == [48]
+    found = RunFiles(folder).table("examples").sort_by("id")
+    assert len(list(folder.glob("examples/*/*.parquet"))) == 1
+    order = np.argsort(table["id"])
+    np.testing.assert_array_equal(found["id"].to_numpy(), table["id"][order])
+    np.testing.assert_allclose(found["harm"].to_numpy(), table["harm"][order], rtol=1e-9)
+
+
+def test_one_long_id_is_merged_without_widening_the_others(tmp_path):
+    ids = [f"{i}" for i in range(2000)] + ["long" * 2500, "long" * 2500 + "er"]
+    sink = ParquetSink(tmp_path)
+    for step in range(2):
+        sink.write(batch(np.array(ids, dtype=object), step))
+    sink.close()
+    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    assert sorted(ids) == merged["id"].tolist() and (merged["n_visits"] == 2).all()
+    assert write_examples(RunFiles(tmp_path)) == 2002

@@ -1,0 +1,60 @@
+"""Ids: of any kind, repeated, and in buffers that the loop uses again."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sgoif.training.signals import VisitFlag
+from tests.training.loops import data, fresh, watch
+
+
+@pytest.mark.parametrize("ids", ["int list", "strings", "numpy"])
+def test_ids_of_any_kind_come_back_as_given(ids):
+    train_set, holdout = data(num=12)
+    pixels, labels = train_set
+    names = {
+        "int list": [10**12 + i for i in range(12)],
+        "strings": [f"shard/{i:03d}.jpg" for i in range(12)],
+        "numpy": np.arange(100, 112),
+    }[ids]
+    model = fresh()
+    monitor = watch(model, holdout, train_size=12)
+    for _ in range(6):
+        with monitor.step(names, labels):
+            F.cross_entropy(model(pixels), labels).backward()
+    run = monitor.close()
+    assert sorted(run.table["id"].tolist()) == sorted(np.asarray(names).tolist())
+    assert (run.table["n_visits"] == 6).all()
+
+
+def test_repeated_ids_in_one_step_are_one_visit():
+    train_set, holdout = data(num=12)
+    pixels, labels = train_set
+    labels = torch.zeros_like(labels)
+    model = fresh()
+    monitor = watch(model, holdout, train_size=12)
+    for _ in range(5):
+        with monitor.step([0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], labels):
+            F.cross_entropy(model(pixels), labels).backward()
+    run = monitor.close()
+    assert len(run.table["id"]) == 11
+    flags = run.visits["flags"].astype(int)
+    assert ((flags & VisitFlag.REPEATED) > 0).sum() == 5
+
+
+def test_ids_and_labels_may_be_reused_by_the_loop():
+    train_set, holdout = data()
+    pixels, labels = train_set
+    model = fresh()
+    monitor = watch(model, holdout)
+    ids, given = torch.arange(48), labels.clone()
+    for _ in range(2):
+        with monitor.step(ids, given):
+            F.cross_entropy(model(pixels), labels).backward()
+        ids.fill_(-1), given.fill_(0)
+        ids.copy_(torch.arange(48)), given.copy_(labels)
+    ids.fill_(-1), given.fill_(0)
+    table = monitor.close().table
+    assert sorted(table["id"].tolist()) == list(range(48))
+    assert (table["given_label"][np.argsort(table["id"])] == labels.numpy()).all()

@@ -1,0 +1,220 @@
+"""Targets that are probabilities: mixed batches are skipped and counted, soft targets give `harm` only."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sgoif.errors import SgoifError
+from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
+from sgoif.training.targets import read_targets, without_classes
+from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
+
+
+class MixupCutmix:
+    """Mixup and CutMix as the usual recipes have them: a probability, a switch, and smoothing while mixing."""
+
+    def __init__(self, probability=0.8, smoothing=0.1, classes=4, seed=0):
+        self.probability, self.smoothing, self.classes = probability, smoothing, classes
+        self.random = np.random.default_rng(seed)
+        self.num_mixed = 0
+
+    def __call__(self, x, y):
+        hot = F.one_hot(y, self.classes).to(x.dtype) * (1 - self.smoothing) + self.smoothing / self.classes
+        if self.random.random() >= self.probability:
+            return x, hot
+        self.num_mixed += len(y)
+        if self.random.random() < 0.5:
+            kept = self.random.beta(0.8, 0.8)
+            x = kept * x + (1 - kept) * x.flip(0)
+        else:
+            size = int(self.random.integers(2, 7))
+            x = x.clone()
+            x[:, :, :size, :size] = x.flip(0)[:, :, :size, :size]
+            kept = 1 - size * size / (x.shape[2] * x.shape[3])
+        return x, kept * hot + (1 - kept) * hot.flip(0)
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_recipe_of_mixup_cutmix_and_smoothing_scores_the_batches_that_are_not_mixed(is_declared):
+    train_set, holdout = data()
+    recipes = []
+
+    def loop(model, step):
+        mix = MixupCutmix()
+        recipes.append(mix)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for ids, x, y in batches(train_set, count=60):
+            x, targets = mix(x, y)
+            with step(ids, targets):
+                F.cross_entropy(model(x), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def soft_cross_entropy(outputs, targets):  # takes probabilities only, and so is the hold-out given to it
+        return -(targets * outputs.log_softmax(1)).sum(1)
+
+    settings = {"loss": soft_cross_entropy} if is_declared else {}
+    monitor, run = run_twins(GroupNormNet, loop, holdout, label_smoothing=0.1, **settings)
+    counters = monitor.counters
+    assert 0 < recipes[1].num_mixed < 60 * 12
+    assert counters["visits"] == 60 * 12
+    assert counters["visits_mixed"] == recipes[1].num_mixed
+    table = run.table
+    used = run.visits["flags"].astype(int) & VisitFlag.MIXED == 0
+    is_known = np.isin(table["id"], run.visits["id"][used])  # a blend does not change who it was
+    assert is_known.sum() > 24
+    assert (table["given_label"] == np.where(is_known, train_set[1].numpy()[table["id"]], -1)).all()
+    assert used.sum() == 60 * 12 - recipes[1].num_mixed
+    assert (run.visits["given_label"][~used] == -1).all()
+    assert np.isfinite(run.visits["harm_std"][used]).sum() > 0.7 * used.sum()
+    assert np.isnan(run.visits["harm_std"][~used]).all()
+
+
+def test_a_pure_row_of_a_mixed_batch_is_a_blend_too():
+    targets = torch.tensor([[0.6, 0.4, 0.0], [1.0, 0.0, 0.0]])
+    given = read_targets(targets, torch.zeros(2, 3))
+    assert given.mixed.tolist() == [True, True]
+    assert given.recorded.tolist() == [-1, -1]
+    given = read_targets(targets[1:], torch.zeros(1, 3))
+    assert given.mixed.tolist() == [False]
+    assert given.recorded.tolist() == [0]
+
+
+@pytest.mark.parametrize("is_smoothed_by", ["targets", "loss", "nobody"])
+def test_one_class_written_as_probabilities_scores_like_its_number(is_smoothed_by):
+    train_set, holdout = data()
+    smoothing = 0.0 if is_smoothed_by == "nobody" else 0.2
+    visits = []
+    for as_probabilities in (False, True):
+        in_loss = smoothing if is_smoothed_by == "loss" or not as_probabilities else 0.0
+
+        def loop(model, step, as_probabilities=as_probabilities, in_loss=in_loss):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            for ids, x, y in batches(train_set):
+                targets = y
+                if as_probabilities:
+                    targets = F.one_hot(y, 4).double()
+                    targets = targets * 0.8 + 0.05 if is_smoothed_by == "targets" else targets
+                with step(ids, targets):
+                    F.cross_entropy(model(x), targets, label_smoothing=in_loss).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        _, run = run_twins(GroupNormNet, loop, holdout, label_smoothing=smoothing)
+        visits.append(run.visits)
+    for name in ("given_label", "harm", "worst", "worst_anchor", "loss", "margin", "flags"):
+        np.testing.assert_allclose(visits[1][name], visits[0][name], rtol=1e-5, atol=1e-7)
+
+
+def soft_loop(train_set, targets_of, count=24):
+    def loop(model, step):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for ids, x, _ in batches(train_set, count=count):
+            with step(ids, targets_of[ids]):
+                F.cross_entropy(model(x), targets_of[ids]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
+
+def test_soft_targets_give_harm_only():
+    train_set, holdout = data()
+    opinion = torch.rand(48, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).softmax(1)
+    monitor, run = run_twins(GroupNormNet, soft_loop(train_set, opinion), holdout, soft_targets="soft", gate="none")
+    visits = run.visits
+    assert (visits["flags"].astype(int) & VisitFlag.SOFT > 0).all()
+    assert monitor.counters["visits_soft"] == monitor.counters["visits"] == 24 * 12
+    assert monitor.counters["visits_mixed"] == 0
+    for name, nothing in CLASS_SIGNALS.items():
+        np.testing.assert_array_equal(visits[name], np.full(len(visits[name]), nothing))
+    for name in ("loss", "harm", "harm_identity", "harm_solved", "confidence"):
+        assert np.isfinite(visits[name]).all(), name
+    table = run.table
+    assert (table["given_label"] == -1).all()
+    assert (table["suggested_label"] == -1).all()
+    assert "p_mislabeled" not in table
+    for name in ("harm", "harm_std", "harm_identity", "harm_solved", "loss"):
+        assert np.isfinite(table[name]).all(), name
+    for name in ("worst", "own", "margin", "p_given", "probe_loss"):
+        assert np.isnan(table[name]).all(), name
+
+
+def test_harm_and_loss_of_a_soft_target_are_those_of_its_own_gradient():
+    train_set, holdout = data()
+    pixels, _ = train_set
+    opinion = torch.rand(48, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).softmax(1)
+    model = fresh()
+    monitor = watch(model, holdout, soft_targets="soft", gate="none")
+    soft_loop(train_set, opinion, count=8)(model, monitor.step)
+    directions = monitor.engine.tracker.directions["fc"].clone()
+    monitor.flush()
+    before = len(monitor.recorder.sink.visits()["id"])
+    with monitor.step(torch.arange(6), opinion[:6]):
+        F.cross_entropy(model(pixels[:6]), opinion[:6]).backward()
+    monitor.flush()
+    visits = {name: column[before:] for name, column in monitor.recorder.sink.visits().items()}
+    for i in range(6):
+        model.zero_grad()
+        loss = F.cross_entropy(model(pixels[i : i + 1]), opinion[i : i + 1])
+        loss.backward()
+        gradient = torch.cat([model.fc.weight.grad, model.fc.bias.grad[:, None]], 1)
+        influence = -torch.einsum("kgoi,oi->k", directions, gradient)
+        np.testing.assert_allclose(visits["harm"][i], influence.mean().item(), rtol=1e-5)
+        np.testing.assert_allclose(visits["loss"][i], loss.item(), rtol=1e-6)
+
+
+def test_annotators_who_agree_give_a_class_and_others_do_not():
+    train_set, holdout = data()
+    opinion = F.one_hot(train_set[1], 4).double()
+    opinion[::2] = 0.5 * opinion[::2] + 0.125
+    monitor, run = run_twins(GroupNormNet, soft_loop(train_set, opinion), holdout, soft_targets="soft", gate="none")
+    table = run.table
+    is_soft = table["id"] % 2 == 0
+    assert np.isnan(table["worst"][is_soft]).all()
+    assert np.isfinite(table["worst"][~is_soft]).all()
+    assert np.isfinite(table["harm"]).all()
+    assert (table["given_label"][~is_soft] == train_set[1].numpy()[table["id"][~is_soft]]).all()
+    saved = monitor.recorder.state_dict()
+    again = watch(fresh(), holdout, soft_targets="soft").recorder
+    again.load_state_dict(saved)
+    for name in again.means.signals:
+        np.testing.assert_array_equal(again.means.mean(name), monitor.recorder.means.mean(name))
+
+
+@pytest.mark.parametrize("meaning", ["mixed", "soft"])
+def test_targets_are_read_without_waiting_for_the_device(meaning):
+    targets, outputs = torch.zeros(6, 4, device="meta"), torch.zeros(6, 4, device="meta")  # where a wait raises
+    given = read_targets(targets, outputs, label_smoothing=0.1, meaning=meaning)
+    packed = without_classes(torch.zeros(6, len(SIGNALS), device="meta"), given, targets, outputs)
+    assert packed.shape == (6, len(SIGNALS))
+    assert given.recorded.shape == (6,)
+
+
+def test_an_unknown_meaning_is_refused():
+    with pytest.raises(SgoifError, match="soft_targets must be one of mixed, soft"):
+        watch(fresh(), data()[1], soft_targets="hard")
+
+
+def test_a_run_of_nothing_but_mixed_batches_is_warned_of_once_and_goes_on(caplog):
+    train_set, holdout = data()
+    opinion = torch.full((48, 4), 0.25, dtype=torch.float64)
+    model = fresh()
+    monitor = watch(model, holdout)
+    with caplog.at_level(logging.WARNING):
+        soft_loop(train_set, opinion, count=48)(model, monitor.step)
+        assert not caplog.messages
+        soft_loop(train_set, opinion, count=80)(model, monitor.step)
+    (message,) = [text for text in caplog.messages if "mixed targets only" in text]
+    for way_out in ("stride=k", "un-mixed batches", "label_smoothing=", "soft_targets='soft'"):
+        assert way_out in message
+    assert monitor.counters["faults"] == 0
+    assert monitor.counters["visits_mixed"] == 128 * 12
+    assert monitor.is_on
+
+
+def test_every_column_of_a_visit_is_about_the_class_or_not():
+    assert set(SIGNALS) - set(CLASS_SIGNALS) == {"loss", "harm", "harm_identity", "harm_solved", "confidence", "flags"}
