@@ -194,3 +194,23 @@ def test_the_disk_may_fail_and_the_run_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor.recorder.sink, "write_table", full)
     run = monitor.close()
     assert run.worst(3)["id"].shape == (3,)
+
+
+def test_the_anchors_table_holds_the_error_terms_of_every_refresh():
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    train(model, train_set, monitor)
+    refreshes, table = monitor.refreshes, monitor.close().anchors().to_pydict()
+    # before the first product there is nothing to say
+    assert len(table["residual"]) == 4 * (refreshes - 1)
+    assert table["class"][:4] == [0, 1, 2, 3]
+    for name in ("residual", "curvature_gap", "coverage", "smallest_eigenvalue", "largest_cosine", "g_norm"):
+        assert np.isfinite(table[name]).all(), name
+    assert all(0 <= value <= 1 for value in table["coverage"])
+    assert all(m == 6 for m in table["m"])
+    operator = monitor.engine.curvature.operator("fc")
+    phi = monitor.engine.tracker.directions["fc"]
+    gradient = monitor.engine.anchors.gradients["fc"]
+    left = (gradient.flatten(1).mT - operator @ phi.flatten(1).mT).norm(dim=0) / gradient.flatten(1).norm(dim=1)
+    assert (left < 2).all()  # the residual is against this very H

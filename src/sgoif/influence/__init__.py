@@ -2,6 +2,7 @@
 
 from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
+from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.influence.holdout import HoldOut
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
@@ -11,6 +12,7 @@ from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 __all__ = [
     "HORIZON",
     "AnchorDraw",
+    "AnchorHealth",
     "Anchors",
     "DualAnchors",
     "Gate",
@@ -21,6 +23,9 @@ __all__ = [
     "Scores",
     "Tracker",
     "Weighting",
+    "coverage",
+    "curvature_gap",
+    "gram_health",
     "most_probable",
     "refit_head",
     "score",

@@ -279,7 +279,7 @@ class Engine:
 
     def _note_anchors(self) -> None:
         """Keep for the steps what changes at refreshes only."""
-        self._gradient_size = norm(self.anchors.gradients)  # |g_v|
+        self.gradient_size = norm(self.anchors.gradients)  # |g_v|
         self._known = KnownAnchors.of(self.anchors.known, self.dtype)
 
     def _refit(self) -> None:
@@ -313,7 +313,7 @@ class Engine:
         self.reading = self.gate.read(
             residual,
             self.anchors.noise,
-            self._gradient_size,
+            self.gradient_size,
             learning_rate=learning_rate,
             weight_decay=weight_decay,
         )

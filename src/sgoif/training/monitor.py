@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.gradients import Capture, LayerCapture
 from sgoif.gradients.contractions import widen
+from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
@@ -179,6 +180,10 @@ class Monitor:
                 "(layers='auto')."
             ) from error
         self.flush()
+        if self.recorder.sink is not None:
+            rows = anchor_rows(self.engine, anchor_health(self.engine, draw), step)
+            if rows:
+                self.recorder.sink.write_table("anchors", rows)
         if self.ledger is not None:
             self.ledger.add(draw, self.engine, step)
         self.governor.decide(step)
