@@ -45,7 +45,7 @@ class Anchors:
         pooled: keep the mean over all classes only. ``harm`` needs no more, and with many classes one vector per class
             would not fit.
         per_refresh: how many hold-out examples a refresh processes.
-        horizon: examples per anchor that the averaged gradient remembers; infinite for a model that does not move.
+        horizon: examples per class that the averaged gradient remembers; infinite for a model that does not move.
         dtype: of the gradients.
     """
 
@@ -60,7 +60,8 @@ class Anchors:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.holdout, self.spaces, self.pooled, self.per_refresh = holdout, dict(spaces), pooled, per_refresh
-        self.horizon = horizon
+        # pooled, a draw holds few examples of each class, and its noise would be all that the residual shows
+        self.horizon = horizon * holdout.num_classes if pooled else horizon
         self.num_anchors = 1 if pooled else holdout.num_classes
         like: dict[str, Any] = {"device": holdout.device, "dtype": dtype}
         self.trust = torch.ones(len(holdout), **like)  # in each hold-out label, lowered by self-cleaning
