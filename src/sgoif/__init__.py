@@ -3,10 +3,34 @@
 Every training example gets an influence score online, with a confidence beside it. See the README for a start.
 """
 
-from sgoif.api import Run, audit, load, split, watch, with_ids
-from sgoif.overhead import BenchResult, bench
-from sgoif.training.schedule import Plan
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sgoif.api import Run, audit, load, split, watch, with_ids
+    from sgoif.overhead import BenchResult, bench
+    from sgoif.training.schedule import Plan
 
 __all__ = ["BenchResult", "Plan", "Run", "__version__", "audit", "bench", "load", "split", "watch", "with_ids"]
 
 __version__ = "0.1.0.dev0"
+
+# Imported when first used: reading a run on the command line needs no torch, which takes seconds to import.
+_HOMES = {
+    "Plan": "sgoif.training.schedule",
+    **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
+    **dict.fromkeys(("Run", "audit", "load", "split", "watch", "with_ids"), "sgoif.api"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sgoif' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

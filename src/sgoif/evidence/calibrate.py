@@ -40,6 +40,11 @@ Ints = NDArray[np.int64]
 _AS_GIVEN_SHARE = 0.6
 
 
+# Shares of errors that can be believed. A network that fits its training examples much better than the hold-out makes
+# them look sound without exception, and the share of errors falls to nothing.
+_PLAUSIBLE = (0.002, 0.9)
+
+
 def squash(values: Floats) -> Floats:
     """Compute ``sign(x) log(1 + |x|)``: influences range over decades, and their sign matters."""
     return np.asarray(np.sign(values) * np.log1p(np.abs(values)))
@@ -181,9 +186,11 @@ def calibrate(
         rounds: How often the transition is re-estimated; 0 keeps the canaries' weights.
         adapt: Pass False for a hold-out with labels as given that did *not* clean itself. Its negatives hold as many
             errors as the training examples, so comparing the two finds none: neither the share of errors nor the
-            transition can be learnt from them, and the canaries' own stay, which promise too much on pair noise.
+            transition can be learnt from them, and the canaries' own stay, which promise too much on pair noise. Where
+            the share found is next to nothing or nearly all, nothing was learnt either, and the canaries' own stay.
     """
     _check(signals, given_label, suggested, canaries)
+    first = canaries
     for left in range(rounds if adapt else 0, -1, -1):
         believed = fit_canaries(canaries)
         if adapt:
@@ -195,6 +202,8 @@ def calibrate(
     doubted = bool((canaries.belief < 1).any())
     as_given = fit_canaries(canaries.taken_as_given()) if doubted else None
     p = believed.predict(signals, given_label)
+    if adapt and not _PLAUSIBLE[0] < p.mean() < _PLAUSIBLE[1]:
+        return calibrate(first, signals, given_label, suggested, adapt=False)
     final = transition_from_scores(p, suggested, given_label, canaries.num_classes)
     return LabelCalibration(canaries, final, believed, as_given)
 

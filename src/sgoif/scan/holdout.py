@@ -25,7 +25,7 @@ def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: in
     In all ``min(10%, max(2%, 50 per class))``, at least 20 of each class where it has twice as many.
     """
     share = min(0.10, max(0.02, 50 * num_classes / max(len(ids), 1)))
-    ranks = np.argsort(hash_ids(ids), kind="stable")
+    ranks = np.argsort(hash_ids(ids) << np.uint64(1), kind="stable")  # the top bit is the canaries' fold
     held = np.zeros(len(ids), bool)
     for label in range(num_classes):
         mine = ranks[labels[ranks] == label]

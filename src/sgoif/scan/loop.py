@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
 from sgoif.errors import SgoifError
@@ -27,6 +28,7 @@ from sgoif.scan.network import SmallResNet
 from sgoif.scan.pictures import PictureError, decode, square
 from sgoif.scan.recipe import Recipe, as_inputs, augmented, forward_of, make_optimizer, train_batches
 from sgoif.scan.sources import Source, open_source
+from sgoif.training.datasets import with_ids
 
 __all__ = ["scan"]
 
@@ -230,7 +232,7 @@ def _watched(
     monitor = watch(
         model,
         optimizer,
-        anchors=(as_inputs(pictures[kept]), targets[kept]),
+        anchors=with_ids(TensorDataset(as_inputs(pictures[kept]), targets[kept]), list(found.ids[kept])),
         train_size=len(rows),
         out=out,
         class_names=facts["class_names"],

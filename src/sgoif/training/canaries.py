@@ -54,6 +54,7 @@ CALIBRATED_SIGNALS = (
 )
 _KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 _CLEAN_EVERY = 10  # refreshes
+_MANY_CLASSES, _LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
 _MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
 
 Floats = NDArray[np.float64]
@@ -96,7 +97,8 @@ class CanaryLedger:
             return
         trust = float(engine.reading.confidence.mean())
         self._refreshes += 1
-        if trust == 0:
+        is_rare = self.num_classes > _MANY_CLASSES and self._refreshes % _LOOK_EVERY
+        if trust == 0 or is_rare:
             return
         self.look([draw], engine, step, trust)
         if not self.trusted and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:

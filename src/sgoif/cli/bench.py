@@ -1,0 +1,48 @@
+"""``sgoif bench``: what watching costs on a model of the user's own, measured step by step beside bare training."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from sgoif.cli.models import load_model, parse_shape, random_batch
+from sgoif.cli.output import clean, emit_json, print_lines, stderr_console
+from sgoif.errors import SgoifError
+
+__all__ = ["show_bench"]
+
+_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+
+
+def show_bench(
+    *,
+    model: str,
+    shape: str,
+    batch: int,
+    classes: int,
+    blocks: int,
+    device: str,
+    autocast: str | None,
+    as_json: bool = False,
+) -> None:
+    """Measure the cost of watching and print it."""
+    import torch
+
+    from sgoif.overhead import bench
+
+    if blocks % 2:
+        raise SgoifError(f"--blocks must be even, since a round has two of each kind, got {blocks}.")
+    if autocast is not None and autocast not in _DTYPES:
+        raise SgoifError(f"--autocast takes {', '.join(_DTYPES)}, got {autocast!r}.")
+    dtype = None if autocast is None else getattr(torch, _DTYPES[autocast])
+    loaded = load_model(model, device)
+    examples = random_batch(loaded, parse_shape(shape), batch, classes)
+    with stderr_console().status(f"training {clean(model)} with and without the monitor"):
+        found = bench(loaded, examples, blocks=blocks, autocast=dtype)
+    if as_json:
+        values: dict[str, Any] = {item.name: getattr(found, item.name) for item in fields(found)}
+        values.pop("timings", None)
+        emit_json({"command": "bench", "format": 1, "model": model, "device": device, "batch": batch, **values})
+        return
+    where = torch.cuda.get_device_name(torch.device(device)) if device.startswith("cuda") else device.upper()
+    print_lines([f"{clean(model)}, batches of {batch} random inputs, measured on {where}:", str(found)])

@@ -1,0 +1,165 @@
+"""``sgoif doctor``: is this machine ready, which known traps are set, and what will watching a model cost?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from sgoif.cli.models import load_model, parse_shape, random_batch
+from sgoif.cli.output import clean, emit_json, print_facts, print_lines
+
+__all__ = ["examine", "predict_cost", "show_doctor", "warnings_about"]
+
+_PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "fsspec", "rich", "typer")
+_EXTRAS = {
+    "Pillow": "reads pictures (scan)",
+    "s3fs": "runs on S3",
+    "scikit-learn": "boosted trees in the calibration",
+    "ray": "scoring a corpus on many machines",
+    "timm": "backbones for scan",
+    "transformers": "backbones for scan",
+}
+_LOW_DISK_GB = 5
+_SHOWN_TRAIN_SIZE = 50_000
+
+
+def show_doctor(
+    *, model: str | None, shape: str, batch: int, classes: int, train_size: int, device: str, as_json: bool = False
+) -> None:
+    """Print the state of the machine, and with a model what watching it will cost."""
+    found = examine()
+    warned = warnings_about(found)
+    predicted = None
+    if model is not None:
+        predicted = predict_cost(model, parse_shape(shape), batch, classes, train_size, device)
+    if as_json:
+        emit_json({"command": "doctor", "format": 1, **found, "warnings": warned, "forecast": predicted})
+        return
+    print_facts("Machine", _machine(found))
+    print_lines([""])
+    print_facts("Packages", [(name, version or "missing") for name, version in found["packages"].items()])
+    print_lines([""])
+    extras = [(name, f"{version or 'not installed'}: {_EXTRAS[name]}") for name, version in found["extras"].items()]
+    print_facts("Extras", extras)
+    print_lines([""])
+    if warned:
+        for line in warned:
+            print_lines([f"Warning: {line}"], style="yellow")
+    else:
+        print_lines(["No known trap is set."], style="green")
+    if predicted is not None:
+        print_lines(
+            [
+                "",
+                f"{clean(model)}, head `{clean(predicted['head'])}`, {predicted['plan']}",
+                *predicted["text"].splitlines(),
+            ]
+        )
+        command = f"  sgoif bench --model {clean(model)} --input {clean(shape)} --batch {batch} --classes {classes}"
+        print_lines(["", "Measure it with:", command])
+
+
+def examine() -> dict[str, Any]:
+    """Look at the machine: processors, threads, devices, packages and disk."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    has_mps = bool(getattr(torch.backends, "mps", None)) and torch.backends.mps.is_available()
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+        "usable_cores": _usable_cores(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "threads": torch.get_num_threads(),
+        "devices": gpus or (["mps"] if has_mps else ["cpu"]),
+        "free_gb": shutil.disk_usage(os.getcwd()).free / 1e9,
+        "is_disabled": os.environ.get("SGOIF_DISABLE") == "1",
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "extras": {name: _version(name) for name in _EXTRAS},
+    }
+
+
+def warnings_about(found: dict[str, Any]) -> list[str]:
+    """Name the traps that are set, and how to get out of each."""
+    lines = []
+    if found["threads"] > found["usable_cores"]:
+        lines.append(
+            f"torch uses {found['threads']} threads on {found['usable_cores']:g} usable cores; they spin against each "
+            f"other, measured six times slower. Set OMP_NUM_THREADS={max(int(found['usable_cores']), 1)}."
+        )
+    elif found["load"] is not None and found["load"] > found["cores"] and found["threads"] > 1:
+        lines.append(
+            f"the machine is busy (load {found['load']:.1f} on {found['cores']} cores) and torch uses "
+            f"{found['threads']} threads; on busy cores fewer are faster: try OMP_NUM_THREADS=1."
+        )
+    if found["free_gb"] < _LOW_DISK_GB:
+        lines.append(f"only {found['free_gb']:.1f} GB are free here; runs keep about 120 bytes per visit.")
+    if found["is_disabled"]:
+        lines.append("SGOIF_DISABLE=1 is set: watch() does nothing.")
+    missing = [name for name, version in found["packages"].items() if version is None]
+    if missing:
+        lines.append(f"{', '.join(missing)} cannot be found, but sgoif needs them: pip install sgoif again.")
+    return lines
+
+
+def predict_cost(
+    name: str,
+    shape: tuple[int, ...],
+    batch: int,
+    classes: int,
+    train_size: int = _SHOWN_TRAIN_SIZE,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Forecast what watching a model costs, from its shapes; nothing is trained."""
+    import sgoif
+
+    model = load_model(name, device)
+    inputs, labels = random_batch(model, shape, max(2 * classes, 256), classes)  # as many as a refresh reads
+    monitor: Any = sgoif.watch(model, anchors=(inputs, labels), train_size=train_size, batch_size=batch)
+    forecast = monitor.forecast
+    monitor.detach()
+    if forecast is None:
+        return {"head": "?", "plan": "watching is disabled", "text": "SGOIF_DISABLE=1 is set, so it costs nothing."}
+    plan = str(monitor.plan).splitlines()[0]
+    return {
+        "model": name,
+        "head": monitor.engine.head.name or "the model itself",
+        "plan": plan,
+        "text": str(forecast),
+        "total_share": forecast.total_share,
+        **asdict(forecast),
+    }
+
+
+def _machine(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("python", found["python"]),
+        ("system", found["system"]),
+        ("cores", f"{found['cores']}, {found['usable_cores']:g} usable by this process"),
+        ("torch threads", str(found["threads"])),
+        ("devices", ", ".join(found["devices"])),
+        ("free disk here", f"{found['free_gb']:.0f} GB"),
+    ]
+
+
+def _usable_cores() -> float:
+    """Cores that this process may run on, and no more than its container may use."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return cores if quota == "max" else min(cores, float(quota) / float(period))
+    except (OSError, ValueError):
+        return cores
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

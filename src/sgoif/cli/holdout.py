@@ -1,0 +1,175 @@
+"""``sgoif holdout``: a person verifies the most doubtful hold-out labels, and later runs rest on them.
+
+The examples to look at go into a CSV file with an empty column; once filled in, they are merged into one file of
+verified labels, ``id,label``, which grows from run to run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.cli.files import read_csv_rows, write_text
+from sgoif.cli.opened import OpenRun, find_class, open_run, some_of
+from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
+from sgoif.errors import SgoifError
+
+__all__ = ["choose_doubtful", "merge_filled", "write_doubtful"]
+
+_COLUMN = "verified_label"
+_HEADER = ("id", "given_label", "given_name", "suggested_name", "p_mislabeled", _COLUMN)
+_FEW = 5  # of a class: what a scan needs of verified labels to rest on them
+
+
+def write_doubtful(url: str, *, size: int, out: str, verified: str | None, force: bool, as_json: bool = False) -> None:
+    """Write the hold-out examples that a person should look at."""
+    run = open_run(url)
+    if os.path.exists(out) and not force and _filled(out):
+        raise SgoifError(
+            f"'{out}' has verified labels in it, which would be lost. Merge them first: `sgoif holdout {url} --filled "
+            f"{out} --verified {verified or 'verified.csv'}`; or pass --force."
+        )
+    known = set(read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
+    rows = _held_out(run, known)
+    p = np.array([row["p"] for row in rows], dtype=np.float64)
+    labels = np.array([row["given_label"] for row in rows], dtype=np.int64)
+    chosen = [rows[int(i)] for i in choose_doubtful(p, labels, size)]
+    write_text(out, _csv_of(run, chosen))
+    per_class = Counter(run.name_of(row["given_label"]) for row in chosen)
+    if as_json:
+        document = {"run": run.url, "out": out, "written": len(chosen), "per_class": dict(per_class)}
+        emit_json({"command": "holdout", "format": 1, **document, "already_verified": len(known)})
+        return
+    least = min(per_class.values(), default=0)
+    print_lines(
+        [
+            f"{count(len(chosen))} of {count(len(rows))} hold-out examples written to {clean(out)}, the most doubtful "
+            f"first; every class has at least {least}.",
+            f"Fill in the column {_COLUMN} with the name or number of the true class, and leave empty what you cannot "
+            "tell. Then:",
+            f"  sgoif holdout {clean(url)} --filled {clean(out)} --verified {clean(verified or 'verified.csv')}",
+        ]
+    )
+
+
+def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False) -> None:
+    """Take what a person filled in into the file of verified labels; what is there for the same id is replaced."""
+    run = open_run(url)
+    held = run.files.sql("select id::varchar as id from holdout")["id"].to_pylist()
+    found = _read_filled(run, filled, set(held))
+    labels = read_verified(verified) if os.path.exists(verified) else {}
+    fresh = {ident: name for ident, name in found.items() if labels.get(ident) != name}
+    replaced = sum(ident in labels for ident in fresh)
+    labels |= fresh
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerows([("id", "label"), *labels.items()])
+    write_text(verified, lines.getvalue())
+    if as_json:
+        counts = {"read": len(found), "added": len(fresh) - replaced, "replaced": replaced, "total": len(labels)}
+        emit_json({"command": "holdout", "format": 1, "run": run.url, "verified": verified, **counts})
+        return
+    print_lines(
+        [
+            f"{count(len(found), 'verified label')} read from {clean(filled)}: {count(len(fresh) - replaced)} new, "
+            f"{count(replaced)} changed.",
+            f"{clean(verified)} holds {count(len(labels), 'verified label')} now. Use them:",
+            f"  sgoif scan DATA --verified {clean(verified)}",
+        ]
+    )
+
+
+def choose_doubtful(p: NDArray[np.float64], labels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Choose rows by ``p``, largest first, with a share of at least half its even part for every class.
+
+    >>> choose_doubtful(np.array([0.9, 0.8, 0.7, 0.1]), np.array([0, 0, 0, 1]), 3).tolist()
+    [0, 1, 3]
+    """
+    order = np.argsort(-np.nan_to_num(p, nan=-1.0), kind="stable")
+    classes = np.unique(labels)
+    share = max(min(_FEW, size // max(len(classes), 1)), size // (2 * max(len(classes), 1)))
+    taken = np.zeros(len(p), bool)
+    for label in classes:
+        taken[order[labels[order] == label][:share]] = True
+    for i in order:
+        if taken.sum() >= size:
+            break
+        taken[i] = True
+    return order[taken[order]][:size]
+
+
+def read_verified(path: str) -> dict[str, str]:
+    """Read the file of verified labels."""
+    return {row["id"]: row["label"].strip() for _, row in read_csv_rows(path, ["id", "label"]) if row["label"].strip()}
+
+
+def _held_out(run: OpenRun, known: set[str]) -> list[dict[str, Any]]:
+    """Hold-out examples that nobody has verified, with what the run thinks of them."""
+    columns = run.files.sql("select * from holdout limit 0").column_names
+    if "p_mislabeled" not in columns:
+        raise SgoifError(
+            f"{run.url!r} has not judged its hold-out: it was not calibrated, or has not finished. See `sgoif info "
+            f"{run.url}`."
+        )
+    rows: list[dict[str, Any]] = run.files.sql(
+        "select id::varchar as id, given_label, coalesce(suggested_label, -1) as suggested_label, p_mislabeled as p "
+        "from holdout where not coalesce(trusted, false) and given_label >= 0 order by id"
+    ).to_pylist()
+    left = [row for row in rows if row["id"] not in known]
+    if not left:
+        raise SgoifError(f"all hold-out labels of {run.url!r} are verified already; there is nothing left to look at.")
+    return left
+
+
+def _csv_of(run: OpenRun, rows: list[dict[str, Any]]) -> str:
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(_HEADER)
+    for row in rows:
+        p = "" if row["p"] is None else f"{row['p']:.4f}"
+        names = run.name_of(row["given_label"]), run.name_of(row["suggested_label"])
+        writer.writerow([row["id"], row["given_label"], *names, p, ""])
+    return lines.getvalue()
+
+
+def _filled(path: str) -> bool:
+    """Whether a person has begun to fill in a file."""
+    try:
+        return any(row[_COLUMN].strip() for _, row in read_csv_rows(path, ["id", _COLUMN]))
+    except SgoifError as error:
+        raise SgoifError(f"'{path}' is there already and was not written by this command; pass --force.") from error
+
+
+def _read_filled(run: OpenRun, path: str, held: set[str]) -> dict[str, str]:
+    """Ids and true classes that a person wrote down, by name where classes have names."""
+    if not Path(path).is_file():
+        raise SgoifError(f"'{path}' is no file; pass the CSV file that `sgoif holdout` wrote, filled in.")
+    found: dict[str, str] = {}
+    for line, row in read_csv_rows(path, ["id", _COLUMN]):
+        written = row[_COLUMN].strip()
+        if not written:
+            continue
+        if row["id"] not in held:
+            raise SgoifError(
+                f"line {line} of '{path}': this run's hold-out has no id {shorten(row['id'], 80)!r}. Has a spreadsheet "
+                "changed it? Format the column id as text."
+            )
+        label = find_class(written, run.class_names, run.num_classes)
+        if label is None:
+            classes = some_of(run.class_names, run.num_classes)
+            raise SgoifError(f"line {line} of '{path}': there is no class {written!r}; there are {classes}.")
+        name = run.name_of(label)
+        if found.setdefault(row["id"], name) != name:
+            raise SgoifError(
+                f"line {line} of '{path}': {shorten(row['id'], 80)!r} is {name!r} here and {found[row['id']]!r} above."
+            )
+    if not found:
+        raise SgoifError(f"'{path}' has nothing in its column {_COLUMN}; fill it in first.")
+    return found

@@ -1,0 +1,193 @@
+"""``sgoif info``: how a run went, from ``run.json`` and the files that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sgoif.cli.opened import OpenRun, open_run
+from sgoif.cli.output import clean, count, emit_json, percent, print_facts, print_lines
+from sgoif.cli.summary import kind_of_holdout, summarise
+from sgoif.store.schema import TABLES
+
+__all__ = ["describe", "show_info"]
+
+Facts = list[tuple[str, str]]
+
+_SHOWN_SKIPPED = 10
+_SHOWN_CLASSES = 20
+_PATHS = {
+    "features": "heads on embeddings from a file",
+    "backbone": "heads on a frozen backbone",
+    "scratch": "a small network trained from scratch",
+}
+_LOST = {"unreadable": "could not be read", "without_label": "have no label"}
+
+
+def show_info(url: str, *, as_json: bool = False) -> None:
+    """Print how a run went."""
+    run = open_run(url)
+    document = describe(run)
+    if as_json:
+        emit_json({"command": "info", "format": 1, **document})
+        return
+    print_facts(clean(run.url), _about(run, document))
+    for title, facts in (
+        ("Training", _training(run.facts)),
+        ("Calibration", _calibration(run)),
+        ("Trouble", _trouble(document)),
+        ("Made with", _made_with(run.info)),
+    ):
+        if facts:
+            print_lines([""])
+            print_facts(title, facts)
+
+
+def describe(run: OpenRun) -> dict[str, Any]:
+    """All that is known of how a run went."""
+    info, facts = run.info, run.facts
+    tables = {name: _num_rows(run, name) for name in TABLES}
+    return {
+        "run": run.url,
+        "state": info.get("state"),
+        "is_finished": run.files.is_finished,
+        "created": info.get("created"),
+        "updated": info.get("updated"),
+        "schema_version": info.get("schema_version"),
+        "id_kind": run.files.id_kind("visits"),
+        "keep_visits": info.get("keep_visits"),
+        "next_step": info.get("next_step"),
+        "attempts": info.get("attempts"),
+        "rows": tables,
+        "faults": {"training": _counts(facts.get("faults")), "writing": _counts(info.get("faults"))},
+        "dropped_rows": info.get("dropped_rows", 0),
+        "skipped_parts": [{"path": item.path, "reason": item.reason} for item in run.files.skipped],
+        "libraries": info.get("libraries", {}),
+        "hardware": info.get("hardware", {}),
+        "summary": summarise(run).document(),
+        "facts": dict(facts),
+    }
+
+
+def _num_rows(run: OpenRun, table: str) -> int:
+    """Rows that count: as the footers say, unless a later attempt repeats some of them."""
+    parts = run.files.parts(table)
+    if all(part.limit is None for part in parts):
+        return sum(part.num_rows for part in parts)
+    return int(run.one(f"select count(*) as n from {table}")["n"])
+
+
+def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
+    info, facts, rows = run.info, run.facts, document["rows"]
+    attempts = info.get("attempts") or []
+    state = "finished"
+    if not run.files.is_finished:
+        state = f"running or killed; last sign of life {info.get('updated', '?')}, at step {info.get('next_step', '?')}"
+    found = [
+        ("state", state),
+        ("kind", str(facts.get("kind") or "watch")),
+        ("created", str(info.get("created", "?"))),
+        ("examples", count(rows["examples"]) + ("" if rows["examples"] else ", added up when the run ends")),
+        ("visits", f"{count(rows['visits'])} on disk (kept: {info.get('keep_visits', '?')})"),
+    ]
+    if facts.get("path"):
+        lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]
+        found.insert(2, ("scored by", f"{_PATHS.get(facts['path'], clean(facts['path']))}"))
+        found += [("left out", ", ".join(lost))] if lost else []
+    if len(attempts) > 1:
+        starts = ", ".join(f"from step {item['start_step']}" for item in attempts)
+        found.append(("attempts", f"{len(attempts)}: {starts}"))
+    else:
+        found.append(("attempts", str(len(attempts))))
+    return found
+
+
+def _training(facts: Mapping[str, Any]) -> Facts:
+    found: Facts = []
+    counters = _mapping(facts.get("counters"))
+    if counters:
+        judged = counters.get("visits", 0) - counters.get("visits_not_judged", 0)
+        found.append(("steps", f"{count(counters.get('steps', 0))}, {count(counters.get('refreshes', 0))} refreshes"))
+        found.append(("visits scored", f"{count(counters.get('visits', 0))}, {count(judged)} of them judged"))
+    if facts.get("head") is not None:
+        found.append(("head", clean(facts["head"])))
+    plan = _mapping(facts.get("plan"))
+    if plan:
+        found.append(("plan", _plan(plan)))
+        changes = facts.get("plan_changes") or []
+        found += [("changed", _change(change)) for change in changes]
+        if not changes:
+            found.append(("plan changes", "none"))
+    if isinstance(facts.get("overhead"), int | float):
+        parts = _mapping(facts.get("overhead_by_part"))
+        by = ", ".join(f"{name} {percent(share)}" for name, share in parts.items())
+        found.append(("overhead", f"{percent(facts['overhead'])} of the bare step, measured{f' ({by})' if by else ''}"))
+    forecast = _mapping(facts.get("forecast"))
+    shares = [forecast.get(f"{name}_share") or 0.0 for name in ("step", "curvature", "refresh")]
+    if forecast:
+        found.append(("forecast was", f"{percent(sum(shares))} for batches of {forecast.get('batch_size', '?')}"))
+    return found
+
+
+def _calibration(run: OpenRun) -> Facts:
+    found: Facts = [("hold-out", kind_of_holdout(run))]
+    held = run.facts.get("held_out_per_class")
+    if isinstance(held, list):
+        named = [f"{clean(run.name_of(label))} {number}" for label, number in enumerate(held)]
+        more = f" and {len(named) - _SHOWN_CLASSES} classes more" if len(named) > _SHOWN_CLASSES else ""
+        found.append(("held out", f"{count(sum(held))}: {', '.join(named[:_SHOWN_CLASSES])}{more}"))
+    if not run.num_examples:
+        return (
+            [*found, ("calibrated", "not yet: that is done when the run ends")] if not run.files.is_finished else found
+        )
+    summary = summarise(run)
+    lines = summary.lines()
+    if not summary.is_calibrated:
+        return [*found, ("calibrated", f"no: {summary.why_not_calibrated}")]
+    return [*found, ("calibrated", f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged")] + [
+        (line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines[1:] if ": " in line
+    ]
+
+
+def _trouble(document: Mapping[str, Any]) -> Facts:
+    found: Facts = []
+    for kind, faults in document["faults"].items():
+        found += [(f"while {kind}", f"{number} x {clean(cause)}") for cause, number in faults.items()]
+    if document["dropped_rows"]:
+        found.append(("dropped rows", f"{count(document['dropped_rows'])}, which could not be written"))
+    skipped = document["skipped_parts"]
+    found += [("skipped part", f"{clean(item['path'])}: {clean(item['reason'])}") for item in skipped[:_SHOWN_SKIPPED]]
+    if len(skipped) > _SHOWN_SKIPPED:
+        found.append(("", f"and {len(skipped) - _SHOWN_SKIPPED} more"))
+    return found or [("faults", "none")]
+
+
+def _made_with(info: Mapping[str, Any]) -> Facts:
+    libraries, hardware = _mapping(info.get("libraries")), _mapping(info.get("hardware"))
+    versions = ", ".join(f"{name} {version}" for name, version in libraries.items())
+    gpus = hardware.get("gpus") or []
+    where = f"measured on {', '.join(gpus) if gpus else 'CPU'}"
+    cores = f"{hardware.get('system', '?')} {hardware.get('machine', '?')}, {hardware.get('cpu_count', '?')} cores"
+    return [("versions", clean(versions)), ("hardware", f"{clean(cores)}; {clean(where)}")]
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    every = "every step" if plan.get("stride", 1) == 1 else f"every {plan['stride']} steps"
+    layers = f" (head and {', '.join(plan['layers'])})" if plan.get("layers") else ""
+    return (
+        f"scores {every}{layers}, observes curvature every {plan.get('observe_every', '?')} steps, refreshes from "
+        f"{plan.get('examples_per_refresh', '?')} hold-out examples every {plan.get('refresh_every', '?')} steps"
+    )
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    overhead = percent(change.get("overhead"))
+    return f"at step {change.get('step', '?')}, overhead {overhead}: {_plan(_mapping(change.get('plan')))}"
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {str(cause): int(number) for cause, number in _mapping(value).items()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

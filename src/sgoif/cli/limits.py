@@ -1,0 +1,157 @@
+"""Limits on the share of wrong labels, as people write them, and judging a run by them.
+
+A limit is exceeded when the whole interval lies above it: when the data is surely too bad. Where only the estimate lies
+above, that is unsure, which is shown and fails nothing. What cannot be judged is neither fine nor exceeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sgoif.adaptors.classes import TOO_FEW
+from sgoif.cli.classes import class_rows
+from sgoif.cli.compare import compare_runs
+from sgoif.cli.opened import OpenRun
+from sgoif.cli.output import count, percent, percents
+from sgoif.errors import SgoifError
+from sgoif.evidence import error_rates
+
+__all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
+
+FINE, UNSURE, EXCEEDED, UNJUDGED = "fine", "unsure", "exceeded", "not judged"
+
+_MIN_EXAMPLES = 20  # as for a class: below, an interval says nothing
+_MIN_JUDGED = 0.5  # share of the examples; with fewer, those that were judged may be the easy ones
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run is held against; None for what is not asked."""
+
+    max_error_rate: float | None = None
+    max_class_error_rate: float | None = None
+    max_new: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one limit came out."""
+
+    kind: str  # the option's name
+    about: str  # "all examples", a class, "new findings"
+    state: str
+    limit: float
+    value: float | None
+    low: float | None
+    high: float | None
+    text: str  # what was found, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How all limits came out."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    reason: str | None = None  # why nothing could be judged
+
+    @property
+    def state(self) -> str:
+        """Exceeded if any limit is; not judged if a question has no answer at all; else fine, or unsure if any is."""
+        if any(item.state == EXCEEDED for item in self.outcomes):
+            return EXCEEDED
+        by_kind: dict[str, list[str]] = {}
+        for item in self.outcomes:
+            by_kind.setdefault(item.kind, []).append(item.state)
+        is_open = any(set(states) == {UNJUDGED} for states in by_kind.values())
+        if self.reason is not None or is_open or not self.outcomes:
+            return UNJUDGED
+        return UNSURE if any(item.state == UNSURE for item in self.outcomes) else FINE
+
+
+def parse_share(text: str, option: str) -> float:
+    """Read ``2%`` or ``0.02``.
+
+    Raises:
+        SgoifError: It is no number, or not between 0 and 1.
+
+    >>> parse_share("2%", "--max-error-rate"), parse_share("0.02", "--max-error-rate")
+    (0.02, 0.02)
+    """
+    written = text.strip()
+    is_percent = written.endswith("%")
+    try:
+        value = float(written.removesuffix("%").strip())
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SgoifError(f"{option} takes a share such as 2% or 0.02, got {text!r}.")
+    share = value / 100 if is_percent else value
+    if not 0 <= share <= 1:
+        hint = f"; did you mean {value:g}%?" if not is_percent and 1 < value <= 100 else ""
+        raise SgoifError(f"{option} takes a share between 0% and 100%, got {text!r}{hint}")
+    return share
+
+
+def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdict:
+    """Hold a run against limits; trouble with the run is a reason not to judge, not an error."""
+    outcomes: list[Outcome] = []
+    try:
+        run.need_probabilities()
+        if limits.max_error_rate is not None:
+            outcomes.append(_overall(run, limits.max_error_rate))
+        if limits.max_class_error_rate is not None:
+            outcomes += _by_class(run, limits.max_class_error_rate)
+        if limits.max_new is not None and against is not None:
+            outcomes.append(_new_ones(run, against, limits.max_new))
+    except SgoifError as error:
+        return Verdict(outcomes, str(error))
+    return Verdict(outcomes)
+
+
+def _overall(run: OpenRun, limit: float) -> Outcome:
+    columns = run.rates_columns()
+    p, low, high = (columns[name] for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"))
+    rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
+    few = None
+    if run.num_judged < _MIN_EXAMPLES:
+        few = f"only {count(run.num_judged, 'example')} could be judged, {_MIN_EXAMPLES} are needed"
+    elif run.num_judged < _MIN_JUDGED * run.num_examples:
+        few = f"only {count(run.num_judged)} of {count(run.num_examples, 'example')} could be judged"
+    ends = float(rates.rate[0]), float(rates.low[0]), float(rates.high[0])
+    return _outcome("max-error-rate", "all examples", limit, ends, int(rates.count[0]), few)
+
+
+def _by_class(run: OpenRun, limit: float) -> list[Outcome]:
+    found = []
+    for row in class_rows(run):
+        few = "too few examples, or too few of it held out" if row["verdict"] == TOO_FEW else None
+        ends = tuple(_float(row[name]) for name in ("error_rate", "error_rate_low", "error_rate_high"))
+        found.append(_outcome("max-class-error-rate", row["name"], limit, ends, row["num_examples"], few))
+    return found
+
+
+def _outcome(kind: str, about: str, limit: float, ends: Sequence[float], number: int, few: str | None) -> Outcome:
+    value, low, high = ends
+    if few is None and not math.isfinite(low):
+        few = "this run has no intervals"
+    if few is not None:
+        return Outcome(kind, about, UNJUDGED, limit, None, None, None, few)
+    text = f"{percent(value)} of {count(number, 'label')} wrong, 90% interval {percents(low, high)}"
+    state = EXCEEDED if low > limit else UNSURE if value > limit else FINE
+    return Outcome(kind, about, state, limit, value, low, high, text)
+
+
+def _new_ones(run: OpenRun, against: OpenRun, limit: int) -> Outcome:
+    number = len(compare_runs(against, run).new)
+    text = f"{count(number)} newly flagged"
+    state = EXCEEDED if number > limit else FINE
+    return Outcome("max-new", "new findings", state, limit, number, number, number, text)
+
+
+def _float(value: Any) -> float:
+    return math.nan if value is None else float(value)

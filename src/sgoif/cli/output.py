@@ -1,0 +1,250 @@
+"""How things are shown: text for people on a terminal or in a pipe, one JSON document for programs.
+
+In a pipe nothing is coloured, wrapped or cut to a width; only ids longer than any path are shortened, in the middle.
+What a user's data says (ids, class names) is never read as markup, and control characters in it are written out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = [
+    "clean",
+    "console",
+    "count",
+    "emit_json",
+    "interval",
+    "percent",
+    "percents",
+    "plain",
+    "print_facts",
+    "print_lines",
+    "print_table",
+    "shorten",
+    "stderr_console",
+]
+
+LONGEST_SHOWN = 1000  # characters of an id in a pipe: longer than file names, short enough for a line
+_PIPE_WIDTH = 1_000_000  # nothing is wrapped there
+
+
+def console() -> Console:
+    """Make the console of standard output, as it is now: tests and shells exchange it."""
+    from rich.console import Console
+
+    if not hasattr(sys.stdout, "isatty") or not sys.stdout.isatty():
+        return Console(width=_PIPE_WIDTH, markup=False, highlight=False, emoji=False, force_terminal=False)
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def stderr_console() -> Console:
+    """Make the console of standard error, for errors, warnings and bars."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def clean(value: object) -> str:
+    r"""Write a user's value so that it cannot steer the terminal: control characters and lone surrogates as escapes.
+
+    >>> clean("a\x1b[31m\nb")
+    'a\\x1b[31m\\nb'
+    """
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shorten(value: object, width: int = LONGEST_SHOWN) -> str:
+    """Cut the middle out of a text that takes more than some columns; the end of a path says as much as its start.
+
+    >>> shorten("shard-00012.tar/key-000345", 13)
+    'shard-…000345'
+    """
+    from rich.cells import cell_len
+
+    text = clean(value)
+    if len(text) <= width // 2 or cell_len(text) <= width:
+        return text
+    left, right = (width - 1) // 2, width - 1 - (width - 1) // 2
+    return f"{_fitting(text, left)}…{_fitting(text[::-1], right)[::-1]}"
+
+
+def _fitting(text: str, width: int) -> str:
+    """The longest beginning that takes no more than some columns; characters may take two."""
+    from rich.cells import get_character_cell_size
+
+    taken = 0
+    for place, character in enumerate(text):
+        taken += get_character_cell_size(character)
+        if taken > width:
+            return text[:place]
+    return text
+
+
+def percent(share: float | None, digits: int | None = None) -> str:
+    """Write a share; tenths where it is small enough for them to matter.
+
+    >>> percent(0.38), percent(0.0312), percent(None), percent(0.00004)
+    ('38%', '3.1%', '?', '<0.1%')
+    """
+    if share is None or not math.isfinite(share):
+        return "?"
+    if digits is None:
+        digits = 0 if share >= 0.0995 or share == 0 else 1
+    if digits == 1 and 0 < share < 0.0005:
+        return "<0.1%"
+    return f"{100 * share:.{digits}f}%"
+
+
+def percents(low: float | None, high: float | None) -> str:
+    """Write the two ends of an interval.
+
+    >>> percents(0.031, 0.052)
+    '3.1-5.2%'
+    """
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return "?"
+    digits = 0 if low >= 0.0995 or high >= 0.25 else 1
+    return f"{100 * low:.{digits}f}-{100 * high:.{digits}f}%"
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a probability with its interval, as tables show it.
+
+    >>> interval(0.981, 0.9, 1.0), interval(0.5, None, None), interval(None, None, None)
+    ('0.98 (0.90-1.00)', '0.50', '?')
+    """
+    if value is None or not math.isfinite(value):
+        return "?"
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return f"{value:.2f}"
+    return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def count(number: float, noun: str = "") -> str:
+    """Write a number with thousands apart, and what it counts.
+
+    >>> count(1200, "example"), count(1, "class"), count(2, "class"), count(3)
+    ('1,200 examples', '1 class', '2 classes', '3')
+    """
+    shown = f"{number:,.0f}"
+    if not noun:
+        return shown
+    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def emit_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document to standard output, and nothing else; numbers that are not finite become null."""
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=not is_unicode) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Turn arrays and numpy's numbers into what JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | type(None)) else str(value)
+
+
+def print_lines(lines: Iterable[str], style: str | None = None) -> None:
+    """Print lines of text; on a terminal they wrap between words, but not commands, which are indented."""
+    screen = console()
+    for line in lines:
+        screen.print(line, style=style, soft_wrap=line.startswith("  "))
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    wrap: Sequence[str] = (),
+    shrink: Sequence[str] = (),
+    title: str | None = None,
+) -> None:
+    """Print a table.
+
+    Args:
+        headers: of the columns.
+        rows: texts, cleaned already.
+        right: columns that are aligned to the right.
+        wrap: columns whose text may go on in the next line, on a terminal.
+        shrink: columns whose texts are cut in the middle where a terminal has no room for them.
+        title: a line above.
+    """
+    from rich.table import Table
+
+    screen = console()
+    lines = [list(row) for row in rows]
+    if screen.is_terminal:
+        _fit(headers, lines, screen.width, [headers.index(name) for name in shrink], [headers.index(n) for n in wrap])
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in headers:
+        is_wrapped = name in wrap and screen.is_terminal
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=not is_wrapped, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    if title is not None:
+        screen.print(title, style="bold")
+    print_rendered(screen, table)
+
+
+def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and what is known of them, under a title; nothing where there are none."""
+    from rich.table import Table
+
+    if not facts:
+        return
+    screen = console()
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True, min_width=16)
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(name, text)
+    screen.print(title, style="bold")
+    print_rendered(screen, table)
+
+
+def print_rendered(screen: Console, what: RenderableType) -> None:
+    """Print something that rich lays out; in a pipe without the blanks that fill up its lines."""
+    if screen.is_terminal:
+        screen.print(what)
+        return
+    with screen.capture() as captured:
+        screen.print(what)
+    for line in captured.get().splitlines():
+        screen.out(line.rstrip(), highlight=False)
+
+
+def _fit(
+    headers: Sequence[str], lines: list[list[str]], width: int, shrinking: Sequence[int], wrapping: Sequence[int]
+) -> None:
+    """Cut texts of some columns so that a table fits into a terminal; what may wrap keeps 24 columns."""
+    from rich.cells import cell_len
+
+    widths = [max([cell_len(name), *(cell_len(line[i]) for line in lines)]) + 2 for i, name in enumerate(headers)]
+    for i in wrapping:
+        widths[i] = min(widths[i], 24)
+    for place, i in enumerate(shrinking):
+        excess = sum(widths) - width
+        if excess <= 0:
+            return
+        target = max(widths[i] - 2 - math.ceil(excess / (len(shrinking) - place)), 8)
+        for line in lines:
+            line[i] = shorten(line[i], target)
+        widths[i] = target + 2

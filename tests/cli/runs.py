@@ -1,0 +1,129 @@
+"""Runs whose answers are known, written by hand, and the command line to ask them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner
+
+import sgoif
+from sgoif.cli.main import app
+from sgoif.store import ParquetSink
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = ["cat", "dog", "bird", "fox"]
+NASTY = ["<b>\"dog\"</b> & 'co'", "a|b`c*_[x](y)", "日本語\x1b[31m\n]]>", "snake\x00case\ufffe"]
+
+
+def invoke(*args):
+    """Run a command in this process: exit code, standard output, standard error."""
+    done = _runner().invoke(app, [str(arg) for arg in args])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def _runner():
+    try:
+        return CliRunner(mix_stderr=False)  # click before 8.2 mixes the two streams by default
+    except TypeError:
+        return CliRunner()
+
+
+def answer(*args):
+    """The JSON document of a command that succeeds."""
+    done = invoke(*args, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def command(*args):
+    """The same as a command of its own."""
+    return [sys.executable, "-m", "sgoif.cli.main", *map(str, args)]
+
+
+def bare():
+    """The environment of such a command."""
+    return {**os.environ, "PYTHONPATH": str(Path(sgoif.__file__).resolve().parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def spawn(*args):
+    """Run a command in a process of its own."""
+    return subprocess.run(command(*args), capture_output=True, env=bare(), timeout=120, encoding="utf-8")
+
+
+def golden(name, text):
+    """Compare a text with the one that was read and approved; SGOIF_UPDATE_GOLDEN=1 writes it anew."""
+    path = GOLDEN / name
+    if os.environ.get("SGOIF_UPDATE_GOLDEN") == "1":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def table(p, given, suggested, ids=None, width=0.1, **columns):
+    """Rows of ``examples`` with an interval of some width around ``p``."""
+    p = np.asarray(p, float)
+    count = len(p)
+    found = {
+        "id": np.array([f"img/{i:03d}.png" for i in range(count)]) if ids is None else np.asarray(ids),
+        "given_label": np.asarray(given),
+        "suggested_label": np.asarray(suggested),
+        "suggested_label_2": np.full(count, -1),
+        "suggested_label_3": np.full(count, -1),
+        "suggested_share": np.full(count, 0.9),
+        "p_mislabeled": p,
+        "p_mislabeled_low": np.clip(p - width, 0, 1),
+        "p_mislabeled_high": np.clip(p + width, 0, 1),
+        "harm": np.ones(count),
+        "worst": np.linspace(1, 2, count),
+        "margin": -np.ones(count),
+        "confidence": np.ones(count),
+        "n_visits": np.full(count, 10),
+    }
+    return found | {name: np.asarray(column) for name, column in columns.items()}
+
+
+def write_run(folder, examples, *, names=NAMES, holdout=None, is_finished=True, **facts):
+    """Write a run of these tables and facts."""
+    known = {"trusted": True, "class_names": list(names), "kind": "watch", "held_out_per_class": [50] * len(names)}
+    sink = ParquetSink(folder, facts={**known, **facts})
+    if examples is not None:
+        sink.write_table("examples", examples)
+    if holdout is not None:
+        sink.write_table("holdout", holdout)
+    if is_finished:
+        sink.close()
+    else:
+        sink.checkpoint()
+    return str(folder)
+
+
+def noisy(rate_of_class=(0.3, 0.0, 0.0, 0.0), per_class=100, **options):
+    """Examples of which a share of each class is surely wrong and the rest surely right."""
+    p, given = [], []
+    for label, rate in enumerate(rate_of_class):
+        wrong = round(rate * per_class)
+        p += [0.98] * wrong + [0.002] * (per_class - wrong)
+        given += [label] * per_class
+    given = np.array(given)
+    return table(p, given, (given + 1) % len(rate_of_class), width=0.001, **options)
+
+
+def held_out(count=60, num_classes=4, trusted=False, ids=None):
+    """A hold-out in which the first ones of each class are doubted most."""
+    labels = np.arange(count) % num_classes
+    return {
+        "id": np.array([f"held/{i:03d}.png" for i in range(count)]) if ids is None else np.asarray(ids),
+        "given_label": labels,
+        "suggested_label": (labels + 1) % num_classes,
+        "trusted": np.full(count, trusted),
+        "p_mislabeled": np.where(labels == 0, 0.9, 0.4) - np.arange(count) / 1000,
+        "harm_solved": np.ones(count),
+        "worst_solved": np.ones(count),
+        "margin": -np.ones(count),
+    }

@@ -1,0 +1,155 @@
+"""``sgoif check``: exit codes on runs whose error rates are known, and reports that other programs read."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from sgoif.cli.limits import parse_share
+from sgoif.errors import SgoifError
+from tests.cli.runs import NASTY, golden, invoke, noisy, table, write_run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_run("run", noisy((0.3, 0.0, 0.0, 0.0)))  # 7.5% of all labels are wrong, 30% of the cats
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "state"),
+    [
+        (["--max-error-rate", "9%"], 0, "fine"),
+        (["--max-error-rate", "0.073"], 0, "unsure"),  # the estimate lies above, its lower end does not
+        (["--max-error-rate", "5%"], 1, "exceeded"),
+        (["--max-class-error-rate", "10%"], 1, "exceeded"),
+        (["--max-class-error-rate", "35%"], 0, "fine"),
+        (["--max-error-rate", "9%", "--max-class-error-rate", "10%"], 1, "exceeded"),
+    ],
+)
+def test_a_limit_is_exceeded_when_the_lower_end_lies_above_it(run, limits, code, state):
+    done = invoke("check", run, *limits)
+    assert done.exit_code == code
+    document = json.loads(invoke("check", run, *limits, "--json").stdout)
+    assert (document["exit_code"], document["state"]) == (code, state)
+    for item in document["outcomes"]:
+        assert (item["low"] > item["limit"]) == (item["state"] == "exceeded")
+        assert (item["value"] <= item["limit"]) == (item["state"] == "fine")
+
+
+def test_what_it_prints_was_approved(run):
+    done = invoke("check", run, "--max-error-rate", "2%", "--max-class-error-rate", "10%")
+    golden("check.txt", done.stdout)
+
+
+def test_a_wide_interval_is_not_held_against_the_data(tmp_path):
+    p = np.full(400, 0.05)
+    run = write_run(tmp_path / "run", table(p, np.zeros(400, int), np.ones(400, int), width=0.04))
+    assert invoke("check", run, "--max-error-rate", "2%").exit_code == 0
+    narrow = write_run(tmp_path / "narrow", table(p, np.zeros(400, int), np.ones(400, int), width=0.001))
+    assert invoke("check", narrow, "--max-error-rate", "2%").exit_code == 1
+
+
+@pytest.mark.parametrize("case", ["no run", "uncalibrated", "too few", "killed", "half judged", "no class judged"])
+def test_what_cannot_be_judged_is_neither_fine_nor_exceeded(tmp_path, case):
+    examples, limits = noisy(), ["--max-error-rate", "1%"]
+    if case == "uncalibrated":
+        examples = {name: column for name, column in examples.items() if not name.startswith("p_mislabeled")}
+    elif case == "too few":
+        examples = {name: column[:19] for name, column in examples.items()}
+    elif case == "half judged":
+        examples["p_mislabeled"][:201] = np.nan
+    elif case == "no class judged":
+        examples, limits = noisy(per_class=10), ["--max-class-error-rate", "1%"]
+    elif case == "killed":
+        examples = None
+    if case != "no run":
+        write_run(tmp_path / "run", examples, is_finished=case != "killed")
+    done = invoke("check", tmp_path / "run", *limits, "--junit", tmp_path / "j.xml", "--summary", tmp_path / "s.md")
+    assert done.exit_code == 2
+    assert "could not judge" in done.stdout
+    root = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert root.find(".//error") is not None or root.find(".//skipped") is not None
+    assert "could not judge" in (tmp_path / "s.md").read_text(encoding="utf-8")
+
+
+def test_a_class_that_is_too_small_is_skipped_beside_others_that_are_not(tmp_path):
+    examples = noisy((0.0, 0.0, 0.0, 0.5))
+    kept = np.arange(305)  # five foxes are left
+    run = write_run(tmp_path / "run", {name: column[kept] for name, column in examples.items()})
+    done = invoke("check", run, "--max-class-error-rate", "5%", "--junit", tmp_path / "j.xml")
+    assert done.exit_code == 0
+    assert re.search(r"fox +not judged", done.stdout)
+    cases = ElementTree.parse(tmp_path / "j.xml").getroot().findall(".//testcase")
+    assert [case.find("skipped") is not None for case in cases if case.get("name", "").startswith("fox")] == [True]
+
+
+def test_new_findings_are_counted_against_an_older_run(run, tmp_path):
+    newer = write_run(tmp_path / "newer", noisy((0.3, 0.1, 0.0, 0.0)))  # ten dogs more
+    arguments = ["check", newer, "--against", run, "--max-new"]
+    assert invoke(*arguments, 10).exit_code == 0
+    done = invoke(*arguments, 9)
+    assert done.exit_code == 1 and "10 newly flagged" in done.stdout
+    assert invoke("check", newer, "--against", tmp_path / "none", "--max-new", 9).exit_code == 2
+
+
+def test_reports_hold_any_class_name(tmp_path):
+    run = write_run(tmp_path / "a run <&>", noisy(ids=[f"<i>{i}</i>|\x00" for i in range(400)]), names=NASTY)
+    xml, page = tmp_path / "j.xml", tmp_path / "s.md"
+    done = invoke(
+        "check", run, "--max-error-rate", "2%", "--max-class-error-rate", "10%", "--junit", xml, "--summary", page
+    )
+    assert done.exit_code == 1
+    assert "\x1b" not in done.stdout
+    root = ElementTree.parse(xml).getroot()
+    assert root.get("tests") == "5" and root.get("failures") == "2" and root.get("errors") == "0"
+    cases = root.findall("./testsuite/testcase")
+    assert len(cases) == 5
+    named = [case.get("name") for case in cases]
+    assert f"{NASTY[0]} <= 10%" in named and f"{NASTY[1]} <= 10%" in named
+    failures = [case.find("failure") for case in cases if case.find("failure") is not None]
+    assert len(failures) == 2 and all("90% interval" in failure.get("message") for failure in failures)
+    text = page.read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1  # every row has as many cells
+    assert "<b>" not in text and "<i>" not in text and "\x1b" not in text and "\x00" not in text
+
+
+def test_github_gets_its_summary_added_to_others(run, tmp_path, monkeypatch):
+    page = tmp_path / "summary.md"
+    page.write_text("before\n")
+    invoke("check", run, "--max-error-rate", "2%", "--summary", page)
+    assert not page.read_text(encoding="utf-8").startswith("before")
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    invoke("check", run, "--max-error-rate", "2%", "--summary", page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n") and "a limit is exceeded" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("2%", 0.02), (" 2.5 % ", 0.025), ("0.02", 0.02), ("0", 0), ("100%", 1), ("1", 1), ("1e-3", 0.001)],
+)
+def test_shares_are_read_as_people_write_them(text, share):
+    assert parse_share(text, "--max-error-rate") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["200%", "-1%", "2", "nan", "inf", "two", "", "%", "2,5%"])
+def test_shares_that_make_no_sense_are_refused(run, text):
+    with pytest.raises(SgoifError, match="--max-error-rate takes a share"):
+        parse_share(text, "--max-error-rate")
+    done = invoke("check", run, f"--max-error-rate={text}")
+    assert done.exit_code == 2 and repr(text)[1:-1] in done.stderr
+
+
+def test_a_bare_number_above_one_asks_back(run):
+    assert "did you mean 2%?" in invoke("check", run, "--max-error-rate", "2").stderr
+
+
+def test_limits_must_be_given_and_go_together(run):
+    assert "at least one" in invoke("check", run).stderr
+    assert "go together" in invoke("check", run, "--max-new", 3).stderr
+    assert "go together" in invoke("check", run, "--max-error-rate", "2%", "--against", run).stderr

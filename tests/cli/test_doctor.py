@@ -1,0 +1,70 @@
+"""``sgoif doctor`` and ``sgoif bench``: the machine as it is, a forecast, and a measurement."""
+
+import pytest
+
+from sgoif.cli.doctor import examine, warnings_about
+from tests.cli.runs import answer, invoke
+
+MODEL = """
+from torch import nn
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def empty():
+    return nn.ReLU()
+"""
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    name = f"model_{abs(hash(str(tmp_path)))}"  # a module is imported once per process
+    (tmp_path / f"{name}.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}:small"
+
+
+def test_the_machine_is_described():
+    document = answer("doctor")
+    assert document["packages"]["torch"] and document["forecast"] is None
+    assert 0 < document["usable_cores"] <= document["cores"]
+    shown = invoke("doctor").stdout
+    assert "torch threads" in shown and "Extras" in shown
+
+
+def test_traps_are_named_with_the_way_out():
+    fine = {**examine(), "threads": 1, "usable_cores": 1.0, "load": 0.0, "free_gb": 100.0, "is_disabled": False}
+    assert warnings_about(fine) == []
+    (line,) = warnings_about({**fine, "threads": 8, "usable_cores": 1.5})
+    assert "8 threads on 1.5 usable cores" in line and "OMP_NUM_THREADS=1" in line
+    (line,) = warnings_about({**fine, "threads": 2, "usable_cores": 2.0, "cores": 2, "load": 3.5})
+    assert "load 3.5" in line
+    assert "0.5 GB" in warnings_about({**fine, "free_gb": 0.5})[0]
+    assert "SGOIF_DISABLE" in warnings_about({**fine, "is_disabled": True})[0]
+    assert "duckdb" in warnings_about({**fine, "packages": {"duckdb": None}})[0]
+
+
+def test_the_cost_of_a_model_is_forecast(model):
+    arguments = ["doctor", "--model", model, "--input", "3,8,8", "--batch", 32, "--classes", 10]
+    forecast = answer(*arguments)["forecast"]
+    assert forecast["batch_size"] == 32 and forecast["total_share"] > 0 and forecast["head"] == "3"
+    shown = invoke(*arguments).stdout
+    assert "forecast for batches of 32" in shown and "% of the bare step" in shown
+
+
+def test_the_cost_of_a_model_is_measured(model):
+    arguments = ["bench", "--model", model, "--input", "3,8,8", "--batch", 16, "--classes", 10, "--blocks", 2]
+    found = answer(*arguments)
+    assert 0 < found["low"] <= found["ratio"] <= found["high"] and found["bare_ms"] > 0
+    assert "measured on CPU" in invoke(*arguments).stdout
+
+
+def test_what_does_not_fit_the_model_is_told(model):
+    assert "tells 10 classes apart; pass --classes 10" in (
+        invoke("bench", "--model", model, "--input", "3,8,8", "--classes", 7).stderr
+    )
+    assert "does not take inputs of shape" in invoke("bench", "--model", model, "--input", "3,9,9").stderr
+    assert "no parameters" in invoke("bench", "--model", model.replace("small", "empty")).stderr
+    assert "--blocks must be even" in invoke("bench", "--model", model, "--blocks", 3).stderr
+    assert "--autocast takes" in invoke("bench", "--model", model, "--autocast", "int8").stderr

@@ -1,0 +1,133 @@
+"""``sgoif holdout``: a person's work goes into a CSV file and comes back whole."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from sgoif.cli.holdout import choose_doubtful
+from sgoif.scan.holdout import read_verified
+from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, write_run
+
+IDS = np.array(['a,"b";c', "日本語/ü.png", "'=1+1", *(f"held/{i:03d}.png" for i in range(3, 60))])
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_run("run", noisy(), holdout=held_out(ids=IDS), trusted=False)
+
+
+def read(path):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fill(source, target, labels, delimiter=",", mark=""):
+    rows = read(source)
+    for row in rows:
+        row["verified_label"] = labels.get(row["id"], "")
+    with open(target, "w", encoding="utf-8", newline="") as file:
+        file.write(mark)
+        writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_the_most_doubtful_come_first_and_every_class_comes(run):
+    done = invoke("holdout", run, "--size", 20, "--out", "verify.csv")
+    assert done.exit_code == 0 and "20 of 60" in done.stdout
+    rows = read("verify.csv")
+    assert len(rows) == 20 and rows[0]["id"] == IDS[0]
+    assert [float(row["p_mislabeled"]) for row in rows] == sorted(
+        (float(r["p_mislabeled"]) for r in rows), reverse=True
+    )
+    count = {name: sum(row["given_name"] == name for row in rows) for name in NAMES}
+    assert min(count.values()) >= 5  # all cats are doubted more than any other
+    assert rows[0].keys() == {"id", "given_label", "given_name", "suggested_name", "p_mislabeled", "verified_label"}
+    assert not any(row["verified_label"] for row in rows)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 20, 59, 60, 500])
+def test_as_many_are_chosen_as_asked_for(size):
+    p, labels = np.linspace(0, 1, 60), np.arange(60) % 4
+    chosen = choose_doubtful(p, labels, size)
+    assert len(chosen) == len(set(chosen.tolist())) == min(size, 60)
+    assert len(set(labels[chosen])) == min(size, 4)
+    assert (np.diff(p[chosen]) <= 0).all()
+
+
+@pytest.mark.parametrize(("delimiter", "mark"), [(",", ""), (";", "\ufeff"), ("\t", "")])
+def test_what_was_filled_in_is_merged_and_read_by_a_scan(run, delimiter, mark):
+    invoke("holdout", run, "--size", 60, "--out", "verify.csv")
+    fill("verify.csv", "filled.csv", {IDS[0]: "dog", IDS[1]: " Fox ", IDS[2]: "2"}, delimiter, mark)
+    counts = answer("holdout", run, "--filled", "filled.csv", "--verified", "verified.csv")
+    assert (counts["read"], counts["added"], counts["total"]) == (3, 3, 3)
+    fill("verify.csv", "filled.csv", {IDS[0]: "cat", IDS[5]: "3"})
+    counts = answer("holdout", run, "--filled", "filled.csv", "--verified", "verified.csv")
+    assert (counts["added"], counts["replaced"], counts["total"]) == (1, 1, 4)
+    assert {row["id"]: row["label"] for row in read("verified.csv")} == {
+        IDS[0]: "cat",
+        IDS[1]: "fox",
+        IDS[2]: "bird",
+        IDS[5]: "fox",
+    }
+    assert read_verified("verified.csv", list(IDS), NAMES) == {0: 0, 1: 3, 2: 2, 5: 3}
+    assert invoke("holdout", run, "--size", 60, "--out", "next.csv", "--verified", "verified.csv").exit_code == 0
+    assert len(read("next.csv")) == 56
+
+
+def test_mistakes_are_told_with_their_line(run):
+    invoke("holdout", run, "--size", 60, "--out", "verify.csv")
+    fill("verify.csv", "filled.csv", {IDS[0]: "dgo"})
+    done = invoke("holdout", run, "--filled", "filled.csv")
+    assert done.exit_code == 2
+    assert "line 2 of 'filled.csv': there is no class 'dgo'; there are cat, dog, bird, fox" in done.stderr
+    rows = "id,verified_label\n" + "held/003.png,cat\nheld/3.png,cat\n"
+    with open("filled.csv", "w") as file:
+        file.write(rows)
+    assert "line 3 of 'filled.csv': this run's hold-out has no id 'held/3.png'" in (
+        invoke("holdout", run, "--filled", "filled.csv").stderr
+    )
+    with open("filled.csv", "w") as file:
+        file.write("id,verified_label\nheld/003.png,cat\nheld/003.png,dog\n")
+    assert "is 'dog' here and 'cat' above" in invoke("holdout", run, "--filled", "filled.csv").stderr
+    with open("filled.csv", "wb") as file:
+        file.write(b"id,verified_label\nh\xe9ld,cat\n")
+    assert "not UTF-8" in invoke("holdout", run, "--filled", "filled.csv").stderr
+    with open("filled.csv", "w") as file:
+        file.write("name,label\nx,cat\n")
+    assert "no column id and no verified_label" in invoke("holdout", run, "--filled", "filled.csv").stderr
+    assert "nothing in its column" in invoke("holdout", run, "--filled", "verify.csv").stderr
+
+
+def test_filled_in_work_is_never_overwritten(run):
+    invoke("holdout", run, "--out", "verify.csv")
+    fill("verify.csv", "verify2.csv", {IDS[0]: "dog"})
+    done = invoke("holdout", run, "--out", "verify2.csv")
+    assert done.exit_code == 2 and "would be lost" in done.stderr
+    assert read("verify2.csv")[0]["verified_label"] == "dog"
+    assert invoke("holdout", run, "--out", "verify2.csv", "--force").exit_code == 0
+    with open("notes.txt", "w") as file:
+        file.write("mine")
+    assert invoke("holdout", run, "--out", "notes.txt").exit_code == 2
+
+
+def test_nothing_is_left_to_verify_in_a_trusted_or_unjudged_hold_out(tmp_path):
+    trusted = write_run(tmp_path / "trusted", noisy(), holdout=held_out(trusted=True))
+    assert "verified already" in invoke("holdout", trusted, "--out", tmp_path / "v.csv").stderr
+    none = write_run(tmp_path / "none", noisy())
+    assert "has not judged its hold-out" in invoke("holdout", none, "--out", tmp_path / "v.csv").stderr
+
+
+def test_class_names_of_any_kind_survive_the_round(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [*NASTY[:2], "1", "é"]  # a class called "1" is found by its name before its number
+    run = write_run("run", noisy(), names=names, holdout=held_out(), trusted=False)
+    invoke("holdout", run, "--size", 60, "--out", "verify.csv")
+    labels = {"held/000.png": names[0], "held/001.png": names[1], "held/002.png": "1", "held/003.png": "3"}
+    fill("verify.csv", "filled.csv", labels)
+    assert invoke("holdout", run, "--filled", "filled.csv").exit_code == 0
+    assert [row["label"] for row in read("verified.csv")][:4] and {r["label"] for r in read("verified.csv")} == set(
+        names
+    )

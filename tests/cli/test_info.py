@@ -1,0 +1,75 @@
+"""``sgoif info``: runs that finished, were killed, resumed or damaged."""
+
+import re
+from pathlib import Path
+
+from tests.cli.runs import answer, golden, invoke, noisy, write_run
+from tests.store.visits import batch, kill
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_v1"
+
+
+def masked(text):
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:+]+", "TIME", text)
+    text = re.sub(r"(versions +).*", r"\1VERSIONS", text)
+    return re.sub(r"(hardware +).*", r"\1HARDWARE", text)
+
+
+def test_a_finished_run_is_described(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = {"refresh_every": 20, "examples_per_refresh": 256, "layers": [], "rank": 16, "stride": 1, "observe_every": 5}
+    write_run(
+        "run",
+        noisy(),
+        counters={"steps": 100, "visits": 4000, "refreshes": 5, "visits_not_judged": 250},
+        plan=plan,
+        plan_changes=[{"step": 60, "overhead": 0.14, "plan": {**plan, "refresh_every": 40}}],
+        overhead=0.081,
+        overhead_by_part={"scoring": 0.05, "curvature": 0.01, "refresh": 0.021},
+        faults={"LinalgError: singular": 2},
+        head="fc",
+        holdout_cleaning=None,
+    )
+    golden("info.txt", masked(invoke("info", "run").stdout))
+    document = answer("info", "run")
+    assert document["is_finished"] and document["rows"]["examples"] == 400
+    assert document["faults"]["training"] == {"LinalgError: singular": 2}
+
+
+def test_a_killed_run_is_told_from_a_finished_one(tmp_path):
+    from sgoif.store import ParquetSink
+
+    sink = ParquetSink(tmp_path / "run")
+    for step in range(4):
+        sink.write(batch([f"id{i}" for i in range(8)], step, 0, seed=step))
+    sink.checkpoint()
+    kill(sink)
+    done = invoke("info", tmp_path / "run")
+    assert done.exit_code == 0
+    assert "running or killed" in done.stdout and "at step 4" in done.stdout
+    document = answer("info", tmp_path / "run")
+    assert not document["is_finished"] and document["rows"] == {**document["rows"], "visits": 32, "examples": 0}
+    for command in (["issues"], ["classes"], ["check", "--max-error-rate", "2%"]):
+        done = invoke(command[0], tmp_path / "run", *command[1:])
+        assert done.exit_code == 2
+        assert "still running or was killed" in done.stdout + done.stderr
+
+
+def test_damaged_parts_are_named_and_the_rest_is_shown(tmp_path):
+    run = write_run(tmp_path / "run", noisy())
+    (tmp_path / "run/examples/rank-00000/edition-0001-part-000001.parquet").write_bytes(b"PAR1 nothing more" * 9)
+    document = answer("info", run)
+    assert document["rows"]["examples"] == 400
+    assert [item["path"] for item in document["skipped_parts"]] == [
+        "examples/rank-00000/edition-0001-part-000001.parquet"
+    ]
+    assert "skipped part" in invoke("info", run).stdout
+
+
+def test_every_released_version_of_a_run_can_be_read():
+    document = answer("info", FIXTURE)
+    assert [item["start_step"] for item in document["attempts"]] == [0, 6]
+    assert document["rows"]["visits"] == 96  # those that the second attempt repeats are not counted twice
+    assert document["summary"]["is_calibrated"] is False
+    done = invoke("issues", FIXTURE)
+    assert done.exit_code == 0 and "日本語" in done.stdout and '<b>"bird"</b>.png' in done.stdout

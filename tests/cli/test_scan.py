@@ -1,0 +1,100 @@
+"""``sgoif scan``: from a folder to findings, through the embeddings path, and the YAML that repeats it."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sgoif.cli.settings import read_settings
+from tests.cli.runs import answer, invoke
+
+NAMES = ("ant", "bee", "cow")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Pictures in class folders, a tenth of them in the wrong one, with embeddings that show it."""
+    root, rng = tmp_path_factory.mktemp("scan"), np.random.default_rng(0)
+    truth = np.repeat(np.arange(3), 120)
+    wrong = np.zeros(len(truth), bool)
+    wrong[rng.choice(len(truth), 36, replace=False)] = True
+    given = np.where(wrong, (truth + 1) % 3, truth)
+    for i, label in enumerate(given):
+        folder = root / "photos" / NAMES[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (int(80 * truth[i]), 0, 0)).save(folder / f"{i:03d}.png")
+    paths = sorted(path.relative_to(root / "photos").as_posix() for path in (root / "photos").rglob("*.png"))
+    number = np.array([int(path[-7:-4]) for path in paths])
+    rows = 3.0 * np.eye(3)[truth[number]] + rng.standard_normal((len(paths), 3))
+    np.save(root / "rows.npy", rows.astype(np.float32))
+    errors = {path for path, i in zip(paths, number, strict=True) if wrong[i]}
+    return root, errors
+
+
+@pytest.fixture(scope="module")
+def scanned(data):
+    root, _ = data
+    out = root / "run"
+    return out, invoke("scan", root / "photos", "--features", root / "rows.npy", "--out", out)
+
+
+def test_a_scan_prints_what_it_found_and_what_to_do_next(data, scanned):
+    out, done = scanned
+    assert done.exit_code == 0, done.stderr
+    assert "360" not in done.stderr.splitlines()[:1] and "Error" not in done.stderr
+    for text in ("Expected errors", "given -> suggested", f"The run is in {out}", f"sgoif issues {out}", "sgoif check"):
+        assert text in done.stdout
+    rows = answer("issues", out, "--top", 20)["issues"]
+    assert sum(row["id"] in data[1] for row in rows) >= 16
+    shown = invoke("info", out).stdout
+    assert "heads on embeddings from a file" in shown
+
+
+def test_its_settings_repeat_it(data, scanned, tmp_path):
+    out, _ = scanned
+    settings = read_settings(str(out / "scan.yaml"))
+    assert settings["data"] == str(data[0] / "photos") and settings["seed"] == 0
+    document = answer("scan", "--config", out / "scan.yaml", "--out", tmp_path / "again", "--seed", 0)
+    assert document["run"] == str(tmp_path / "again")
+    first = answer("issues", out, "--top", 20)["issues"]
+    assert [row["id"] for row in document["issues"]] == [row["id"] for row in first]
+    assert (tmp_path / "again" / "scan.yaml").read_text() == (out / "scan.yaml").read_text()
+
+
+def test_only_json_is_on_standard_output(data, tmp_path):
+    done = invoke("scan", data[0] / "photos", "--features", data[0] / "rows.npy", "--out", tmp_path / "run", "--json")
+    assert json.loads(done.stdout)["settings"]["features"] == str(data[0] / "rows.npy")
+
+
+def test_a_folder_with_a_run_in_it_is_left_alone(data, scanned):
+    done = invoke("scan", data[0] / "photos", "--features", data[0] / "rows.npy", "--out", scanned[0])
+    assert done.exit_code == 2 and "holds a run already" in done.stderr
+
+
+def test_mistakes_are_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("scan", "nowhere")
+    assert done.exit_code == 2 and "'nowhere' does not exist" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path, monkeypatch):
+    import csv
+
+    monkeypatch.chdir(tmp_path)
+    invoke("holdout", scanned[0], "--size", 60, "--out", "verify.csv")
+    with open("verify.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:  # an error's true class is the one before
+        place = NAMES.index(row["given_name"])
+        row["verified_label"] = NAMES[place - 1] if row["id"] in data[1] else row["given_name"]
+    with open("filled.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    assert invoke("holdout", scanned[0], "--filled", "filled.csv").exit_code == 0
+    arguments = ["--features", data[0] / "rows.npy", "--verified", "verified.csv", "--out", "next"]
+    document = answer("scan", data[0] / "photos", *arguments)
+    assert document["summary"]["holdout"] == "trusted"
+    assert document["summary"]["num_held_out"] == len(rows)
