@@ -19,7 +19,30 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BlockShape", "GradientRows", "ScoreBatch"]
+__all__ = ["SIGNALS", "BlockShape", "GradientRows", "ScoreBatch"]
+
+# The signals of a visit, in the one order in which they travel from the device to the sink and lie on disk.
+SIGNALS = (
+    "loss",
+    "margin",
+    "p_given",
+    "runner_up",
+    "harm",
+    "worst",
+    "worst_anchor",
+    "own",
+    "harm_identity",
+    "worst_identity",
+    "own_identity",
+    "harm_solved",
+    "worst_solved",
+    "own_solved",
+    "probe_loss",
+    "probe_margin",
+    "confidence",
+    "confidence_worst",
+    "flags",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from sgoif.records import SIGNALS
 from sgoif.store.errors import StoreError
 
 __all__ = [
@@ -37,28 +38,6 @@ SCHEMA_VERSION = 1
 
 IdKind = Literal["int", "string"]
 
-# The signals of a visit in the order in which training emits them; a test holds the two lists together.
-SIGNALS = (
-    "loss",
-    "margin",
-    "p_given",
-    "runner_up",
-    "harm",
-    "worst",
-    "worst_anchor",
-    "own",
-    "harm_identity",
-    "worst_identity",
-    "own_identity",
-    "harm_solved",
-    "worst_solved",
-    "own_solved",
-    "probe_loss",
-    "probe_margin",
-    "confidence",
-    "confidence_worst",
-    "flags",
-)
 STANDARDISED = ("harm", "worst")  # beside the raw value a visit stores the one on the run's scale, `harm_std`
 _CLASSES = ("runner_up", "worst_anchor")  # a class, -1 for none
 MEAN_SIGNALS = tuple(

@@ -1,32 +1,12 @@
-"""The columns of a visit, in the one order in which they travel from the device to the sink."""
+"""What the signals of a visit are about, and the flags beside them; their names and order are a record."""
 
 from __future__ import annotations
 
 from enum import IntFlag
 
-__all__ = ["CLASS_SIGNALS", "INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
+from sgoif.records import SIGNALS
 
-SIGNALS = (
-    "loss",
-    "margin",
-    "p_given",
-    "runner_up",
-    "harm",
-    "worst",
-    "worst_anchor",
-    "own",
-    "harm_identity",
-    "worst_identity",
-    "own_identity",
-    "harm_solved",
-    "worst_solved",
-    "own_solved",
-    "probe_loss",
-    "probe_margin",
-    "confidence",
-    "confidence_worst",
-    "flags",
-)
+__all__ = ["CLASS_SIGNALS", "INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
 
 # tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
 INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
