@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
@@ -26,7 +25,7 @@ from sgoif.scan.heads import standardised, train_head
 from sgoif.scan.holdout import choose_holdout, read_verified
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.pictures import PictureError, decode, square
-from sgoif.scan.recipe import Recipe, as_inputs, augmented, forward_of, make_optimizer, train_batches
+from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.sources import Source, open_source
 from sgoif.training.datasets import with_ids
 
@@ -110,21 +109,17 @@ def scan(
     done = 0
     total = _FOLDS * recipe.epochs
 
-    def train_one(mine: NDArray[np.int64]) -> Any:
+    def after_epoch() -> None:
         nonlocal done
+        done += 1
+        progress("training the network", done, total)
+
+    def train_one(mine: NDArray[np.int64]) -> Any:
         torch.manual_seed(seed)
         model = SmallResNet(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer, step_schedule = make_optimizer(model, recipe, len(mine))
         forward = forward_of(model)
-        for batch, is_last in train_batches(mine, recipe, seed):
-            inputs = augmented(as_inputs(pictures[batch.rows]), recipe, batch.generator)
-            F.cross_entropy(forward(inputs), targets[batch.rows]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            step_schedule()
-            if is_last:
-                done += 1
-                progress("training the network", done, total)
+        train(forward, optimizer, step_schedule, pictures, targets, mine, recipe, seed=seed, after_epoch=after_epoch)
         return model, forward
 
     return cross_fitted_audit(
@@ -241,17 +236,25 @@ def _watched(
         seed=seed,
     )
     done = 0
+
+    def after_epoch() -> None:
+        nonlocal done
+        done += 1
+        progress("training the network", done, recipe.epochs)
+
     model.train()
-    for batch, is_last in train_batches(rows, recipe, seed):
-        inputs = augmented(as_inputs(pictures[batch.rows]), recipe, batch.generator)
-        with monitor.step(found.ids[batch.rows], targets[batch.rows]):
-            F.cross_entropy(forward(inputs), targets[batch.rows]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        step_schedule()
-        if is_last:
-            done += 1
-            progress("training the network", done, recipe.epochs)
+    train(
+        forward,
+        optimizer,
+        step_schedule,
+        pictures,
+        targets,
+        rows,
+        recipe,
+        seed=seed,
+        around=lambda batch: monitor.step(found.ids[batch], targets[batch]),
+        after_epoch=after_epoch,
+    )
     monitor.facts.update(facts)
     run: Run = monitor.close()
     return run

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 __all__ = [
-    "Batch",
     "Recipe",
     "as_inputs",
     "augmented",
     "autocast_dtype",
     "forward_of",
     "make_optimizer",
-    "train_batches",
+    "train",
 ]
 
 
@@ -48,23 +48,6 @@ def augmented(inputs: Tensor, recipe: Recipe, generator: torch.Generator) -> Ten
     most = max(1, round(recipe.max_shift * inputs.shape[3]))
     down, right = torch.randint(-most, most + 1, (2,), generator=generator).tolist()
     return torch.roll(inputs, (down, right), (2, 3)).contiguous(memory_format=torch.channels_last)
-
-
-class Batch(NamedTuple):
-    """The rows of one step, and the generator that its augmentation draws from."""
-
-    rows: NDArray[np.int64]
-    generator: torch.Generator
-
-
-def train_batches(rows: NDArray[np.int64], recipe: Recipe, seed: int) -> Iterator[tuple[Batch, bool]]:
-    """Give every step of a training, and whether it ends an epoch."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(recipe.epochs):
-        order = torch.randperm(len(rows), generator=generator).numpy()
-        for first in range(0, len(rows), recipe.batch_size):
-            last = first + recipe.batch_size >= len(rows)
-            yield Batch(rows[order[first : first + recipe.batch_size]], generator), last
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe, num_examples: int) -> tuple[torch.optim.SGD, Callable[[], None]]:
@@ -97,3 +80,44 @@ def forward_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return outputs.float()
 
     return forward
+
+
+def train(
+    forward: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    step_schedule: Callable[[], None],
+    pictures: NDArray[np.uint8],
+    targets: Tensor,
+    rows: NDArray[np.int64],
+    recipe: Recipe,
+    *,
+    seed: int,
+    around: Callable[[NDArray[np.int64]], AbstractContextManager[object]] = lambda rows: nullcontext(),
+    after_epoch: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a recipe over some rows.
+
+    Args:
+        forward: of a model in training mode.
+        optimizer: of its parameters.
+        step_schedule: called after each of its steps.
+        pictures: all of them.
+        targets: their classes.
+        rows: those that are trained on.
+        recipe: the settings.
+        seed: of order and augmentation.
+        around: surrounds the forward and backward pass of some rows: a monitor's step.
+        after_epoch: called at the end of each, for a progress bar.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(recipe.epochs):
+        order = rows[torch.randperm(len(rows), generator=generator).numpy()]
+        for first in range(0, len(rows), recipe.batch_size):
+            batch = order[first : first + recipe.batch_size]
+            inputs = augmented(as_inputs(pictures[batch]), recipe, generator)
+            with around(batch):
+                F.cross_entropy(forward(inputs), targets[batch]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step_schedule()
+        after_epoch()

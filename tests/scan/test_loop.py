@@ -1,0 +1,56 @@
+"""Scans of real files, from scratch and on features: every example scored under its own id, by heads new to it."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sgoif.scan import loop
+
+COLOURS = {"green": (40, 160, 60), "red": (180, 50, 40)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Noisy patches of two colours; twelve red ones lie among the green."""
+    rng = np.random.default_rng(0)
+    for number in range(160):
+        given = "green" if number < 80 else "red"
+        shown = "red" if number < 12 else given
+        pixels = np.clip(rng.normal(COLOURS[shown], 40, (16, 16, 3)), 0, 255).astype(np.uint8)
+        path = tmp_path / "data" / given / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "data" / "red" / "broken.png").write_bytes(b"no picture")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_folder_is_scanned_from_scratch(folder, tmp_path, monkeypatch, is_watched):
+    if is_watched:
+        monkeypatch.setattr(loop, "_CROSS_FITTED", 0)
+    told = []
+    run = loop.scan(folder, out=str(tmp_path / "run"), epochs=4, progress=lambda *what: told.append(what))
+    assert run.info["kind"] == "scan"
+    assert run.info["unreadable"] == 1
+    assert run.info["class_names"] == ["green", "red"]
+    assert set(run.table["id"]).isdisjoint(run.holdout()["id"].to_pylist())
+    assert all(name.endswith(".png") for name in run.holdout()["id"].to_pylist())
+    assert {stage for stage, _, _ in told} >= {"reading pictures", "training the network"}
+    assert all(0 < done <= total for _, done, total in told)
+    visits = 4 if is_watched else 1
+    assert (run.table["n_visits"] == visits).all()
+    assert len(run.table["id"]) + run.info["num_held_out"] in (160, 161)  # the broken one may have been held out
+
+
+def test_features_are_enough(folder, tmp_path):
+    source = loop.open_source(folder)
+    rng = np.random.default_rng(1)
+    is_red = np.array([name.startswith("red/") or int(name[6:-4]) < 12 for name in source.ids])
+    features = rng.normal(size=(len(is_red), 8)) + 3 * is_red[:, None]
+    np.save(tmp_path / "features.npy", features)
+    run = loop.scan(folder, features=tmp_path / "features.npy")
+    assert run.info["path"] == "features"
+    # heads that never saw an example do not believe its wrong label
+    wrong = np.array([name.startswith("green/") and int(name[6:-4]) < 12 for name in run.table["id"].tolist()])
+    assert wrong.sum() >= 6
+    assert run.table["margin"][wrong].max() < np.median(run.table["margin"][~wrong])
