@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.evidence import Sketches
 from sgoif.run import MemoryTables, Run, load
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, RunCalibration, calibrate_run
 from sgoif.training.engine import Engine
@@ -38,11 +39,18 @@ def finish_run(monitor: Monitor) -> Run:
         "head": monitor.engine.head.name,
     }
     if monitor.ledger is None:
-        return collect_run(monitor.recorder, facts)
-    return calibrated_run(monitor.ledger, monitor.recorder, monitor.engine, facts)
+        return collect_run(monitor.recorder, facts, sketches=monitor.sketches)
+    return calibrated_run(monitor.ledger, monitor.recorder, monitor.engine, facts, sketches=monitor.sketches)
 
 
-def calibrated_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine, facts: dict[str, Any]) -> Run:
+def calibrated_run(
+    ledger: CanaryLedger,
+    recorder: Recorder,
+    engine: Engine,
+    facts: dict[str, Any],
+    *,
+    sketches: Sketches | None = None,
+) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
     calibration = None
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
@@ -52,10 +60,16 @@ def calibrated_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine, fac
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration)
+    return collect_run(recorder, facts, calibration, sketches=sketches)
 
 
-def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None = None) -> Run:
+def collect_run(
+    recorder: Recorder,
+    facts: dict[str, Any],
+    calibration: RunCalibration | None = None,
+    *,
+    sketches: Sketches | None = None,
+) -> Run:
     """One row per example from the recorder's evidence, with the facts of the run beside it."""
     tables = {"examples": _examples(recorder)}
     if calibration is not None:
@@ -65,6 +79,10 @@ def collect_run(recorder: Recorder, facts: dict[str, Any], calibration: RunCalib
         tables["holdout"] = calibration.holdout
         tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
         facts = facts | _calibration_facts(calibration)
+    if sketches is not None:
+        for name in tables.keys() & {"examples", "holdout"}:
+            tables[name] |= sketches.columns(tables[name]["id"])
+        facts = {**facts, "nearly_same": sketches.nearly_same}
     info = {**facts, "num_examples": len(recorder.index)}
     return _keep(recorder.sink, info, tables)
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues, group_issues, label_issues
+from sgoif.adaptors import class_issues, find_duplicates, group_issues, label_issues
 from sgoif.errors import SgoifError
+from sgoif.evidence import SKETCH_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +149,17 @@ class Run:
 
         held = self.info.get("held_out_per_class")
         return pa.table(class_issues(self.table, class_names=self.class_names, held_out=held))
+
+    def duplicates(self) -> pa.Table:
+        """Pairs of examples that are the same or nearly: differing labels first, then pairs across the hold-out.
+
+        Raises:
+            SgoifError: The run has no sketches to compare.
+        """
+        has_holdout = SKETCH_COLUMNS[0] in self._tables.columns("holdout")
+        if SKETCH_COLUMNS[0] not in self.sql("select * from examples limit 0").column_names:
+            raise SgoifError("this run has no sketches to compare examples by; `sgoif scan` makes them.")
+        return find_duplicates(self.sql, max_bits=self.info["nearly_same"], has_holdout=has_holdout)
 
     def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
         """The rows with the largest value of a column, most suspicious first.

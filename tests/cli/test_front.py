@@ -23,7 +23,7 @@ from sgoif.cli import info as info_command
 from sgoif.cli.main import app
 from tests.cli.runs import bare, command, golden, invoke, noisy, spawn, write_run
 
-COMMANDS = ("bench", "check", "classes", "compare", "doctor", "holdout", "info", "issues", "scan")
+COMMANDS = ("bench", "check", "classes", "compare", "doctor", "duplicates", "holdout", "info", "issues", "scan")
 
 
 @pytest.fixture

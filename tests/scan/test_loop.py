@@ -54,3 +54,15 @@ def test_features_are_enough(folder, tmp_path):
     wrong = np.array([name.startswith("green/") and int(name[6:-4]) < 12 for name in run.table["id"].tolist()])
     assert wrong.sum() >= 6
     assert run.table["margin"][wrong].max() < np.median(run.table["margin"][~wrong])
+
+
+def test_copies_are_found_and_taken_out_of_the_hold_out(folder, tmp_path):
+    held = loop.scan(folder, epochs=1).holdout()["id"].to_pylist()
+    copied = next(name for name in held if name.startswith("red/"))
+    (folder / "green" / "copy.png").write_bytes((folder / copied).read_bytes())
+    run = loop.scan(folder, out=str(tmp_path / "run"), epochs=1)
+    assert copied not in run.holdout()["id"].to_pylist()
+    assert copied in run.table["id"].tolist()
+    [first] = run.duplicates().to_pylist()[:1]
+    assert {first["id"], first["other_id"]} == {copied, "green/copy.png"}
+    assert first["labels_differ"] and first["bits_apart"] == 0

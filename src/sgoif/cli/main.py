@@ -123,6 +123,21 @@ def classes(run: RunPath, as_json: Json = False) -> None:
 
 
 @app.command(rich_help_panel=_FIND)
+def duplicates(
+    run: RunPath,
+    top: Annotated[int, typer.Option(min=0, help="How many pairs; 0 for all.")] = 50,
+    csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the pairs as CSV.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show examples that are the same or nearly, those with differing labels first."""
+    if csv is not None and as_json:
+        raise SgoifError("choose one of --csv and --json.")
+    from sgoif.cli.duplicates import show_duplicates
+
+    show_duplicates(run, top=top or None, csv=csv, as_json=as_json)
+
+
+@app.command(rich_help_panel=_FIND)
 def info(run: RunPath, as_json: Json = False) -> None:
     """Show how a run went: state, cost, faults, calibration, versions."""
     from sgoif.cli.info import show_info

@@ -99,7 +99,8 @@ class OpenRun:
         return self.num_judged > 0
 
     @cached_property
-    def _held_columns(self) -> set[str]:
+    def held_columns(self) -> set[str]:
+        """Columns of the table of hold-out examples."""
         return set(self.files.sql("select * from holdout limit 0").column_names)
 
     @cached_property
@@ -181,9 +182,9 @@ class OpenRun:
             if name in _CONSTANT_ON_HOLDOUT:
                 held.append(f'{_CONSTANT_ON_HOLDOUT[name]} as "{name}"')
             elif name in _WHOLE:
-                held.append(_whole(name, self._held_columns))
+                held.append(_whole(name, self.held_columns))
             else:
-                held.append(_number(name, self._held_columns, _ON_HOLDOUT.get(name)))
+                held.append(_number(name, self.held_columns, _ON_HOLDOUT.get(name)))
         return (
             f"{selected} union all select id::{id_type} as id, {', '.join(held)}, 'holdout' as source from holdout "
             "where not coalesce(trusted, false)"

@@ -81,6 +81,7 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
             f"The run is in {where}. Next:",
             f"  sgoif issues {shown} --top 200 --csv review.csv",
             f"  sgoif classes {shown}",
+            f"  sgoif duplicates {shown}",
             f"  sgoif holdout {shown} --size 300 --out verify.csv",
             f"  sgoif check {shown} --max-error-rate 2%",
         ]

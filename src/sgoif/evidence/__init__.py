@@ -18,12 +18,25 @@ from sgoif.evidence.precision import (
     expected_precision,
 )
 from sgoif.evidence.prior import shift_prior
+from sgoif.evidence.sketch import (
+    EMBEDDINGS_NEARLY_SAME,
+    PICTURES_NEARLY_SAME,
+    SKETCH_BITS,
+    SKETCH_COLUMNS,
+    Sketches,
+    picture_sketch,
+    sign_sketch,
+)
 from sgoif.evidence.standardise import Standardiser
 from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 
 __all__ = [
+    "EMBEDDINGS_NEARLY_SAME",
+    "PICTURES_NEARLY_SAME",
     "SIGNALS",
+    "SKETCH_BITS",
+    "SKETCH_COLUMNS",
     "CalibrationDraws",
     "Canaries",
     "CanaryCalibration",
@@ -35,6 +48,7 @@ __all__ = [
     "IdIndex",
     "LabelCalibration",
     "SelfCleaning",
+    "Sketches",
     "Snapshot",
     "Standardiser",
     "SuggestedLabels",
@@ -56,9 +70,11 @@ __all__ = [
     "influence_under_any_label",
     "labels_to_try",
     "make_canaries",
+    "picture_sketch",
     "rescore",
     "self_clean",
     "shift_prior",
     "should_clean",
+    "sign_sketch",
     "transition_from_scores",
 ]

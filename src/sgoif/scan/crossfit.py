@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.evidence import hash_ids
+from sgoif.evidence import Sketches, hash_ids
 from sgoif.finish import calibrated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
@@ -50,6 +50,7 @@ def cross_fitted_audit(
     trusted: bool,
     sink: ScoreSink | None,
     facts: dict[str, Any],
+    sketches: Sketches | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Run:
@@ -66,6 +67,7 @@ def cross_fitted_audit(
         trusted: whether the hold-out's labels are verified.
         sink: where visits and tables go.
         facts: for the run's information.
+        sketches: by which copies are found.
         seed: of the hold-out's order.
         progress: told how far it is.
     """
@@ -91,7 +93,8 @@ def cross_fitted_audit(
         progress("scoring", scored, len(rows))
 
     audit_examples(parts, recorder, ledger, after_batch=after_batch)
-    return calibrated_run(ledger, recorder, parts[0].engine, {**facts, "trusted": trusted, "num_folds": num_folds})
+    facts = {**facts, "trusted": trusted, "num_folds": num_folds}
+    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches)
 
 
 def _batches(

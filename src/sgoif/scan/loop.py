@@ -7,7 +7,6 @@ network is trained from scratch: good for small pictures. Small sets are cross-f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,11 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
-from sgoif.errors import SgoifError
 from sgoif.run import Run
 from sgoif.scan.crossfit import Progress, cross_fitted_audit, no_progress
-from sgoif.scan.embeddings import embed, load_backbone, read_features
+from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
 from sgoif.scan.heads import standardised, train_head
-from sgoif.scan.holdout import choose_holdout, read_verified
 from sgoif.scan.network import SmallResNet
-from sgoif.scan.pictures import PictureError, decode, square
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.sources import Source, open_source
 from sgoif.training.datasets import with_ids
@@ -32,22 +28,7 @@ from sgoif.training.datasets import with_ids
 __all__ = ["scan"]
 
 _CROSS_FITTED = 12_000  # examples up to which a network is trained once per fold
-_SMALL = 40  # pixels; larger pictures are scaled to twice this side's network
 _FOLDS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """What is scanned: examples that have a label, and which of them are held out."""
-
-    ids: NDArray[Any]
-    labels: NDArray[np.int64]  # verified where a person did
-    positions: NDArray[np.int64]  # in the source
-    held: NDArray[np.bool_]
-    is_trusted: bool
-
-    def only(self, kept: NDArray[np.bool_]) -> _Data:
-        return _Data(self.ids[kept], self.labels[kept], self.positions[kept], self.held[kept], self.is_trusted)
 
 
 def scan(
@@ -74,19 +55,17 @@ def scan(
         progress: told what is done, how much of it and how much there is.
     """
     source = open_source(data)
-    found = _prepare(source, verified)
+    found = choose_examples(source, verified)
     facts: dict[str, Any] = {
         "kind": "scan",
         "class_names": list(source.class_names),
         "seed": seed,
-        "without_label": int((source.labels < 0).sum()),
-        "num_held_out": int(found.held.sum()),
     }
     num_classes, sink = len(source.class_names), make_sink(out, "all")
     shared: dict[str, Any] = {"num_classes": num_classes, "num_folds": _FOLDS, "seed": seed, "progress": progress}
     if features is not None or backbone is not None:
-        rows, found, facts["path"] = _features(source, found, features, backbone, out, progress)
-        facts["unreadable"] = len(source.ids) - facts["without_label"] - len(found.ids)
+        rows, found = read_embeddings(source, found, features, backbone, out, progress)
+        facts |= {"path": "features" if features is not None else "backbone"} | _counts(source, found)
         inputs, targets = standardised(rows, ~found.held), torch.from_numpy(found.labels)
         return cross_fitted_audit(
             lambda mine: train_head(inputs, targets, mine, num_classes, epochs=epochs or 6, seed=seed),
@@ -97,11 +76,11 @@ def scan(
             trusted=found.is_trusted,
             sink=sink,
             facts=facts,
+            sketches=found.sketches,
             **shared,
         )
-    pictures, found = _pictures(source, found, progress)
-    facts |= {"path": "scratch", "side": int(pictures.shape[1])}
-    facts["unreadable"] = len(source.ids) - facts["without_label"] - len(found.ids)
+    pictures, found = read_pictures(source, found, progress)
+    facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _counts(source, found)
     targets = torch.from_numpy(found.labels)
     recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
     if len(found.ids) > _CROSS_FITTED:
@@ -131,75 +110,15 @@ def scan(
         trusted=found.is_trusted,
         sink=sink,
         facts=facts,
+        sketches=found.sketches,
         **(shared | {"progress": lambda stage, d, t: None if stage == "training" else progress(stage, d, t)}),
     )
 
 
-def _prepare(source: Source, verified: str | Path | None) -> _Data:
-    positions = np.flatnonzero(source.labels >= 0)
-    ids, labels = np.asarray(source.ids)[positions], source.labels[positions].copy()
-    num_classes = len(source.class_names)
-    counts = np.bincount(labels, minlength=num_classes)
-    if (counts >= 4).sum() < 2:
-        raise SgoifError(f"a scan needs two classes with a few examples each, got {counts.tolist()}.")
-    if verified is None:
-        return _Data(ids, labels, positions, choose_holdout(ids, labels, num_classes), False)
-    checked = read_verified(verified, list(ids), source.class_names)
-    if len(checked) < 2 * num_classes:
-        raise SgoifError(
-            f"'{verified}' verifies {len(checked)} of these examples; needed are a few of each of {num_classes} "
-            "classes. Without the file a hold-out is chosen and cleans itself."
-        )
-    held = np.zeros(len(ids), bool)
-    held[list(checked)] = True
-    labels[list(checked)] = list(checked.values())
-    return _Data(ids, labels, positions, held, True)
-
-
-def _features(
-    source: Source,
-    found: _Data,
-    features: str | Path | None,
-    backbone: str | None,
-    out: str | None,
-    progress: Progress,
-) -> tuple[NDArray[np.float32], _Data, str]:
-    if features is not None:
-        rows = read_features(features, source.ids if str(features).endswith(".npy") else list(found.ids))
-        return (rows[found.positions] if str(features).endswith(".npy") else rows), found, "features"
-    assert backbone is not None
-    cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
-    made = load_backbone(backbone)
-    rows, readable = embed(source, found.positions, made, cache=cache, key=backbone, progress=progress)
-    return rows[readable], found.only(readable), "backbone"
-
-
-def _pictures(source: Source, found: _Data, progress: Progress) -> tuple[NDArray[np.uint8], _Data]:
-    """Decode all pictures, small: 32 pixels where they are about that size, else 64."""
-    first = [_size(item) for item in source.encoded(found.positions[:64])]
-    sizes = [size for size in first if size]
-    side = 32 if sizes and np.median(sizes) <= _SMALL else 64
-    kept = np.zeros(len(found.ids), bool)
-    pictures = np.zeros((len(found.ids), side, side, 3), np.uint8)
-    for number, item in enumerate(source.encoded(found.positions)):
-        try:
-            pictures[number] = square(decode(item), side)
-            kept[number] = True
-        except PictureError:
-            continue
-        finally:
-            if number % 256 == 255 or number + 1 == len(kept):
-                progress("reading pictures", number + 1, len(kept))
-    if not kept.any():
-        raise SgoifError(f"none of {len(kept)} pictures could be read.")
-    return pictures[kept], found.only(kept)
-
-
-def _size(item: bytes | Path) -> int:
-    try:
-        return min(decode(item).size)
-    except PictureError:
-        return 0
+def _counts(source: Source, found: ScanExamples) -> dict[str, int]:
+    without = int((source.labels < 0).sum())
+    unreadable = len(source.ids) - without - len(found.ids)
+    return {"without_label": without, "unreadable": unreadable, "num_held_out": int(found.held.sum())}
 
 
 def _epochs_for(num_examples: int) -> int:
@@ -210,7 +129,7 @@ def _epochs_for(num_examples: int) -> int:
 def _watched(
     pictures: NDArray[np.uint8],
     targets: torch.Tensor,
-    found: _Data,
+    found: ScanExamples,
     recipe: Recipe,
     num_classes: int,
     out: str | None,
@@ -256,5 +175,6 @@ def _watched(
         after_epoch=after_epoch,
     )
     monitor.facts.update(facts)
+    monitor.sketches = found.sketches
     run: Run = monitor.close()
     return run

@@ -28,6 +28,7 @@ class NoMonitor:
         self.is_on, self.step_count, self.refreshes, self.visits_given_up = False, 0, 0, 0
         self.faults: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
+        self.sketches: Any = None
 
     def step(
         self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.errors import CaptureError, HeadError, SgoifError
+from sgoif.evidence import Sketches
 from sgoif.gradients import Capture, LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.training.anchorlog import anchor_health, anchor_rows
@@ -72,6 +73,7 @@ class Monitor:
         self.model, self.optimizer, self.engine = model, optimizer, engine
         self.loss, self.governor, self.recorder = loss, governor, recorder
         self._forward, self.ledger, self._on_close, self._forecaster = forward, ledger, on_close, forecaster
+        self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
         self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
         head = engine.head.module_name
         self._capture = Capture(engine.layers, keep_outputs=[head], on_error=self._caught)

@@ -1,0 +1,73 @@
+"""``sgoif duplicates``: examples that are the same or nearly, those with differing labels first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from sgoif.adaptors import find_duplicates
+from sgoif.cli.files import write_csv
+from sgoif.cli.opened import OpenRun, open_run
+from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
+from sgoif.errors import SgoifError
+from sgoif.evidence import SKETCH_COLUMNS
+
+__all__ = ["show_duplicates"]
+
+
+def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, as_json: bool = False) -> None:
+    """Print or write pairs of copies."""
+    run = open_run(url)
+    run.need_examples()
+    if SKETCH_COLUMNS[0] not in run.columns:
+        raise SgoifError(f"{url!r} has no sketches to compare its examples by; `sgoif scan` makes them.")
+    has_holdout = SKETCH_COLUMNS[0] in run.held_columns
+    found = find_duplicates(run.files.sql, max_bits=int(run.facts.get("nearly_same", 0)), has_holdout=has_holdout)
+    pairs = _with_names(run, found)
+    differ = int(pa.compute.sum(pairs["labels_differ"]).as_py() or 0)
+    across = int(pa.compute.sum(pairs["is_across_holdout"]).as_py() or 0)
+    shown = pairs if top is None else pairs.slice(0, top)
+    if csv is not None:
+        write_csv(shown, csv)
+        print_lines([f"{count(len(shown), 'pair')} written to {csv}."])
+        return
+    if as_json:
+        counts = {"num_pairs": len(pairs), "num_labels_differ": differ, "num_across_holdout": across}
+        emit_json({"command": "duplicates", "format": 1, **counts, "pairs": shown.to_pylist()})
+        return
+    print_lines(
+        [
+            f"{count(len(pairs), 'pair')} of examples are the same or nearly; the labels differ in {count(differ)}, "
+            f"and {count(across)} lie across training and hold-out."
+        ]
+    )
+    if len(shown):
+        print_lines([""])
+        _print_pairs(shown.to_pylist())
+
+
+def _print_pairs(rows: list[dict[str, Any]]) -> None:
+    print_table(
+        ["id", "copy", "labels", "alike"],
+        [
+            [
+                shorten(row["id"]) + (" (hold-out)" if row["source"] == "holdout" else ""),
+                shorten(row["other_id"]) + (" (hold-out)" if row["other_source"] == "holdout" else ""),
+                f"{clean(row['given_name'])} and {clean(row['other_name'])}"
+                if row["labels_differ"]
+                else f"both {clean(row['given_name'])}",
+                "same" if row["bits_apart"] == 0 else f"nearly ({row['bits_apart']} of 256 bits differ)",
+            ]
+            for row in rows
+        ],
+        shrink=["id", "copy"],
+    )
+
+
+def _with_names(run: OpenRun, pairs: pa.Table) -> pa.Table:
+    for name in ("given", "other"):
+        place = pairs.column_names.index(f"{name}_label") + 1
+        names = [run.name_of(label) for label in pairs[f"{name}_label"].to_pylist()]
+        pairs = pairs.add_column(place, f"{name}_name", pa.array(names, pa.string()))
+    return pairs

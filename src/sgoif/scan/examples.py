@@ -1,0 +1,154 @@
+"""What a scan works on: examples that have a label and can be read, as pictures or embeddings, and which are held out.
+
+Copies of training examples are taken out of the hold-out: an anchor that the model has learnt by heart says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.adaptors import find_duplicates
+from sgoif.errors import SgoifError
+from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch, sign_sketch
+from sgoif.run import MemoryTables
+from sgoif.scan.crossfit import Progress
+from sgoif.scan.embeddings import embed, load_backbone, read_features
+from sgoif.scan.holdout import choose_holdout, read_verified
+from sgoif.scan.pictures import PictureError, decode, square
+from sgoif.scan.sources import Source
+
+__all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]
+
+_SMALL = 40  # pixels; larger pictures are scaled to twice this side's network
+
+
+@dataclass(frozen=True, slots=True)
+class ScanExamples:
+    """The examples of a scan."""
+
+    ids: NDArray[Any]
+    labels: NDArray[np.int64]  # verified where a person did
+    positions: NDArray[np.int64]  # in the source
+    held: NDArray[np.bool_]
+    is_trusted: bool
+    sketches: Sketches | None = None
+
+    def only(self, kept: NDArray[np.bool_]) -> ScanExamples:
+        """Leave out those that could not be read."""
+        return replace(
+            self, ids=self.ids[kept], labels=self.labels[kept], positions=self.positions[kept], held=self.held[kept]
+        )
+
+    def sketched(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
+        """Keep sketches by which copies are found, and give hold-out examples that have one back to the training.
+
+        Verified ones stay: a person has looked at them. Where a class would lose half of its hold-out, all stay: then
+        sketches do not tell its examples apart.
+        """
+        kept = Sketches(nearly_same)
+        kept.add(self.ids, words)
+        found = replace(self, sketches=kept)
+        if self.is_trusted or not self.held.any() or self.held.all():
+            return found
+        held = self.held & ~self._has_copy_across(kept)
+        count = self.labels.max() + 1
+        before, after = (np.bincount(self.labels[side], minlength=count) for side in (self.held, held))
+        return replace(found, held=held) if (2 * after >= before).all() else found
+
+    def _has_copy_across(self, sketches: Sketches) -> NDArray[np.bool_]:
+        """Which examples have a copy on the other side of the hold-out."""
+        tables = {
+            name: {"id": np.flatnonzero(side), "given_label": self.labels[side], **sketches.columns(self.ids[side])}
+            for name, side in (("examples", ~self.held), ("holdout", self.held))
+        }
+        pairs = find_duplicates(MemoryTables(tables).sql, max_bits=sketches.nearly_same)
+        across = pairs.filter(pairs["is_across_holdout"])
+        found = np.zeros(len(self.ids), bool)
+        for end in ("id", "other_id"):
+            found[across[end].to_numpy().astype(np.int64)] = True
+        return found
+
+
+def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples:
+    """Take the examples that have a label, and hold some out: those that were verified, else some of each class.
+
+    Raises:
+        SgoifError: There are too few examples, or too few verified ones.
+    """
+    positions = np.flatnonzero(source.labels >= 0)
+    ids, labels = np.asarray(source.ids)[positions], source.labels[positions].copy()
+    num_classes = len(source.class_names)
+    counts = np.bincount(labels, minlength=num_classes)
+    if (counts >= 4).sum() < 2:
+        raise SgoifError(f"a scan needs two classes with a few examples each, got {counts.tolist()}.")
+    if verified is None:
+        return ScanExamples(ids, labels, positions, choose_holdout(ids, labels, num_classes), False)
+    checked = read_verified(verified, list(ids), source.class_names)
+    if len(checked) < 2 * num_classes:
+        raise SgoifError(
+            f"'{verified}' verifies {len(checked)} of these examples; needed are a few of each of {num_classes} "
+            "classes. Without the file a hold-out is chosen and cleans itself."
+        )
+    held = np.zeros(len(ids), bool)
+    held[list(checked)] = True
+    labels[list(checked)] = list(checked.values())
+    return ScanExamples(ids, labels, positions, held, True)
+
+
+def read_embeddings(
+    source: Source,
+    found: ScanExamples,
+    features: str | Path | None,
+    backbone: str | None,
+    out: str | None,
+    progress: Progress,
+) -> tuple[NDArray[np.float32], ScanExamples]:
+    """Read embeddings from a file, or make them with a frozen backbone and keep them beside the run."""
+    if features is not None:
+        rows = read_features(features, source.ids if str(features).endswith(".npy") else list(found.ids))
+        rows = rows[found.positions] if str(features).endswith(".npy") else rows
+        return rows, found.sketched(sign_sketch(rows), EMBEDDINGS_NEARLY_SAME)
+    assert backbone is not None
+    cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
+    made = load_backbone(backbone)
+    rows, readable = embed(source, found.positions, made, cache=cache, key=backbone, progress=progress)
+    return rows[readable], found.only(readable).sketched(sign_sketch(rows[readable]), EMBEDDINGS_NEARLY_SAME)
+
+
+def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
+    """Decode all pictures, small: 32 pixels where they are about that size, else 64.
+
+    Raises:
+        SgoifError: None of them could be read.
+    """
+    first = [_size(item) for item in source.encoded(found.positions[:64])]
+    sizes = [size for size in first if size]
+    side = 32 if sizes and np.median(sizes) <= _SMALL else 64
+    kept = np.zeros(len(found.ids), bool)
+    pictures = np.zeros((len(found.ids), side, side, 3), np.uint8)
+    for number, item in enumerate(source.encoded(found.positions)):
+        try:
+            pictures[number] = square(decode(item), side)
+            kept[number] = True
+        except PictureError:
+            continue
+        finally:
+            if number % 256 == 255 or number + 1 == len(kept):
+                progress("reading pictures", number + 1, len(kept))
+    if not kept.any():
+        raise SgoifError(f"none of {len(kept)} pictures could be read.")
+    pictures = pictures[kept]
+    words = [picture_sketch(pictures[i : i + 2048]) for i in range(0, len(pictures), 2048)]
+    return pictures, found.only(kept).sketched(np.concatenate(words), PICTURES_NEARLY_SAME)
+
+
+def _size(item: bytes | Path) -> int:
+    try:
+        return min(decode(item).size)
+    except PictureError:
+        return 0

@@ -1,0 +1,39 @@
+"""``sgoif duplicates`` shows copies, and says so where a run has nothing to compare."""
+
+import numpy as np
+
+from sgoif.evidence import SKETCH_COLUMNS
+from tests.cli.runs import NAMES, NASTY, answer, invoke, table, write_run
+
+
+def words(count):
+    return np.random.default_rng(0).integers(0, 2**62, (count, 4))
+
+
+def with_copies(path, **options):
+    rows = words(6)[[0, 0, 1, 2, 3, 3]]
+    found = table([0.1] * 6, [0, 1, 2, 3, 2, 2], [1] * 6, **options)
+    sketches = {name: rows[:, i] for i, name in enumerate(SKETCH_COLUMNS)}
+    return write_run(path, found | sketches, nearly_same=25)
+
+
+def test_copies_with_differing_labels_come_first(tmp_path):
+    run = with_copies(tmp_path / "run")
+    lines = invoke("duplicates", run).stdout.splitlines()
+    assert lines[0].startswith("2 pairs of examples are the same or nearly; the labels differ in 1, and 0 lie across")
+    assert "img/000.png" in lines[3] and "cat and dog" in lines[3] and lines[3].rstrip().endswith("same")
+    assert "both bird" in lines[4]
+    document = answer("duplicates", run, "--top", 1)
+    assert document["num_pairs"] == 2
+    assert document["pairs"][0]["given_name"] == NAMES[0] and len(document["pairs"]) == 1
+
+
+def test_pairs_are_written_as_csv(tmp_path):
+    run = with_copies(tmp_path / "run", ids=[*NASTY[:2], *"abcd"])
+    assert invoke("duplicates", run, "--csv", tmp_path / "pairs.csv").exit_code == 0
+    assert (tmp_path / "pairs.csv").read_text(encoding="utf-8-sig").splitlines()[0].startswith("id,other_id,")
+
+
+def test_a_run_without_sketches_says_what_to_do(tmp_path):
+    done = invoke("duplicates", write_run(tmp_path / "run", table([0.1] * 4, [0, 1, 2, 3], [1] * 4)))
+    assert done.exit_code == 2 and "no sketches" in done.stderr and "sgoif scan" in done.stderr
