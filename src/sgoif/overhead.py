@@ -2,7 +2,7 @@
 
 Both run in one process, on copies of the model, in blocks that go forward and backward in turn (bare, watched, watched,
 bare), so that a slow drift of the machine falls on both alike. A block spans whole refresh periods, so that every cost
-is in it.
+is in it. Where a step takes long, single steps take turns instead: a busy neighbour comes and goes within a block.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sgoif.training.schedule import Plan
 __all__ = ["BenchLoop", "BenchResult", "Ratio", "Timings", "alternate", "bench"]
 
 NUM_RESAMPLES = 10_000
+_LONG_STEP_S = 0.05  # such a step finds nothing of the last one in the caches, so that turns of one step are fair
 
 Batch = tuple[Any, Tensor]  # inputs and labels
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
@@ -108,12 +109,14 @@ def bench(
         every = watched.refresh_every
         resting = _allocated_mb(device, bare)
         watched_peak = _peak_mb(device, watched.step, max(warmup, every + 1))
+        took = _seconds_of(bare.step, device)
         timings = alternate(
             {"bare": bare.step, "watched": watched.step},
             blocks=blocks,
             steps_per_block=steps_per_block or every,
             warmup=warmup,
             clock=lambda: _read_clock(device),
+            turn=1 if took > _LONG_STEP_S else None,
         )
     watched.check()
     ratio = timings.ratio("watched")
@@ -257,10 +260,12 @@ def alternate(
     steps_per_block: int = 50,
     warmup: int = 10,
     clock: Callable[[], float] = time.perf_counter,
+    turn: int | None = None,
 ) -> Timings:
     """Time variants in interleaved blocks: each round runs all of them forward, then all of them backward.
 
-    A variant's time in a round is the mean over its two blocks, which cancels a linear drift within the round.
+    A variant's time in a round is the mean over its two blocks, which cancels a linear drift within the round. With
+    ``turn``, blocks are cut into turns of so many steps, and these go forward and backward.
 
     Args:
         variants: Name to a function that does one step; the first is the baseline.
@@ -268,11 +273,15 @@ def alternate(
         steps_per_block: Steps in a block.
         warmup: Steps of each variant before the clock starts.
         clock: Reads the time in seconds.
+        turn: Steps in a row; divides ``steps_per_block``, which it is if left out.
     """
+    turn = steps_per_block if turn is None else turn
     if blocks < 2 or blocks % 2:
         raise ValueError(f"blocks must be even and positive, since every round has two of each variant, got {blocks}")
     if not variants or steps_per_block < 1:
         raise ValueError("nothing to time: pass at least one variant and one step per block")
+    if turn < 1 or steps_per_block % turn:
+        raise ValueError(f"a turn must divide the {steps_per_block} steps of a block, got {turn}")
     names = tuple(variants)
     for step in variants.values():
         for _ in range(warmup):
@@ -280,10 +289,10 @@ def alternate(
     seconds = np.zeros((blocks // 2, len(names)))
     for round_index in range(blocks // 2):
         gc.collect()  # so that no variant pays for the garbage of an earlier round
-        for position in (*range(len(names)), *reversed(range(len(names)))):
+        for position in (*range(len(names)), *reversed(range(len(names)))) * (steps_per_block // turn):
             step = variants[names[position]]
             start = clock()
-            for _ in range(steps_per_block):
+            for _ in range(turn):
                 step()
             seconds[round_index, position] += (clock() - start) / (2 * steps_per_block)
     return Timings(names, seconds)
@@ -305,6 +314,13 @@ def _read_clock(device: torch.device) -> float:
     elif device.type == "mps":
         torch.mps.synchronize()
     return time.perf_counter()
+
+
+def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
+    step()
+    start = _read_clock(device)
+    step()
+    return _read_clock(device) - start
 
 
 def _peak_mb(device: torch.device, step: Callable[[], None], steps: int) -> float | None:

@@ -30,6 +30,14 @@ def test_blocks_go_forward_and_back():
     assert "".join(machine.calls) == "abccba" * 2
 
 
+def test_blocks_may_be_cut_into_turns():
+    machine = Machine(0.0)
+    variants = {name: machine.variant(name, cost) for name, cost in (("a", 1.0), ("b", 2.0))}
+    timings = timing.alternate(variants, blocks=2, steps_per_block=4, warmup=0, clock=lambda: machine.now, turn=2)
+    assert "".join(machine.calls) == "aabbbbaa" * 2
+    assert timings.seconds.tolist() == [[1.0, 2.0]]
+
+
 @pytest.mark.parametrize("drift", [0.0, 0.01, 0.1])
 def test_a_linear_drift_cancels(drift):
     # Two variants of equal cost: one block each, always in the same order, would put the second 10% and more behind.
@@ -49,7 +57,9 @@ def test_ratios_pair_within_rounds():
     assert str(timings.ratio("bare")) == "1.000x [1.000, 1.000]"
 
 
-@pytest.mark.parametrize("arguments", [{"blocks": 3}, {"blocks": 0}, {"steps_per_block": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"blocks": 3}, {"blocks": 0}, {"steps_per_block": 0}, {"steps_per_block": 4, "turn": 3}]
+)
 def test_what_cannot_be_timed_is_refused(arguments):
     with pytest.raises(ValueError):
         timing.alternate({"a": lambda: None}, **arguments)

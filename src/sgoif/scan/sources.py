@@ -218,12 +218,17 @@ def _declared_names(path: Path, schema: Any, label: str) -> tuple[str, ...]:
 
 
 def _numbered(raw: list[Any], names: tuple[str, ...]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as numbers from 0; -1 for examples without one."""
-    if all(isinstance(value, int) for value in raw if value is not None):
+    """Labels as numbers from 0; -1 for examples without one.
+
+    Whole numbers are classes as they stand, unless they run far beyond what there are examples of: such numbers are
+    names (of synsets, of products), and the classes are those that occur.
+    """
+    whole = [value for value in raw if value is not None]
+    if all(isinstance(value, int) for value in whole) and max(whole, default=0) <= max(len(raw), len(names)):
         labels = np.array([-1 if value is None or value < 0 else value for value in raw], dtype=np.int64)
         count = max(int(labels.max(initial=-1)) + 1, len(names))
         return labels, tuple(names[i] if i < len(names) else str(i) for i in range(count))
-    texts = [None if value is None else str(value) for value in raw]
+    texts = [None if value is None or (isinstance(value, int) and value < 0) else str(value) for value in raw]
     found = tuple(sorted({text for text in texts if text is not None}))
     place = {name: number for number, name in enumerate(found)}
     return np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64), found
