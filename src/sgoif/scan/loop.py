@@ -19,7 +19,7 @@ from sgoif.api import make_sink, watch
 from sgoif.run import Run
 from sgoif.scan.crossfit import Progress, cross_fitted_audit, no_progress
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
-from sgoif.scan.heads import standardised, train_head
+from sgoif.scan.heads import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.sources import Source, open_source
@@ -62,22 +62,22 @@ def scan(
         "seed": seed,
     }
     num_classes, sink = len(source.class_names), make_sink(out, "all")
-    shared: dict[str, Any] = {"num_classes": num_classes, "num_folds": _FOLDS, "seed": seed, "progress": progress}
     if features is not None or backbone is not None:
         rows, found = read_embeddings(source, found, features, backbone, out, progress)
         facts |= {"path": "features" if features is not None else "backbone"} | _counts(source, found)
-        inputs, targets = standardised(rows, ~found.held), torch.from_numpy(found.labels)
-        return cross_fitted_audit(
-            lambda mine: train_head(inputs, targets, mine, num_classes, epochs=epochs or 6, seed=seed),
-            lambda mine: inputs[mine],
-            targets,
+        return audit_embeddings(
+            rows,
+            found.labels,
             found.ids,
             found.held,
+            num_classes=num_classes,
             trusted=found.is_trusted,
+            epochs=epochs,
+            seed=seed,
             sink=sink,
             facts=facts,
             sketches=found.sketches,
-            **shared,
+            progress=progress,
         )
     pictures, found = read_pictures(source, found, progress)
     facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _counts(source, found)
@@ -107,11 +107,14 @@ def scan(
         targets,
         found.ids,
         found.held,
+        num_classes=num_classes,
+        num_folds=_FOLDS,
         trusted=found.is_trusted,
         sink=sink,
         facts=facts,
         sketches=found.sketches,
-        **(shared | {"progress": lambda stage, d, t: None if stage == "training" else progress(stage, d, t)}),
+        seed=seed,
+        progress=lambda stage, d, t: None if stage == "training" else progress(stage, d, t),
     )
 
 

@@ -1,0 +1,160 @@
+"""Label errors found on frozen pretrained features: ``python -m benchmarks.frozen_noise``.
+
+Linear heads are trained on the noisy labels, each scoring what it has not seen, as ``sgoif scan --features`` does. In
+the same run, on the same features: cross-validated confident learning (three scores, and cleanlab's own ranking where
+it is installed), the vote of the nearest neighbours, the canaries without self-cleaning, and, with a trusted hold-out, a
+linear probe fitted on it.
+
+A trusted hold-out is 100 test images per class. As given, a tenth of the noisy data itself is held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks import data, frozen, noise
+from benchmarks.metrics import detection_report
+from benchmarks.records import append_result
+from sgoif.evidence import hash_ids
+from sgoif.influence import refit_head
+from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, standardised, train_head
+from sgoif.scan.holdout import choose_holdout
+
+SETTINGS = ("pair-20", "sym-40", "aggre", "worst")
+OURS = ("p_mislabeled", "worst", "harm", "worst_identity", "harm_identity", "probe_loss", "probe_margin")
+LOW_IS_BAD = ("probe_margin",)
+NEIGHBOURS = 20
+
+Floats = NDArray[np.floating[Any]]
+Labels = NDArray[np.int64]
+
+
+def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> dict[str, Any]:
+    """Run one draw, ours and the rivals; returns what each finds, in percent."""
+    torch.set_num_threads(1)
+    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
+    given = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64)
+    rows, clean = frozen.embeddings("train")[parts.train.ids], parts.train.labels
+    ids = np.array([f"train/{i}" for i in parts.train.ids])
+    if holdout == "trusted":
+        rows = np.concatenate([rows, frozen.embeddings("test")[parts.trusted.ids]])
+        ids = np.concatenate([ids, [f"test/{i}" for i in parts.trusted.ids]])
+        given, clean = (np.concatenate([labels, parts.trusted.labels]) for labels in (given, clean))
+        held = np.arange(len(ids)) >= len(parts.train.ids)
+    else:
+        held = choose_holdout(ids, given, 10)
+    found = audit_embeddings(rows, given, ids, held, num_classes=10, trusted=holdout == "trusted", seed=seed)
+    order = np.argsort(found.table["id"])
+    mine = np.flatnonzero(~held)[np.argsort(ids[~held])]
+    assert (found.table["id"][order] == ids[mine]).all()
+    wrong = given[mine] != clean[mine]
+    scores = {
+        name: (-1 if name in LOW_IS_BAD else 1) * found.table[name][order] for name in OURS if name in found.table
+    }
+    scores |= {name: values[mine] for name, values in rivals(rows, given, ids, held, holdout == "trusted", seed).items()}
+    report = {name: detection_report(np.nan_to_num(values), wrong) for name, values in scores.items()}
+    is_right = found.table["suggested_label"][order] == clean[mine]
+    return {
+        "report": report,
+        "precision": [
+            {**item, "true": float(wrong[np.argsort(-scores["p_mislabeled"])[: item["count"]]].mean())}
+            for item in found.info.get("expected_precision", [])
+        ],
+        "errors": {"expected": found.info.get("expected_errors"), "true": int(wrong.sum())},
+        "suggested_right": float(is_right[wrong].mean()),
+        "cleaning": found.info.get("holdout_cleaning"),
+    }
+
+
+def rivals(
+    rows: Floats, given: Labels, ids: NDArray[Any], held: NDArray[np.bool_], trusted: bool, seed: int
+) -> dict[str, Floats]:
+    """What others would do with the same features; high is suspicious. Rows of the hold-out mean nothing here."""
+    inputs, targets = standardised(rows, ~held), torch.from_numpy(given)
+    kept = np.flatnonzero(~held)
+    fold = (hash_ids(ids[kept]).astype(np.uint64) >> np.uint64(7)) % np.uint64(NUM_FOLDS)
+    probabilities = np.zeros((len(given), 10))
+    for number in range(NUM_FOLDS):
+        _, forward = train_head(inputs, targets, kept[fold != number], 10, seed=seed)
+        with torch.no_grad():
+            out = kept[fold == number]
+            probabilities[out] = forward(inputs[out]).double().softmax(1).numpy()
+    each = np.arange(len(given))
+    own = probabilities[each, given]
+    mean_own = np.array([own[kept][given[kept] == c].mean() for c in range(10)])
+    adjusted = probabilities - mean_own
+    found = {
+        "confident learning, self-confidence": -own,
+        "confident learning, margin": _others(probabilities, given) - own,
+        "confident learning, adjusted margin": _others(adjusted, given) - adjusted[each, given],
+        "nearest neighbours": _neighbours(inputs, targets, kept),
+    }
+    if trusted:
+        features = torch.cat([inputs[held], torch.ones(int(held.sum()), 1)], 1)
+        head = refit_head(features, targets[held], torch.zeros(10, features.shape[1]))
+        logits = torch.cat([inputs, torch.ones(len(inputs), 1)], 1) @ head.mT.to(inputs.dtype)
+        probed = logits.double().log_softmax(1).numpy()
+        found["linear probe on the hold-out"] = _others(probed, given) - probed[each, given]
+    return found
+
+
+def _others(values: Floats, given: Labels) -> Floats:
+    """The largest value among the classes that were not given."""
+    masked = values.copy()
+    masked[np.arange(len(given)), given] = -np.inf
+    return np.asarray(masked.max(1))
+
+
+def _neighbours(inputs: torch.Tensor, targets: torch.Tensor, kept: NDArray[np.int64]) -> Floats:
+    """Share of the nearest neighbours by angle that have another label."""
+    unit = torch.nn.functional.normalize(inputs[kept], dim=1)
+    differ = np.zeros(len(inputs))
+    for start in range(0, len(kept), 2000):
+        near = (unit[start : start + 2000] @ unit.mT).topk(NEIGHBOURS + 1, 1).indices[:, 1:]
+        mine = targets[kept[start : start + 2000]]
+        differ[kept[start : start + 2000]] = (targets[kept][near] != mine[:, None]).double().mean(1).numpy()
+    return differ
+
+
+def show(settings: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Print one draw."""
+    print(f"{settings['setting']}, {settings['holdout']}, seed {settings['seed']}, {settings['split']}:")
+    for name, row in found["report"].items():
+        print(f"  {name:40s} AP {row['ap']:5.1f}  P@1% {row['p@1%']:5.1f}")
+    for item in found["precision"]:
+        print(
+            f"  top {100 * item['top']:.0f}%: promised {100 * item['value']:.0f} "
+            f"[{100 * item['low']:.0f}, {100 * item['high']:.0f}], true {100 * item['true']:.0f}"
+        )
+    print(f"  errors expected {found['errors']['expected']:.0f}, true {found['errors']['true']}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
+    parser.add_argument("--split", choices=["development", "reported"], default="development")
+    parser.add_argument("--holdout", choices=["trusted", "as-given", "both"], default="both")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--save", metavar="FILE")
+    options = parser.parse_args()
+    kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
+    for seed in map(int, options.seeds.split(",")):
+        for setting in options.settings:
+            for holdout in kinds:
+                what = {"setting": setting, "split": options.split, "holdout": holdout}
+                found = examine(seed=seed, **what)
+                print(json.dumps(found)) if options.json else show({**what, "seed": seed}, found)
+                if options.save:
+                    append_result(options.save, {"benchmark": "frozen_noise", "settings": what, "seed": seed, **found})
+
+
+if __name__ == "__main__":
+    main()
