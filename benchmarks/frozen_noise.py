@@ -1,8 +1,8 @@
 """Label errors found on frozen pretrained features: ``python -m benchmarks.frozen_noise``.
 
 Linear heads are trained on the noisy labels, each scoring what it has not seen, as ``sgoif scan --features`` does. In
-the same run, on the same features: cross-validated confident learning (three scores, and cleanlab's own ranking where
-it is installed), the vote of the nearest neighbours, the canaries without self-cleaning, and, with a trusted hold-out, a
+the same run, on the same features: cross-validated confident learning (three scores), the vote of the nearest
+neighbours, the canaries without a model of the noise, with and without self-cleaning, and, with a trusted hold-out, a
 linear probe fitted on it.
 
 A trusted hold-out is 100 test images per class. As given, a tenth of the noisy data itself is held out.
@@ -23,7 +23,6 @@ from benchmarks import data, frozen, noise
 from benchmarks.metrics import detection_report
 from benchmarks.records import append_result
 from sgoif.evidence import hash_ids
-from sgoif.influence import refit_head
 from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, standardised, train_head
 from sgoif.scan.holdout import choose_holdout
 
@@ -50,7 +49,9 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
         held = np.arange(len(ids)) >= len(parts.train.ids)
     else:
         held = choose_holdout(ids, given, 10)
-    found = audit_embeddings(rows, given, ids, held, num_classes=10, trusted=holdout == "trusted", seed=seed)
+    is_trusted = holdout == "trusted"
+    what: dict[str, Any] = {"num_classes": 10, "trusted": is_trusted, "seed": seed}
+    found = audit_embeddings(rows, given, ids, held, **what)
     order = np.argsort(found.table["id"])
     mine = np.flatnonzero(~held)[np.argsort(ids[~held])]
     assert (found.table["id"][order] == ids[mine]).all()
@@ -58,7 +59,12 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
     scores = {
         name: (-1 if name in LOW_IS_BAD else 1) * found.table[name][order] for name in OURS if name in found.table
     }
-    scores |= {name: values[mine] for name, values in rivals(rows, given, ids, held, holdout == "trusted", seed).items()}
+    kinds = {"canaries alone": False} | ({} if is_trusted else {"canaries, self-cleaned": True})
+    for name, is_cleaned in kinds.items():
+        plain = audit_embeddings(rows, given, ids, held, **what, noise_rounds=0, self_clean=is_cleaned)
+        scores[name] = plain.table["p_mislabeled"][np.argsort(plain.table["id"])]
+    others = rivals(rows, given, ids, held, is_trusted, seed)
+    scores |= {name: values[mine] for name, values in others.items()}
     report = {name: detection_report(np.nan_to_num(values), wrong) for name, values in scores.items()}
     is_right = found.table["suggested_label"][order] == clean[mine]
     return {
@@ -97,10 +103,10 @@ def rivals(
         "nearest neighbours": _neighbours(inputs, targets, kept),
     }
     if trusted:
-        features = torch.cat([inputs[held], torch.ones(int(held.sum()), 1)], 1)
-        head = refit_head(features, targets[held], torch.zeros(10, features.shape[1]))
-        logits = torch.cat([inputs, torch.ones(len(inputs), 1)], 1) @ head.mT.to(inputs.dtype)
-        probed = logits.double().log_softmax(1).numpy()
+        from sklearn.linear_model import LogisticRegression
+
+        probe = LogisticRegression(C=0.01, max_iter=300).fit(inputs[held].numpy(), given[held])
+        probed = np.log(probe.predict_proba(inputs.numpy()) + 1e-6)
         found["linear probe on the hold-out"] = _others(probed, given) - probed[each, given]
     return found
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import Sketches
 from sgoif.run import MemoryTables, Run, load
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, RunCalibration, calibrate_run
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, NoiseEvidence, RunCalibration, calibrate_run
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
@@ -50,17 +50,18 @@ def calibrated_run(
     facts: dict[str, Any],
     *,
     sketches: Sketches | None = None,
+    noise: NoiseEvidence | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
     calibration = None
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
-        calibration = calibrate_run(ledger, recorder, engine)
+        calibration = calibrate_run(ledger, recorder, engine, noise)
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration, sketches=sketches)
+    return collect_run(recorder, facts, calibration, sketches=sketches, noise=noise)
 
 
 def collect_run(
@@ -69,9 +70,12 @@ def collect_run(
     calibration: RunCalibration | None = None,
     *,
     sketches: Sketches | None = None,
+    noise: NoiseEvidence | None = None,
 ) -> Run:
     """One row per example from the recorder's evidence, with the facts of the run beside it."""
     tables = {"examples": _examples(recorder)}
+    if noise is not None:
+        tables["examples"] |= _suggestions(noise, tables["examples"]["given_label"])
     if calibration is not None:
         tables["examples"]["p_mislabeled"] = calibration.p_mislabeled
         tables["examples"]["p_mislabeled_low"] = calibration.p_low
@@ -126,6 +130,14 @@ def _examples(recorder: Recorder) -> Columns:
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
     return table
+
+
+def _suggestions(noise: NoiseEvidence, given: NDArray[np.int64]) -> Columns:
+    """What a model of the noise suggests, which knows more than the class of the worst anchor."""
+    labels, probability = noise.suggested(given)
+    share = probability[:, 0] / np.maximum(probability.sum(1), 1e-12)
+    names = ("suggested_label", "suggested_label_2", "suggested_label_3")
+    return {**{name: labels[:, i] for i, name in enumerate(names)}, "suggested_share": share}
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:

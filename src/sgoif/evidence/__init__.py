@@ -1,7 +1,7 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
 from sgoif.evidence.accumulate import Evidence
-from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, cross_fitted_ap
+from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, calibrate_on, cross_fitted_ap
 from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
@@ -9,6 +9,7 @@ from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influenc
 from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
+from sgoif.evidence.noise import NoiseModel
 from sgoif.evidence.precision import (
     CalibrationDraws,
     ErrorRates,
@@ -28,7 +29,7 @@ from sgoif.evidence.sketch import (
     sign_sketch,
 )
 from sgoif.evidence.standardise import Standardiser
-from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
+from sgoif.evidence.transition import concentration, estimate_transition, sure_transition, transition_from_scores
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Holdout",
     "IdIndex",
     "LabelCalibration",
+    "NoiseModel",
     "SelfCleaning",
     "Sketches",
     "Snapshot",
@@ -56,6 +58,7 @@ __all__ = [
     "VoteCounts",
     "WeightedMeans",
     "calibrate",
+    "calibrate_on",
     "class_directions",
     "concentration",
     "cross_fitted_ap",
@@ -76,5 +79,6 @@ __all__ = [
     "shift_prior",
     "should_clean",
     "sign_sketch",
+    "sure_transition",
     "transition_from_scores",
 ]

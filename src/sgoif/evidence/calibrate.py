@@ -27,7 +27,15 @@ from sgoif.evidence.logistic import Logistic, fit_logistic, sigmoid
 from sgoif.evidence.prior import log_odds, shift_prior
 from sgoif.evidence.transition import transition_from_scores
 
-__all__ = ["CanaryCalibration", "LabelCalibration", "calibrate", "cross_fitted_ap", "fit_canaries", "squash"]
+__all__ = [
+    "CanaryCalibration",
+    "LabelCalibration",
+    "calibrate",
+    "calibrate_on",
+    "cross_fitted_ap",
+    "fit_canaries",
+    "squash",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -206,6 +214,20 @@ def calibrate(
         return calibrate(first, signals, given_label, suggested, adapt=False)
     final = transition_from_scores(p, suggested, given_label, canaries.num_classes)
     return LabelCalibration(canaries, final, believed, as_given)
+
+
+def calibrate_on(canaries: Canaries, signals: Floats, given_label: Ints, transition: Floats) -> LabelCalibration:
+    """Calibrate where the transition is known, as from a :class:`sgoif.evidence.noise.NoiseModel`.
+
+    Only the share of errors is re-estimated on the training examples.
+    """
+    _check(signals, given_label, given_label, canaries)
+    weighted = canaries.reweighted(_with_floor(transition))
+    fitted = fit_canaries(weighted)
+    adapted = fitted.with_prior(signals, given_label)
+    if not _PLAUSIBLE[0] < adapted.predict(signals, given_label).mean() < _PLAUSIBLE[1]:
+        adapted = fitted
+    return LabelCalibration(weighted, transition, adapted, None)
 
 
 def cross_fitted_ap(canaries: Canaries, fit: Callable[[Canaries], SignalModel] | None = None) -> float:

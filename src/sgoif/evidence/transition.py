@@ -42,8 +42,8 @@ def sure_transition(probabilities: Floats, share: float = 0.05) -> Floats:
     """Average the predictions over the examples that the network is surest of, class by class: ``[C, C]``.
 
     A network trained on noisy labels predicts them, so where it is surest of class c its prediction is the row of c: it
-    gives ``T[c, c]`` to c and the rest to where the labels of c leak. Elsewhere it is merely unsure, and the mean over a
-    whole class takes that for noise. No label is used, so it does not matter how many are wrong. On 500 hold-out
+    gives ``T[c, c]`` to c and the rest to where the labels of c leak. Elsewhere it is merely unsure, and the mean over
+    a whole class takes that for noise. No label is used, so it does not matter how many are wrong. On 500 hold-out
     examples of a network that is right for half of them, pair noise of 0.4 was seen as 0.2-0.35 and all else summed to
     0.1 per class, where the mean over classes saw 0.45.
 

@@ -7,35 +7,28 @@ for small sets of small pictures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from sgoif.evidence import Sketches, hash_ids
+from sgoif.evidence import NoiseModel, Sketches, hash_ids
 from sgoif.finish import calibrated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
+from sgoif.scan.noise import Folds, Forward, Progress, Rows, Trainer, learn_noise, no_progress
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
-from sgoif.training.canaries import CanaryLedger
+from sgoif.training.canaries import CanaryLedger, NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
 
 __all__ = ["Progress", "cross_fitted_audit", "no_progress"]
 
-Rows = NDArray[np.int64]
-Progress = Callable[[str, int, int], None]  # what is done, how much of it, how much there is
-Trainer = Callable[[Rows], tuple[nn.Module, Callable[[Tensor], Tensor]]]  # rows to a model and its forward pass
-
 _BATCH = 250
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 def cross_fitted_audit(
@@ -47,6 +40,8 @@ def cross_fitted_audit(
     *,
     num_classes: int,
     num_folds: int,
+    noise_rounds: int = 0,
+    self_clean: bool = True,
     trusted: bool,
     sink: ScoreSink | None,
     facts: dict[str, Any],
@@ -57,13 +52,15 @@ def cross_fitted_audit(
     """Score every example that is not held out by a model that has not seen it.
 
     Args:
-        train: trains a model on some rows.
+        train: trains a model on some rows; with a transition ``P(given | true)``, to predict the true class.
         inputs: rows to the model's inputs.
         labels: given classes, ``[N]``.
         ids: ``[N]``.
         held: which examples are the hold-out, ``[N]``.
         num_classes: ``C``.
         num_folds: how many models.
+        noise_rounds: how often all of them are trained to learn the transition; 0 takes labels as they are.
+        self_clean: whether a hold-out that is not verified may doubt its own labels; without, they are all believed.
         trusted: whether the hold-out's labels are verified.
         sink: where visits and tables go.
         facts: for the run's information.
@@ -74,17 +71,25 @@ def cross_fitted_audit(
     rows, kept = np.flatnonzero(~held), np.flatnonzero(held)
     fold = (hash_ids(ids[rows]).astype(np.uint64) >> np.uint64(7)) % np.uint64(num_folds)  # not the canaries' bits
     anchors = (inputs(kept), labels[kept])
+    folds = Folds(train, inputs, labels, [rows[fold == number] for number in range(num_folds)], num_classes)
+    model = learn_noise(folds, noise_rounds, progress) if noise_rounds else None
     parts: list[AuditPart] = []
-    for number in range(num_folds):
-        model, forward = train(rows[fold != number] if num_folds > 1 else rows)
+    for number, (trained, forward) in enumerate(folds.train_all(model)):
         progress("training", number + 1, num_folds)
         holdout = HoldOut(anchors, num_classes=num_classes, seed=seed)
         holdout.ids = list(ids[kept])
-        layer = find_head(model, lambda forward=forward: forward(anchors[0][:2]))  # type: ignore[misc]
+        layer = find_head(trained, lambda forward=forward: forward(anchors[0][:2]))  # type: ignore[misc]
         engine = audit_engine(layer, holdout, train_size=len(rows), batch_size=_BATCH)
-        parts.append(AuditPart(model, engine, _batches(inputs, labels, ids, rows[fold == number]), forward, _losses))
+        parts.append(AuditPart(trained, engine, _batches(inputs, labels, ids, folds.rows[number]), forward, _losses))
     recorder = Recorder(num_classes, len(rows), sink)
     ledger = CanaryLedger(parts[0].engine, trusted=trusted)
+    ledger.cleans_itself &= self_clean
+    noise = None
+    if model is not None:
+        noise, belief = _judge(folds, model, [part.forward for part in parts], kept)
+        if not trusted:
+            reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
+            ledger.believe(belief, [part.engine for part in parts], reason)
     scored = 0
 
     def after_batch(count: int) -> None:
@@ -93,8 +98,19 @@ def cross_fitted_audit(
         progress("scoring", scored, len(rows))
 
     audit_examples(parts, recorder, ledger, after_batch=after_batch)
-    facts = {**facts, "trusted": trusted, "num_folds": num_folds}
-    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches)
+    facts = {**facts, "trusted": trusted, "num_folds": num_folds, "noise_model": model is not None}
+    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise)
+
+
+def _judge(
+    folds: Folds, model: NoiseModel, forwards: Sequence[Forward], kept: Rows
+) -> tuple[NoiseEvidence, NDArray[np.float64]]:
+    """What the noise model says of every example, and how far it believes the hold-out's labels."""
+    seen = np.concatenate([folds.predict(number, forward) for number, forward in enumerate(forwards)])
+    held = np.mean([folds.predict_rows(kept, forward) for forward in forwards], axis=0)
+    given = folds.labels[kept].numpy()
+    belief = model.posterior(held, given)[np.arange(len(given)), given]
+    return NoiseEvidence(model, seen, held), belief
 
 
 def _batches(

@@ -17,11 +17,12 @@ from sgoif.run import Run
 from sgoif.scan.crossfit import Progress, cross_fitted_audit, no_progress
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["NUM_FOLDS", "audit_embeddings", "standardised", "train_head"]
+__all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "standardised", "train_head"]
 
 NUM_FOLDS = 4
 _BATCH = 250
-_EPOCHS = 6
+_NOISE_ROUNDS = 7  # of learning which class is given for which
+_EPOCHS, _VISITS = (3, 12), 45_000  # few passes: a head that has time learns the wrong labels too
 
 
 def audit_embeddings(
@@ -33,6 +34,8 @@ def audit_embeddings(
     num_classes: int,
     trusted: bool,
     epochs: int | None = None,
+    noise_rounds: int = _NOISE_ROUNDS,
+    self_clean: bool = True,
     seed: int = 0,
     sink: ScoreSink | None = None,
     facts: dict[str, Any] | None = None,
@@ -48,7 +51,10 @@ def audit_embeddings(
         held: which examples are the hold-out, ``[N]``.
         num_classes: ``C``.
         trusted: whether the hold-out's labels are verified.
-        epochs: of each head's training.
+        epochs: of each head's training; chosen by the number of examples if left out.
+        noise_rounds: how often all heads are trained to learn which class is given for which; 0 takes labels as they
+            are.
+        self_clean: whether a hold-out that is not verified may doubt its own labels.
         seed: of everything random.
         sink: where visits and tables go; None keeps them in memory.
         facts: for the run's information.
@@ -57,13 +63,15 @@ def audit_embeddings(
     """
     inputs, targets = standardised(rows, ~held), torch.from_numpy(labels)
     return cross_fitted_audit(
-        lambda mine: train_head(inputs, targets, mine, num_classes, epochs=epochs or _EPOCHS, seed=seed),
+        lambda mine, noise: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
         lambda mine: inputs[mine],
         targets,
         ids,
         held,
         num_classes=num_classes,
         num_folds=NUM_FOLDS,
+        noise_rounds=noise_rounds,
+        self_clean=self_clean,
         trusted=trusted,
         sink=sink,
         facts=facts or {},
@@ -88,20 +96,50 @@ def standardised(features: NDArray[np.floating[Any]], rows: NDArray[np.bool_]) -
 
 
 def train_head(
-    inputs: Tensor, targets: Tensor, rows: NDArray[np.int64], num_classes: int, *, epochs: int = _EPOCHS, seed: int = 0
+    inputs: Tensor,
+    targets: Tensor,
+    rows: NDArray[np.int64],
+    num_classes: int,
+    *,
+    transition: Tensor | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
 ) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    """Train a linear head on some rows; returns it as a model, and its forward pass."""
+    """Train a linear head on some rows; returns it as a model, and its forward pass.
+
+    It starts from zero: through a transition, what a random start puts between two confused classes hardly fades.
+
+    Args:
+        inputs: standardised features, ``[N, D]``.
+        targets: given classes, ``[N]``.
+        rows: which of them to train on.
+        num_classes: ``C``.
+        transition: ``P(given | true)``; with it the head learns to predict the true class, not the given one.
+        epochs: of the training; 3 of many examples and more of few, if left out.
+        seed: of the order.
+    """
     generator = torch.Generator().manual_seed(seed)
     head = nn.Linear(inputs.shape[1], num_classes)
     with torch.no_grad():
-        head.weight.copy_(torch.randn(head.weight.shape, generator=generator) / inputs.shape[1] ** 0.5)
+        head.weight.zero_()
         head.bias.zero_()
     optimizer = torch.optim.Adam(head.parameters(), 1e-3, weight_decay=1e-4)
     mine = torch.from_numpy(rows)
-    for _ in range(epochs):
+    for _ in range(epochs or _epochs_for(len(rows))):
         for batch in mine[torch.randperm(len(mine), generator=generator)].split(_BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(head(inputs[batch]), targets[batch]).backward()
+            given_loss(head(inputs[batch]), targets[batch], transition).backward()
             optimizer.step()
     model = nn.Sequential(head)
     return model, model
+
+
+def given_loss(logits: Tensor, targets: Tensor, transition: Tensor | None) -> Tensor:
+    """Cross-entropy of the given classes, seen through a transition where there is one."""
+    if transition is None:
+        return F.cross_entropy(logits, targets)
+    return F.nll_loss((logits.softmax(1) @ transition).clamp_min(1e-8).log(), targets)
+
+
+def _epochs_for(num_examples: int) -> int:
+    return int(np.clip(_VISITS // max(num_examples, 1), *_EPOCHS))

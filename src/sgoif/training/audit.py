@@ -91,7 +91,7 @@ def audit_examples(
     for part in parts:
         _measure_curvature(part, curvature_batches)
     _renew_anchors(parts, ledger)
-    if ledger is not None and ledger.is_on and not ledger.trusted:
+    if ledger is not None and ledger.is_on and ledger.cleans_itself:
         ledger.clean([part.engine for part in parts])
         _renew_anchors(parts, ledger)
     step = 0

@@ -26,8 +26,10 @@ from sgoif.evidence import (
     ExpectedPrecision,
     Holdout,
     LabelCalibration,
+    NoiseModel,
     Snapshot,
     calibrate,
+    calibrate_on,
     cross_fitted_signals,
     draw_calibrations,
     estimate_transition,
@@ -43,7 +45,7 @@ from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
 
-__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
+__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "NoiseEvidence", "RunCalibration", "calibrate_run"]
 
 # What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
 # form that canaries have too, solved and not tracked.
@@ -73,7 +75,7 @@ class CanaryLedger:
 
     def __init__(self, engine: Engine, *, trusted: bool) -> None:
         holdout = engine.holdout
-        self.trusted, self.num_classes = trusted, holdout.num_classes
+        self.trusted, self.cleans_itself, self.num_classes = trusted, not trusted, holdout.num_classes
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
         self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
@@ -101,7 +103,7 @@ class CanaryLedger:
         if trust == 0 or is_rare:
             return
         self.look([draw], engine, step, trust)
-        if not self.trusted and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:
+        if self.cleans_itself and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:
             self.clean([engine])
 
     def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
@@ -176,6 +178,12 @@ class CanaryLedger:
         for engine in engines:
             engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
 
+    def believe(self, weights: Floats, engines: Sequence[Engine], reason: str) -> None:
+        """Take from outside how far each hold-out label is right; it does not clean itself any more."""
+        self.choice, self.cleans_itself = CleaningChoice(True, reason), False
+        for engine in engines:
+            engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
+
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
         seen = self._mass[:, 0, 0] > 0 if self.is_on else np.zeros(0, bool)
@@ -211,7 +219,7 @@ class CanaryLedger:
             "belief": calibration.canaries.belief[own],
             "p_mislabeled": np.zeros(len(rows)) if self.trusted else p,  # verified by hand: not to be doubted here
         }
-        return columns | {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}
+        return columns | {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}  # a noise model's is last
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
@@ -235,6 +243,26 @@ class CanaryLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseEvidence:
+    """What a model of the noise says, beside classifiers that have not seen the examples they judge."""
+
+    model: NoiseModel
+    probabilities: NDArray[np.floating[Any]]  # P(true | input) of training examples, by the recorder's rows, [N, C]
+    held_probabilities: NDArray[np.floating[Any]]  # of hold-out examples, [m, C]
+
+    def suggested(self, given: NDArray[np.int64], top: int = 3) -> tuple[NDArray[np.int64], Floats]:
+        """The most probable classes other than the given one, ``[N, top]``, and their probabilities."""
+        posterior = self.model.posterior(self.probabilities, given)
+        posterior[np.arange(len(given)), given] = -1.0
+        order = np.argsort(-posterior, axis=1)[:, :top]
+        found = np.take_along_axis(posterior, order, 1)
+        if order.shape[1] < top:
+            order = np.pad(order, ((0, 0), (0, top - order.shape[1])), constant_values=-1)
+            found = np.pad(found, ((0, 0), (0, top - found.shape[1])))
+        return np.where(found < 0, -1, order), found.clip(0)
+
+
+@dataclass(frozen=True, slots=True)
 class RunCalibration:
     """What the canaries say about the training labels."""
 
@@ -253,19 +281,31 @@ class RunCalibration:
         return float(self.p_mislabeled.sum())
 
 
-def calibrate_run(ledger: CanaryLedger, recorder: Recorder, engine: Engine) -> RunCalibration | None:
-    """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from."""
+def calibrate_run(
+    ledger: CanaryLedger, recorder: Recorder, engine: Engine, noise: NoiseEvidence | None = None
+) -> RunCalibration | None:
+    """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from.
+
+    With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips.
+    """
     canaries, count = ledger.canaries(engine), len(recorder.index)
     if canaries is None or not count:
         return None
     signals = np.stack([recorder.means.mean(name)[:count] for name in CALIBRATED_SIGNALS], 1)
+    given = recorder.given[:count]
+    if noise is not None:
+        signals = np.column_stack([signals, noise.model.log_odds(noise.probabilities, given)])
+        held = noise.model.log_odds(noise.held_probabilities[canaries.holdout_row], canaries.assigned_label)
+        canaries = replace(canaries, signals=np.column_stack([canaries.signals, held]))
     judged = np.isfinite(signals).all(1)
     if judged.sum() < 2:
         return None
-    given = recorder.given[:count]
     suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
-    adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
-    found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
+    if noise is not None:
+        found = calibrate_on(canaries, signals[judged], given[judged], noise.model.transition)
+    else:
+        adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
+        found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
     draws = draw_calibrations(found, signals[judged], given[judged])
     p, low, high = np.full((3, count), np.nan)
     p[judged] = found.predict(signals[judged], given[judged])

@@ -1,0 +1,72 @@
+"""A model of the label noise: which class is given for which, beside a classifier that knows the true ones.
+
+With ``T[c, g] = P(given g | true c)`` and ``P(true c | input)`` from a classifier, Bayes says what the true class is
+once the given one is known, and so how likely the given one is wrong. Both are learnt from noisy labels alone, in turn
+(EM): a classifier is trained so that its predictions *through* ``T`` fit the given labels; what it then says of
+examples that it was not trained on re-estimates ``T``. The start is
+:func:`sgoif.evidence.transition.sure_transition`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.evidence.transition import sure_transition
+
+__all__ = ["NoiseModel"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Probabilities = NDArray[np.floating[Any]]  # [N, C]
+
+_FLOOR = 1e-3  # of a probability that the inverse made negative
+_TINY = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseModel:
+    """Which class is given for which.
+
+    >>> model = NoiseModel(np.array([[0.6, 0.4], [0.0, 1.0]]))
+    >>> posterior = model.posterior(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([1, 1]))
+    >>> posterior.round(2).tolist()  # both are given class 1; the first is more likely of class 0
+    [[0.78, 0.22], [0.04, 0.96]]
+    """
+
+    transition: Floats  # [C, C]
+
+    @classmethod
+    def start(cls, probabilities: Probabilities) -> NoiseModel:
+        """Read it off where a classifier that was trained on the given labels as they are is surest."""
+        return cls(sure_transition(np.asarray(probabilities, dtype=np.float64)))
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether every class is given its own label more often than any other, without which none is known."""
+        return bool((self.transition.argmax(axis=1) == np.arange(len(self.transition))).all())
+
+    def undo(self, probabilities: Probabilities) -> Floats:
+        """Turn predictions of the given class into predictions of the true one: ``p T⁻¹``, kept positive."""
+        found = np.clip(np.asarray(probabilities) @ np.linalg.pinv(self.transition), _FLOOR, None)
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+    def posterior(self, probabilities: Probabilities, given_label: Ints) -> Floats:
+        """Compute ``P(true | input, given)``, ``[N, C]``, from ``P(true | input)``."""
+        joint = np.asarray(probabilities, dtype=np.float64) * self.transition[:, given_label].T
+        return np.asarray(joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300))
+
+    def log_odds(self, probabilities: Probabilities, label: Ints) -> Floats:
+        """Compute the log odds that a label is wrong, ``[N]``, from ``P(true | input)``."""
+        right = self.posterior(probabilities, label)[np.arange(len(label)), label].clip(_TINY, 1 - _TINY)
+        return np.asarray(np.log1p(-right) - np.log(right))
+
+    def updated(self, posterior: Floats, given_label: Ints) -> NoiseModel:
+        """Count anew, from ``P(true | input, given)``; a class that no example belongs to keeps its row."""
+        joint = np.zeros_like(self.transition)
+        np.add.at(joint.T, given_label, posterior)
+        mass = joint.sum(axis=1, keepdims=True)
+        return NoiseModel(np.where(mass > _TINY, joint / np.maximum(mass, _TINY), self.transition))
