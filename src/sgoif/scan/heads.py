@@ -20,9 +20,10 @@ from sgoif.training.sinks import ScoreSink
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "standardised", "train_head"]
 
 NUM_FOLDS = 4
-_BATCH = 250
+_BATCH = 250  # at most; few examples make small batches, so that there are steps enough
+_LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
 _NOISE_ROUNDS = 7  # of learning which class is given for which
-_EPOCHS, _VISITS = (3, 12), 45_000  # few passes: a head that has time learns the wrong labels too
+_STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
 
 def audit_embeddings(
@@ -115,7 +116,7 @@ def train_head(
         rows: which of them to train on.
         num_classes: ``C``.
         transition: ``P(given | true)``; with it the head learns to predict the true class, not the given one.
-        epochs: of the training; 3 of many examples and more of few, if left out.
+        epochs: of the training; as many as 180 steps take, and at least two, if left out.
         seed: of the order.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -123,10 +124,10 @@ def train_head(
     with torch.no_grad():
         head.weight.zero_()
         head.bias.zero_()
-    optimizer = torch.optim.Adam(head.parameters(), 1e-3, weight_decay=1e-4)
-    mine = torch.from_numpy(rows)
-    for _ in range(epochs or _epochs_for(len(rows))):
-        for batch in mine[torch.randperm(len(mine), generator=generator)].split(_BATCH):
+    optimizer = torch.optim.Adam(head.parameters(), min(_LOGIT_PER_STEP / inputs.shape[1], 0.05), weight_decay=1e-4)
+    mine, size = torch.from_numpy(rows), int(np.clip(len(rows) // 20, 32, _BATCH))
+    for _ in range(epochs or max(2, round(_STEPS * size / len(mine)))):
+        for batch in mine[torch.randperm(len(mine), generator=generator)].split(size):
             optimizer.zero_grad()
             given_loss(head(inputs[batch]), targets[batch], transition).backward()
             optimizer.step()
@@ -139,7 +140,3 @@ def given_loss(logits: Tensor, targets: Tensor, transition: Tensor | None) -> Te
     if transition is None:
         return F.cross_entropy(logits, targets)
     return F.nll_loss((logits.softmax(1) @ transition).clamp_min(1e-8).log(), targets)
-
-
-def _epochs_for(num_examples: int) -> int:
-    return int(np.clip(_VISITS // max(num_examples, 1), *_EPOCHS))
