@@ -52,13 +52,49 @@ def calibration() -> str:
         if report["p_mislabeled"] is None:
             continue
         name = settings["setting"] if settings["dataset"] == "cifar10" else f"CIFAR-100 {settings['setting']}"
-        cells = [
-            f"{100 * item['value']:.0f} [{100 * item['low']:.0f}, {100 * item['high']:.0f}] / {100 * item['true']:.0f}"
-            for item in report["precision"]
-        ]
+        cells = _promises(report["precision"])
         errors = f"{report['errors']['expected']:.0f} / {report['errors']['true']}"
         lines.append(f"| {name}, {settings['holdout']}, {run['seed']} | {' | '.join(cells)} | {errors} |")
     return "\n".join(lines)
+
+
+def frozen_noise() -> str:
+    """AP and P@1% on frozen features, ours above the rivals, mean over seeds."""
+    lines = ["| setting, hold-out | method | AP | P@1% |", "|---|---|---|---|"]
+    for (setting, holdout), runs in _grouped(_latest("frozen_noise.jsonl"), ("setting", "holdout")):
+        where = f"{setting}, {holdout}"
+        means = {name: np.mean([run["report"][name]["ap"] for run in runs]) for name in runs[0]["report"]}
+        for method in sorted(means, key=lambda name: -means[name]):
+            if method in ("worst", "harm", "probe_loss", "confident learning, margin"):
+                continue
+            rows = [run["report"][method] for run in runs]
+            name = f"`{method}`" if "_" in method else method
+            ap, precision = ([row[key] for row in rows] for key in ("ap", "p@1%"))
+            lines.append(f"| {where} | {name} | {_interval(ap)} | {_interval(precision)} |")
+            where = ""
+    return "\n".join(lines)
+
+
+def frozen_calibration() -> str:
+    """Promised and true precision on frozen features, one line per run."""
+    lines = [
+        "| setting, hold-out, seed | top 1% promised / true | top 5% | top 10% | errors expected / true |",
+        "|---|---|---|---|---|",
+    ]
+    for run in _latest("frozen_noise.jsonl"):
+        errors = f"{run['errors']['expected']:.0f} / {run['errors']['true']}"
+        lines.append(
+            f"| {run['settings']['setting']}, {run['settings']['holdout']}, {run['seed']} | "
+            f"{' | '.join(_promises(run['precision']))} | {errors} |"
+        )
+    return "\n".join(lines)
+
+
+def _promises(precision: Sequence[Mapping[str, float]]) -> list[str]:
+    return [
+        f"{100 * item['value']:.0f} [{100 * item['low']:.0f}, {100 * item['high']:.0f}] / {100 * item['true']:.0f}"
+        for item in precision
+    ]
 
 
 def controller() -> str:
@@ -79,6 +115,8 @@ def controller() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "label_noise": label_noise,
     "calibration": calibration,
+    "frozen_noise": frozen_noise,
+    "frozen_calibration": frozen_calibration,
     "controller": controller,
 }
 
