@@ -61,7 +61,7 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
     }
     kinds = {"canaries alone": False} | ({} if is_trusted else {"canaries, self-cleaned": True})
     for name, is_cleaned in kinds.items():
-        plain = audit_embeddings(rows, given, ids, held, **what, noise_rounds=0, self_clean=is_cleaned)
+        plain = audit_embeddings(rows, given, ids, held, **what, noise_rounds=None, self_clean=is_cleaned)
         scores[name] = plain.table["p_mislabeled"][np.argsort(plain.table["id"])]
     others = rivals(rows, given, ids, held, is_trusted, seed)
     scores |= {name: values[mine] for name, values in others.items()}

@@ -61,3 +61,13 @@ def test_the_start_is_read_off_where_a_classifier_is_surest():
 def test_more_wrong_labels_than_right_ones_are_not_believed():
     assert NoiseModel(PAIR).is_plausible
     assert not NoiseModel(np.array([[0.4, 0.6], [0.0, 1.0]])).is_plausible
+
+
+def test_confusion_shrinks_beside_a_strong_leak_and_even_leaks_stay():
+    even = 0.6 * np.eye(5) + 0.08
+    assert NoiseModel(even).concentrated().transition == pytest.approx(even)
+    pair = np.eye(5)
+    pair[0] = [0.55, 0.36, 0.03, 0.03, 0.03]
+    found = NoiseModel(pair).concentrated().transition
+    assert found[0] == pytest.approx([0.631, 0.36, 0.003, 0.003, 0.003])
+    assert found.sum(1) == pytest.approx(np.ones(5))

@@ -49,6 +49,20 @@ class NoiseModel:
         """Whether every class is given its own label more often than any other, without which none is known."""
         return bool((self.transition.argmax(axis=1) == np.arange(len(self.transition))).all())
 
+    def concentrated(self) -> NoiseModel:
+        """Shrink what a weak classifier's confusion adds to the leaks of each class.
+
+        Where the leaks of a class above twice their mean hold most of what it loses, the others shrink to a tenth.
+        Evenly spread leaks, as of symmetric noise, stay.
+        """
+        size = len(self.transition)
+        leaks = self.transition * (1 - np.eye(size))
+        lost = leaks.sum(axis=1, keepdims=True)
+        strong = leaks > 2 * lost / max(size - 1, 1)
+        is_told_apart = (leaks * strong).sum(axis=1, keepdims=True) > lost / 2
+        kept = np.where(is_told_apart & ~strong, 0.1 * leaks, leaks)
+        return NoiseModel(kept + np.diag(1 - kept.sum(axis=1)))
+
     def undo(self, probabilities: Probabilities) -> Floats:
         """Turn predictions of the given class into predictions of the true one: ``p T⁻¹``, kept positive."""
         found = np.clip(np.asarray(probabilities) @ np.linalg.pinv(self.transition), _FLOOR, None)

@@ -28,6 +28,8 @@ from sgoif.training.sinks import ScoreSink
 
 __all__ = ["Progress", "cross_fitted_audit", "no_progress"]
 
+Predictions = NDArray[np.floating[Any]]  # [N, C]
+
 _BATCH = 250
 
 
@@ -40,7 +42,7 @@ def cross_fitted_audit(
     *,
     num_classes: int,
     num_folds: int,
-    noise_rounds: int = 0,
+    noise_rounds: int | None = None,
     self_clean: bool = True,
     trusted: bool,
     sink: ScoreSink | None,
@@ -59,7 +61,8 @@ def cross_fitted_audit(
         held: which examples are the hold-out, ``[N]``.
         num_classes: ``C``.
         num_folds: how many models.
-        noise_rounds: how often all of them are trained to learn the transition; 0 takes labels as they are.
+        noise_rounds: how often all of them are trained to learn the transition; 0 reads it off the trained models,
+            None takes labels as they are.
         self_clean: whether a hold-out that is not verified may doubt its own labels; without, they are all believed.
         trusted: whether the hold-out's labels are verified.
         sink: where visits and tables go.
@@ -84,12 +87,17 @@ def cross_fitted_audit(
     recorder = Recorder(num_classes, len(rows), sink)
     ledger = CanaryLedger(parts[0].engine, trusted=trusted)
     ledger.cleans_itself &= self_clean
+    forwards = [part.forward for part in parts]
     noise = None
     if model is not None:
-        noise, belief = _judge(folds, model, [part.forward for part in parts], kept)
-        if not trusted:
-            reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
-            ledger.believe(belief, [part.engine for part in parts], reason)
+        noise = NoiseEvidence(model, *_predictions(folds, forwards, kept))
+    elif noise_rounds == 0:
+        noise = _read_noise(folds, forwards, kept)
+    if noise is not None and not trusted:
+        given = labels[kept].numpy()
+        belief = noise.model.posterior(noise.held_probabilities, given)[np.arange(len(given)), given]
+        reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
+        ledger.believe(belief, [part.engine for part in parts], reason)
     scored = 0
 
     def after_batch(count: int) -> None:
@@ -98,19 +106,30 @@ def cross_fitted_audit(
         progress("scoring", scored, len(rows))
 
     audit_examples(parts, recorder, ledger, after_batch=after_batch)
-    facts = {**facts, "trusted": trusted, "num_folds": num_folds, "noise_model": model is not None}
+    facts = {**facts, "trusted": trusted, "num_folds": num_folds, "noise_model": noise is not None}
     return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise)
 
 
-def _judge(
-    folds: Folds, model: NoiseModel, forwards: Sequence[Forward], kept: Rows
-) -> tuple[NoiseEvidence, NDArray[np.float64]]:
-    """What the noise model says of every example, and how far it believes the hold-out's labels."""
+def _predictions(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> tuple[Predictions, Predictions]:
+    """Of training examples, by models that have not seen them, in the order they are scored in; and of the hold-out."""
     seen = np.concatenate([folds.predict(number, forward) for number, forward in enumerate(forwards)])
     held = np.mean([folds.predict_rows(kept, forward) for forward in forwards], axis=0)
-    given = folds.labels[kept].numpy()
-    belief = model.posterior(held, given)[np.arange(len(given)), given]
-    return NoiseEvidence(model, seen, held), belief
+    return seen, held
+
+
+def _read_noise(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> NoiseEvidence | None:
+    """A model of the noise from networks that took the labels as they are: training them again would cost too much.
+
+    Such networks are right for half of the unseen examples only, and what they confuse must not pass for noise.
+    """
+    seen, held = _predictions(folds, forwards, kept)
+    given = np.concatenate([folds.labels[rows].numpy() for rows in folds.rows])
+    start = NoiseModel.start(seen)
+    if not start.is_plausible:
+        return None
+    seen, held = start.undo(seen), start.undo(held)
+    model = start.updated(start.posterior(seen, given), given).concentrated()
+    return NoiseEvidence(model, seen, held)
 
 
 def _batches(

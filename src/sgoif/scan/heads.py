@@ -35,7 +35,7 @@ def audit_embeddings(
     num_classes: int,
     trusted: bool,
     epochs: int | None = None,
-    noise_rounds: int = _NOISE_ROUNDS,
+    noise_rounds: int | None = _NOISE_ROUNDS,
     self_clean: bool = True,
     seed: int = 0,
     sink: ScoreSink | None = None,
@@ -53,8 +53,8 @@ def audit_embeddings(
         num_classes: ``C``.
         trusted: whether the hold-out's labels are verified.
         epochs: of each head's training; chosen by the number of examples if left out.
-        noise_rounds: how often all heads are trained to learn which class is given for which; 0 takes labels as they
-            are.
+        noise_rounds: how often all heads are trained to learn which class is given for which; None takes labels as
+            they are.
         self_clean: whether a hold-out that is not verified may doubt its own labels.
         seed: of everything random.
         sink: where visits and tables go; None keeps them in memory.

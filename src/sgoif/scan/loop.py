@@ -99,6 +99,7 @@ def scan(
         optimizer, step_schedule = make_optimizer(model, recipe, len(mine))
         forward = forward_of(model)
         train(forward, optimizer, step_schedule, pictures, targets, mine, recipe, seed=seed, after_epoch=after_epoch)
+        model.eval()
         return model, forward
 
     return cross_fitted_audit(
@@ -109,6 +110,7 @@ def scan(
         found.held,
         num_classes=num_classes,
         num_folds=_FOLDS,
+        noise_rounds=0,
         trusted=found.is_trusted,
         sink=sink,
         facts=facts,
