@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.evidence import NoiseModel, Sketches, hash_ids
+from sgoif.evidence import NoiseModel, Sketches, concentration, hash_ids
 from sgoif.finish import calibrated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
@@ -31,6 +31,7 @@ __all__ = ["Progress", "cross_fitted_audit", "no_progress"]
 Predictions = NDArray[np.floating[Any]]  # [N, C]
 
 _BATCH = 250
+_CONCENTRATED = 0.62  # of a transition that is read and not learnt
 
 
 def cross_fitted_audit(
@@ -93,7 +94,7 @@ def cross_fitted_audit(
         noise = NoiseEvidence(model, *_predictions(folds, forwards, kept))
     elif noise_rounds == 0:
         noise = _read_noise(folds, forwards, kept)
-    if noise is not None and not trusted:
+    if noise is not None and noise.is_learnt and not trusted:
         given = labels[kept].numpy()
         belief = noise.model.posterior(noise.held_probabilities, given)[np.arange(len(given)), given]
         reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
@@ -120,16 +121,19 @@ def _predictions(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> tuple
 def _read_noise(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> NoiseEvidence | None:
     """A model of the noise from networks that took the labels as they are: training them again would cost too much.
 
-    Such networks are right for half of the unseen examples only, and what they confuse must not pass for noise.
+    Such networks may be right for half of the unseen examples only, and what they confuse must not pass for noise. So
+    it is used only where few classes are given for each: 5,000 CIFAR-10 images (development set), with it and without,
+    average precision 57 and 37, 57 and 41 on two draws of pair noise (concentration 0.77, 0.78), but 67 and 73 on human
+    noise (0.49).
     """
     seen, held = _predictions(folds, forwards, kept)
     given = np.concatenate([folds.labels[rows].numpy() for rows in folds.rows])
     start = NoiseModel.start(seen)
-    if not start.is_plausible:
+    if not start.is_plausible or concentration(start.transition) < _CONCENTRATED:
         return None
     seen, held = start.undo(seen), start.undo(held)
     model = start.updated(start.posterior(seen, given), given).concentrated()
-    return NoiseEvidence(model, seen, held)
+    return NoiseEvidence(model, seen, held, is_learnt=False)
 
 
 def _batches(

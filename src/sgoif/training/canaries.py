@@ -249,6 +249,7 @@ class NoiseEvidence:
     model: NoiseModel
     probabilities: NDArray[np.floating[Any]]  # P(true | input) of training examples, by the recorder's rows, [N, C]
     held_probabilities: NDArray[np.floating[Any]]  # of hold-out examples, [m, C]
+    is_learnt: bool = True  # the classifiers were trained through the model, so that it judges the hold-out as well
 
     def suggested(self, given: NDArray[np.int64], top: int = 3) -> tuple[NDArray[np.int64], Floats]:
         """The most probable classes other than the given one, ``[N, top]``, and their probabilities."""
@@ -302,7 +303,7 @@ def calibrate_run(
         return None
     suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
     if noise is not None:
-        found = calibrate_on(canaries, signals[judged], given[judged], noise.model.transition)
+        found = calibrate_on(canaries, signals[judged], given[judged], noise.model.transition, is_sure=noise.is_learnt)
     else:
         adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
         found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
