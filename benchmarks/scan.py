@@ -1,9 +1,9 @@
 """``sgoif scan`` as a new user runs it: ``python -m benchmarks.scan``.
 
 5,000 CIFAR-10 images outside development, 20% of their labels flipped between look-alike classes, written as PNG files
-into one folder per given class. The command line is called with the folder and nothing else, and once more with a frozen
-backbone; of its first 100 findings so many are true errors, and it took so long. `margin` is what the networks' own
-margins, which need no hold-out, would have put first.
+into one folder per given class. The command line is called with the folder and nothing else, and once more with a
+frozen backbone; of its first 100 findings so many are true errors, and it took so long. `margin` is what the networks'
+own margins, which need no hold-out, would have put first.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.metrics import average_precision
 from benchmarks.records import append_result
 
 TOP = 100
+_NOT_A_NEW_USERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")
 PATHS = {"scratch": [], "frozen": ["--backbone", "benchmarks.frozen:backbone"]}
 
 
@@ -46,7 +47,7 @@ def write_folder(folder: Path, setting: str, seed: int, examples: int) -> dict[s
 
 def scan(folder: Path, out: Path, options: list[str], python: str, threads: int | None) -> float:
     """Run the command line in a process of its own; returns the seconds it took."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    environment = {key: value for key, value in os.environ.items() if key not in _NOT_A_NEW_USERS}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     started = time.perf_counter()
