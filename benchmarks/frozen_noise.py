@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import data, frozen, noise
 from benchmarks.metrics import detection_report
 from benchmarks.records import append_result
+from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
 from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, standardised, train_head
 from sgoif.scan.holdout import choose_holdout
@@ -50,7 +51,7 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
     else:
         held = choose_holdout(ids, given, 10)
     is_trusted = holdout == "trusted"
-    what: dict[str, Any] = {"num_classes": 10, "trusted": is_trusted, "seed": seed}
+    what: dict[str, Any] = {"num_classes": 10, "verified": held & is_trusted, "seed": seed}
     found = audit_embeddings(rows, given, ids, held, **what)
     order = np.argsort(found.table["id"])
     mine = np.flatnonzero(~held)[np.argsort(ids[~held])]
@@ -77,6 +78,31 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
         "suggested_right": float(is_right[wrong].mean()),
         "cleaning": found.info.get("holdout_cleaning"),
     }
+
+
+def verified_curve(setting: str, split: str, seed: int, counts: Sequence[int]) -> list[dict[str, float]]:
+    """What verifying the most doubtful hold-out labels by hand, as ``sgoif holdout`` proposes them, is worth."""
+    torch.set_num_threads(1)
+    parts = data.development() if split == "development" else data.reported(seed=seed)
+    given, clean = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64), parts.train.labels
+    rows, ids = frozen.embeddings("train")[parts.train.ids], np.array([f"train/{i}" for i in parts.train.ids])
+    held = choose_holdout(ids, given, 10)
+    place = {name: number for number, name in enumerate(ids)}
+    first = audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed)
+    doubtful = first.holdout()
+    order = np.array([place[name] for name in doubtful["id"].to_pylist()])
+    asked = order[choose_doubtful(doubtful["p_mislabeled"].to_numpy(), given[order], len(order))]
+    found = []
+    for count in counts:
+        verified, labels = np.zeros(len(ids), bool), given.copy()
+        verified[asked[:count]] = True
+        labels[verified] = clean[verified]
+        run = audit_embeddings(rows, labels, ids, held, num_classes=10, verified=verified, seed=seed)
+        wrong = np.array([given[place[name]] != clean[place[name]] for name in run.table["id"].tolist()])
+        expected, true = run.info["expected_errors"], int(wrong.sum())
+        report = detection_report(np.nan_to_num(run.table["p_mislabeled"]), wrong)
+        found.append({"verified": int(verified.sum()), "expected_errors": expected, "true_errors": true, **report})
+    return found
 
 
 def rivals(
@@ -148,12 +174,23 @@ def main() -> None:
     parser.add_argument("--split", choices=["development", "reported"], default="development")
     parser.add_argument("--holdout", choices=["trusted", "as-given", "both"], default="both")
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--verified", help="instead, with so many hold-out labels verified: 0,100,300,500")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--save", metavar="FILE")
     options = parser.parse_args()
     kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
     for seed in map(int, options.seeds.split(",")):
         for setting in options.settings:
+            if options.verified:
+                what = {"setting": setting, "split": options.split}
+                curve = verified_curve(seed=seed, **what, counts=[int(n) for n in options.verified.split(",")])
+                for item in curve:
+                    print(json.dumps({**what, "seed": seed, **item}), flush=True)
+                if options.save:
+                    append_result(
+                        options.save, {"benchmark": "verified", "settings": what, "seed": seed, "curve": curve}
+                    )
+                continue
             for holdout in kinds:
                 what = {"setting": setting, "split": options.split, "holdout": holdout}
                 found = examine(seed=seed, **what)

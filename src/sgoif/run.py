@@ -185,6 +185,7 @@ def _with_holdout(examples: Columns, tables: Tables) -> Columns:
     held = tables.columns("holdout")
     if not held or held["trusted"].all():
         return examples
+    held = {name: column[~held["trusted"].astype(bool)] for name, column in held.items()}
     count = len(held["id"])
     rows: dict[str, NDArray[Any]] = {}
     for name, column in examples.items():

@@ -63,7 +63,7 @@ def test_labels_are_judged_without_a_clean_one():
     rows, true, given = world(PAIR, count=2000, spread=1.2, seed=1)
     ids = np.array([f"x{i}" for i in range(len(rows))])
     held = np.arange(len(rows)) % 10 == 0
-    run = audit_embeddings(rows, given, ids, held, num_classes=3, trusted=False)
+    run = audit_embeddings(rows, given, ids, held, num_classes=3)
     order = np.argsort(run.table["id"])
     mine = np.flatnonzero(~held)[np.argsort(ids[~held])]
     wrong, p = (given != true)[mine], run.table["p_mislabeled"][order]

@@ -117,10 +117,11 @@ def kind_of_holdout(run: OpenRun) -> str:
     """Whether the hold-out's labels were verified, and if not, whether they were cleaned and why."""
     if run.facts.get("trusted"):
         return "trusted"
-    choice = run.facts.get("holdout_cleaning")
+    choice, verified = run.facts.get("holdout_cleaning"), run.facts.get("num_verified")
+    labels = f"as given but for {count(verified)} verified" if isinstance(verified, int) and verified else "as given"
     if not isinstance(choice, dict):
-        return "as given, not self-cleaned"
-    return f"as given, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
+        return f"{labels}, not self-cleaned"
+    return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
 
 
 def _why_not(run: OpenRun) -> str:

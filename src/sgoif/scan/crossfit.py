@@ -45,7 +45,7 @@ def cross_fitted_audit(
     num_folds: int,
     noise_rounds: int | None = None,
     self_clean: bool = True,
-    trusted: bool,
+    verified: NDArray[np.bool_] | None = None,
     sink: ScoreSink | None,
     facts: dict[str, Any],
     sketches: Sketches | None = None,
@@ -65,7 +65,7 @@ def cross_fitted_audit(
         noise_rounds: how often all of them are trained to learn the transition; 0 reads it off the trained models,
             None takes labels as they are.
         self_clean: whether a hold-out that is not verified may doubt its own labels; without, they are all believed.
-        trusted: whether the hold-out's labels are verified.
+        verified: whose labels a person has checked, ``[N]``; nobody's if left out.
         sink: where visits and tables go.
         facts: for the run's information.
         sketches: by which copies are found.
@@ -86,7 +86,7 @@ def cross_fitted_audit(
         engine = audit_engine(layer, holdout, train_size=len(rows), batch_size=_BATCH)
         parts.append(AuditPart(trained, engine, _batches(inputs, labels, ids, folds.rows[number]), forward, _losses))
     recorder = Recorder(num_classes, len(rows), sink)
-    ledger = CanaryLedger(parts[0].engine, trusted=trusted)
+    ledger = CanaryLedger(parts[0].engine, verified=None if verified is None else verified[kept])
     ledger.cleans_itself &= self_clean
     forwards = [part.forward for part in parts]
     noise = None
@@ -94,7 +94,7 @@ def cross_fitted_audit(
         noise = NoiseEvidence(model, *_predictions(folds, forwards, kept))
     elif noise_rounds == 0:
         noise = _read_noise(folds, forwards, kept)
-    if noise is not None and noise.is_learnt and not trusted:
+    if noise is not None and noise.is_learnt and not ledger.trusted:
         given = labels[kept].numpy()
         belief = noise.model.posterior(noise.held_probabilities, given)[np.arange(len(given)), given]
         reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
@@ -107,7 +107,13 @@ def cross_fitted_audit(
         progress("scoring", scored, len(rows))
 
     audit_examples(parts, recorder, ledger, after_batch=after_batch)
-    facts = {**facts, "trusted": trusted, "num_folds": num_folds, "noise_model": noise is not None}
+    facts = {
+        **facts,
+        "trusted": ledger.trusted,
+        "num_verified": int(ledger.verified.sum()),
+        "num_folds": num_folds,
+        "noise_model": noise is not None,
+    }
     return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise)
 
 

@@ -35,14 +35,18 @@ class ScanExamples:
     labels: NDArray[np.int64]  # verified where a person did
     positions: NDArray[np.int64]  # in the source
     held: NDArray[np.bool_]
-    is_trusted: bool
+    verified: NDArray[np.bool_]  # whose label a person has checked; all of them are held out
     sketches: Sketches | None = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the whole hold-out is verified."""
+        return bool(self.verified[self.held].all())
 
     def only(self, kept: NDArray[np.bool_]) -> ScanExamples:
         """Leave out those that could not be read."""
-        return replace(
-            self, ids=self.ids[kept], labels=self.labels[kept], positions=self.positions[kept], held=self.held[kept]
-        )
+        parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "held", "verified")}
+        return replace(self, **parts)
 
     def sketched(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
         """Keep sketches by which copies are found, and give hold-out examples that have one back to the training.
@@ -53,12 +57,13 @@ class ScanExamples:
         kept = Sketches(nearly_same)
         kept.add(self.ids, words)
         found = replace(self, sketches=kept)
-        if self.is_trusted or not self.held.any() or self.held.all():
+        if not self.held.any() or self.held.all():
             return found
-        held = self.held & ~self._has_copy_across(kept)
+        without_copies = self.held & ~self._has_copy_across(kept)
         count = self.labels.max() + 1
-        before, after = (np.bincount(self.labels[side], minlength=count) for side in (self.held, held))
-        return replace(found, held=held) if (2 * after >= before).all() else found
+        before, after = (np.bincount(self.labels[side], minlength=count) for side in (self.held, without_copies))
+        are_told_apart = (2 * after >= before).all()
+        return replace(found, held=without_copies | self.verified) if are_told_apart else found
 
     def _has_copy_across(self, sketches: Sketches) -> NDArray[np.bool_]:
         """Which examples have a copy on the other side of the hold-out."""
@@ -75,10 +80,13 @@ class ScanExamples:
 
 
 def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples:
-    """Take the examples that have a label, and hold some out: those that were verified, else some of each class.
+    """Take the examples that have a label, and hold some of each class out, besides those that were verified.
+
+    Which are held out does not depend on what was verified, so that a person's work on the hold-out of one scan serves
+    the next.
 
     Raises:
-        SgoifError: There are too few examples, or too few verified ones.
+        SgoifError: There are too few examples, or the verified ones are others.
     """
     positions = np.flatnonzero(source.labels >= 0)
     ids, labels = np.asarray(source.ids)[positions], source.labels[positions].copy()
@@ -86,18 +94,15 @@ def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples
     counts = np.bincount(labels, minlength=num_classes)
     if (counts >= 4).sum() < 2:
         raise SgoifError(f"a scan needs two classes with a few examples each, got {counts.tolist()}.")
+    held, is_verified = choose_holdout(ids, labels, num_classes), np.zeros(len(ids), bool)
     if verified is None:
-        return ScanExamples(ids, labels, positions, choose_holdout(ids, labels, num_classes), False)
+        return ScanExamples(ids, labels, positions, held, is_verified)
     checked = read_verified(verified, list(ids), source.class_names)
-    if len(checked) < 2 * num_classes:
-        raise SgoifError(
-            f"'{verified}' verifies {len(checked)} of these examples; needed are a few of each of {num_classes} "
-            "classes. Without the file a hold-out is chosen and cleans itself."
-        )
-    held = np.zeros(len(ids), bool)
-    held[list(checked)] = True
+    if not checked:
+        raise SgoifError(f"'{verified}' verifies none of these examples; their ids look like {str(ids[0])[:80]!r}.")
+    is_verified[list(checked)] = True
     labels[list(checked)] = list(checked.values())
-    return ScanExamples(ids, labels, positions, held, True)
+    return ScanExamples(ids, labels, positions, held | is_verified, is_verified)
 
 
 def read_embeddings(

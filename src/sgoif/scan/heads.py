@@ -33,7 +33,7 @@ def audit_embeddings(
     held: NDArray[np.bool_],
     *,
     num_classes: int,
-    trusted: bool,
+    verified: NDArray[np.bool_] | None = None,
     epochs: int | None = None,
     noise_rounds: int | None = _NOISE_ROUNDS,
     self_clean: bool = True,
@@ -51,7 +51,7 @@ def audit_embeddings(
         ids: ``[N]``.
         held: which examples are the hold-out, ``[N]``.
         num_classes: ``C``.
-        trusted: whether the hold-out's labels are verified.
+        verified: whose labels a person has checked, ``[N]``; nobody's if left out.
         epochs: of each head's training; chosen by the number of examples if left out.
         noise_rounds: how often all heads are trained to learn which class is given for which; None takes labels as
             they are.
@@ -73,7 +73,7 @@ def audit_embeddings(
         num_folds=NUM_FOLDS,
         noise_rounds=noise_rounds,
         self_clean=self_clean,
-        trusted=trusted,
+        verified=verified,
         sink=sink,
         facts=facts or {},
         sketches=sketches,

@@ -24,6 +24,7 @@ from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.sources import Source, open_source
 from sgoif.training.datasets import with_ids
+from sgoif.training.monitor import Monitor
 
 __all__ = ["scan"]
 
@@ -71,7 +72,7 @@ def scan(
             found.ids,
             found.held,
             num_classes=num_classes,
-            trusted=found.is_trusted,
+            verified=found.verified,
             epochs=epochs,
             seed=seed,
             sink=sink,
@@ -111,7 +112,7 @@ def scan(
         num_classes=num_classes,
         num_folds=_FOLDS,
         noise_rounds=0,
-        trusted=found.is_trusted,
+        verified=found.verified,
         sink=sink,
         facts=facts,
         sketches=found.sketches,
@@ -159,6 +160,8 @@ def _watched(
         num_classes=num_classes,
         seed=seed,
     )
+    if isinstance(monitor, Monitor) and monitor.ledger is not None:
+        monitor.ledger.verified = found.verified[kept]
     done = 0
 
     def after_epoch() -> None:
@@ -179,7 +182,7 @@ def _watched(
         around=lambda batch: monitor.step(found.ids[batch], targets[batch]),
         after_epoch=after_epoch,
     )
-    monitor.facts.update(facts)
+    monitor.facts.update(facts | {"num_verified": int(found.verified.sum())})
     monitor.sketches = found.sketches
     run: Run = monitor.close()
     return run

@@ -70,11 +70,14 @@ class CanaryLedger:
 
     Args:
         engine: whose hold-out it is.
-        trusted: whether the hold-out's labels are verified; if not, they clean themselves.
+        trusted: whether all of the hold-out's labels are verified.
+        verified: which of them are, ``[m]``, in place of ``trusted``. Those that are not clean themselves.
     """
 
-    def __init__(self, engine: Engine, *, trusted: bool) -> None:
+    def __init__(self, engine: Engine, *, trusted: bool = False, verified: NDArray[np.bool_] | None = None) -> None:
         holdout = engine.holdout
+        self.verified = np.full(len(holdout.labels), trusted) if verified is None else verified
+        trusted = bool(self.verified.all())
         self.trusted, self.cleans_itself, self.num_classes = trusted, not trusted, holdout.num_classes
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
@@ -175,14 +178,17 @@ class CanaryLedger:
         weights = np.ones(len(self.labels))
         if self.choice.clean:
             weights[seen] = cleaning.weights
-        for engine in engines:
-            engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
+        self._weigh(weights, engines)
 
     def believe(self, weights: Floats, engines: Sequence[Engine], reason: str) -> None:
         """Take from outside how far each hold-out label is right; it does not clean itself any more."""
         self.choice, self.cleans_itself = CleaningChoice(True, reason), False
+        self._weigh(weights, engines)
+
+    def _weigh(self, weights: Floats, engines: Sequence[Engine]) -> None:
+        sure = torch.from_numpy(np.where(self.verified, 1.0, weights))
         for engine in engines:
-            engine.anchors.trust = torch.from_numpy(weights).to(engine.anchors.trust)
+            engine.anchors.trust = sure.to(engine.anchors.trust)
 
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
@@ -215,9 +221,9 @@ class CanaryLedger:
             "id": np.asarray(ids)[rows],
             "given_label": self.labels[rows],
             "suggested_label": self._suggested[rows],
-            "trusted": np.full(len(rows), self.trusted),
+            "trusted": self.verified[rows],
             "belief": calibration.canaries.belief[own],
-            "p_mislabeled": np.zeros(len(rows)) if self.trusted else p,  # verified by hand: not to be doubted here
+            "p_mislabeled": np.where(self.verified[rows], 0.0, p),  # verified by hand: not to be doubted here
         }
         return columns | {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}  # a noise model's is last
 
