@@ -97,6 +97,35 @@ def _promises(precision: Sequence[Mapping[str, float]]) -> list[str]:
     ]
 
 
+def scan() -> str:
+    """True errors among the first 100 of ``sgoif scan``, one line per run."""
+    lines = [
+        "| path, seed | of the first 100 | by margin alone | by `worst` alone | AP | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in _latest("scan.jsonl"):
+        found = [
+            run["top_100"],
+            run["margin_top_100"],
+            run["worst_top_100"],
+            f"{run['ap']:.1f}",
+            f"{run['seconds']:.0f}",
+        ]
+        lines.append(f"| {run['settings']['path']}, {run['seed']} | {' | '.join(map(str, found))} |")
+    return "\n".join(lines)
+
+
+def verified() -> str:
+    """AP by number of verified hold-out labels, mean over seeds."""
+    lines = ["| setting | verified | AP | errors expected / true |", "|---|---|---|---|"]
+    for (setting,), runs in _grouped(_latest("verified.jsonl"), ("setting",)):
+        for items in zip(*(run["curve"] for run in runs), strict=True):
+            expected, true = (np.mean([item[key] for item in items]) for key in ("expected_errors", "true_errors"))
+            ap = _interval([item["ap"] for item in items])
+            lines.append(f"| {setting} | {items[0]['verified']} | {ap} | {expected:.0f} / {true:.0f} |")
+    return "\n".join(lines)
+
+
 def controller() -> str:
     """AP of `harm` and `worst` under every gate, mean over seeds."""
     found = _latest("controller.jsonl", key=lambda run: (run["case"], run["seed"]))
@@ -117,6 +146,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "calibration": calibration,
     "frozen_noise": frozen_noise,
     "frozen_calibration": frozen_calibration,
+    "scan": scan,
+    "verified": verified,
     "controller": controller,
 }
 
