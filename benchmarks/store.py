@@ -188,6 +188,7 @@ def measure_step(blocks: int, folder: Path, cpu_time: bool) -> list[dict[str, An
         steps_per_block=block,
         warmup=block,
         clock=time.process_time if cpu_time else time.perf_counter,
+        turn=1,
     )
     sink.close()
     assert sink.faults == {} and sink.num_rows == 250 * writing.count, sink.faults
