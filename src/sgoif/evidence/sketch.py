@@ -33,7 +33,8 @@ SKETCH_BITS = 64 * len(SKETCH_COLUMNS)
 # scaled, brightened or dimmed ones are within 25 of their original; of the 297 pairs of other pictures that the whole
 # test lets through, 60 were looked at and all of them are copies.
 PICTURES_NEARLY_SAME = 25
-# Embeddings say what a picture shows, and two dogs on a lawn are no copies: they must lie within 6 degrees.
+# Embeddings say what a picture shows, and two dogs on a lawn are no copies: they must lie within 6 degrees, which is
+# to say that the same picture was embedded twice. Nearly same pictures are 15-76 bits apart (EfficientNet-Lite0).
 EMBEDDINGS_NEARLY_SAME = 8
 
 Words = NDArray[np.int64]

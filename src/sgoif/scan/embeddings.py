@@ -7,19 +7,28 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
 from sgoif.scan.pictures import PictureError, decode, square
 from sgoif.scan.sources import Source
 
-__all__ = ["embed", "load_backbone", "read_features"]
+__all__ = ["Embedded", "embed", "load_backbone", "read_features"]
 
 Floats = NDArray[np.float32]
+
+
+class Embedded(NamedTuple):
+    """Embedded pictures."""
+
+    rows: Floats  # [N, D]; zero where a picture could not be read
+    readable: NDArray[np.bool_]  # [N]
+    sketches: NDArray[np.int64]  # [N, 4], of the pictures
 
 
 def read_features(path: str | Path, ids: Sequence[Any]) -> Floats:
@@ -89,8 +98,8 @@ def embed(
     key: str = "",
     batch: int = 64,
     progress: Callable[[str, int, int], None] | None = None,
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Embed pictures once: rows ``[N, D]``, and which pictures could be read.
+) -> Embedded:
+    """Embed pictures once.
 
     Args:
         source: where the pictures are.
@@ -102,15 +111,16 @@ def embed(
         progress: told how far it is.
     """
     digest = hashlib.sha256("\n".join([key, *(str(source.ids[i]) for i in positions)]).encode()).hexdigest()[:20]
-    file = None if cache is None else cache / f"embeddings-{digest}.npz"
+    file = None if cache is None else cache / f"embeddings-2-{digest}.npz"  # 2: with sketches
     if file is not None and file.is_file():
         with np.load(file, allow_pickle=False) as kept:
-            return kept["rows"], kept["readable"]
+            return Embedded(kept["rows"], kept["readable"], kept["sketches"])
     side = int(getattr(backbone, "input_size", 224))
     if isinstance(backbone, torch.nn.Module):
         backbone.eval()
     readable = np.zeros(len(positions), bool)
     parts: list[Floats] = []
+    words: list[NDArray[np.int64]] = []
     pictures: list[NDArray[np.uint8]] = []
     for number, item in enumerate(source.encoded(positions)):
         try:
@@ -120,6 +130,7 @@ def embed(
             pass
         if len(pictures) == batch or (number + 1 == len(positions) and pictures):
             parts.append(_forward(backbone, np.stack(pictures)))
+            words.append(picture_sketch(np.stack(pictures)))
             pictures = []
             if progress is not None:
                 progress("embedding pictures", number + 1, len(positions))
@@ -128,13 +139,15 @@ def embed(
     found = np.concatenate(parts)
     rows = np.zeros((len(positions), found.shape[1]), np.float32)
     rows[readable] = found
+    sketches = np.zeros((len(positions), len(SKETCH_COLUMNS)), np.int64)
+    sketches[readable] = np.concatenate(words)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}.part")
         with partial.open("wb") as handle:
-            np.savez(handle, rows=rows, readable=readable)
+            np.savez(handle, rows=rows, readable=readable, sketches=sketches)
         os.replace(partial, file)
-    return rows, readable
+    return Embedded(rows, readable, sketches)
 
 
 def _forward(backbone: Callable[[torch.Tensor], torch.Tensor], pictures: NDArray[np.uint8]) -> Floats:

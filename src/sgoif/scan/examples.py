@@ -121,8 +121,8 @@ def read_embeddings(
     assert backbone is not None
     cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
     made = load_backbone(backbone)
-    rows, readable = embed(source, found.positions, made, cache=cache, key=backbone, progress=progress)
-    return rows[readable], found.only(readable).sketched(sign_sketch(rows[readable]), EMBEDDINGS_NEARLY_SAME)
+    rows, readable, words = embed(source, found.positions, made, cache=cache, key=backbone, progress=progress)
+    return rows[readable], found.only(readable).sketched(words[readable], PICTURES_NEARLY_SAME)
 
 
 def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
