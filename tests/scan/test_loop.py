@@ -66,3 +66,27 @@ def test_copies_are_found_and_taken_out_of_the_hold_out(folder, tmp_path):
     [first] = run.duplicates().to_pylist()[:1]
     assert {first["id"], first["other_id"]} == {copied, "green/copy.png"}
     assert first["labels_differ"] and first["bits_apart"] == 0
+
+
+def test_a_backbone_embeds_once_and_is_remembered(folder, tmp_path, monkeypatch):
+    (tmp_path / "my_backbone.py").write_text(
+        "import torch\n"
+        "calls = []\n"
+        "def factory():\n"
+        "    def embed(pictures):\n"
+        "        calls.append(len(pictures))\n"
+        "        assert pictures.shape[1:] == (3, 224, 224) and 0 <= pictures.min() and pictures.max() <= 1\n"
+        "        return torch.nn.functional.adaptive_avg_pool2d(pictures, 2)\n"
+        "    return embed\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = loop.scan(folder, backbone="my_backbone:factory", out=str(tmp_path / "runs" / "a"))
+    import my_backbone
+
+    assert run.info["path"] == "backbone" and run.info["unreadable"] == 1
+    assert sum(my_backbone.calls) == 160
+    again = loop.scan(folder, backbone="my_backbone:factory", out=str(tmp_path / "runs" / "b"))
+    assert sum(my_backbone.calls) == 160
+    assert again.table["p_mislabeled"].tolist() == run.table["p_mislabeled"].tolist()
+    wrong = np.array([name.startswith("green/") and int(name[6:-4]) < 12 for name in run.table["id"].tolist()])
+    assert wrong[np.argsort(-run.table["p_mislabeled"])[: wrong.sum()]].mean() > 0.8
