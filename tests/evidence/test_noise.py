@@ -59,8 +59,11 @@ def test_the_start_is_read_off_where_a_classifier_is_surest():
 
 
 def test_more_wrong_labels_than_right_ones_are_not_believed():
-    assert NoiseModel(PAIR).is_plausible
-    assert not NoiseModel(np.array([[0.4, 0.6], [0.0, 1.0]])).is_plausible
+    assert NoiseModel(PAIR).plausible().transition == pytest.approx(PAIR)
+    assert NoiseModel(np.array([[0.4, 0.6], [0.0, 1.0]])).plausible() is None
+    one_of_ten = np.eye(10)
+    one_of_ten[3, [3, 4]] = 0.4, 0.6
+    assert NoiseModel(one_of_ten).plausible().transition == pytest.approx(np.eye(10))
 
 
 def test_confusion_shrinks_beside_a_strong_leak_and_even_leaks_stay():

@@ -25,6 +25,7 @@ Probabilities = NDArray[np.floating[Any]]  # [N, C]
 
 _FLOOR = 1e-3  # of a probability that the inverse made negative
 _TINY = 1e-6
+_MOST_LOST = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,16 @@ class NoiseModel:
         """Read it off where a classifier that was trained on the given labels as they are is surest."""
         return cls(sure_transition(np.asarray(probabilities, dtype=np.float64)))
 
-    @property
-    def is_plausible(self) -> bool:
-        """Whether every class is given its own label more often than any other, without which none is known."""
-        return bool((self.transition.argmax(axis=1) == np.arange(len(self.transition))).all())
+    def plausible(self) -> NoiseModel | None:
+        """Take classes that are given another label more often than their own for noiseless: nothing is known of them.
+
+        None where these are more than a fifth of all.
+        """
+        size = len(self.transition)
+        lost = self.transition.argmax(axis=1) != np.arange(size)
+        if lost.sum() > _MOST_LOST * size:
+            return None
+        return NoiseModel(np.where(lost[:, None], np.eye(size), self.transition))
 
     def concentrated(self) -> NoiseModel:
         """Shrink what a weak classifier's confusion adds to the leaks of each class.

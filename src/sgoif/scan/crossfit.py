@@ -134,8 +134,8 @@ def _read_noise(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> NoiseE
     """
     seen, held = _predictions(folds, forwards, kept)
     given = np.concatenate([folds.labels[rows].numpy() for rows in folds.rows])
-    start = NoiseModel.start(seen)
-    if not start.is_plausible or concentration(start.transition) < _CONCENTRATED:
+    start = NoiseModel.start(seen).plausible()
+    if start is None or concentration(start.transition) < _CONCENTRATED:
         return None
     seen, held = start.undo(seen), start.undo(held)
     model = start.updated(start.posterior(seen, given), given).concentrated()

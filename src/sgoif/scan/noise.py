@@ -66,7 +66,7 @@ def learn_noise(folds: Folds, rounds: int, progress: Progress = no_progress) -> 
     on the picture, was found at two thirds of its strength.
 
     Returns:
-        The model, or None where a class seems to be given another label more often than its own.
+        The model, or None where many classes seem to be given another label more often than their own.
     """
     given = torch.cat([folds.labels[rows] for rows in folds.rows]).numpy()
     model: NoiseModel | None = None
@@ -75,13 +75,13 @@ def learn_noise(folds: Folds, rounds: int, progress: Progress = no_progress) -> 
         seen = np.concatenate([folds.predict(fold, forward) for fold, (_, forward) in enumerate(trained)])
         progress("learning the noise", number + 1, rounds)
         if model is None:
-            model = NoiseModel.start(seen)
-            if not model.is_plausible:
+            model = NoiseModel.start(seen).plausible()
+            if model is None:
                 return None
-            seen = model.undo(seen)
+            seen = model.undo(seen).astype(np.float32)
         before = model.transition
-        model = model.updated(model.posterior(seen, given), given)
-        if not model.is_plausible:
+        model = model.updated(model.posterior(seen, given), given).plausible()
+        if model is None:
             return None
         if np.abs(model.transition - before).sum(1).max() < _SETTLED:
             progress("learning the noise", rounds, rounds)
