@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from sgoif.scan.folds import Folds
 from sgoif.scan.heads import audit_embeddings, given_loss, train_head
-from sgoif.scan.noise import Folds, learn_noise
+from sgoif.scan.noise import learn_noise, read_noise
 
 
 def world(transition, count=1500, spread=1.0, seed=0):
@@ -75,3 +76,21 @@ def test_labels_are_judged_without_a_clean_one():
     believed = run.holdout()["belief"].to_numpy()
     is_wrong = (given != true)[[int(name[1:]) for name in run.holdout()["id"].to_pylist()]]
     assert believed[is_wrong].mean() < 0.4 < 0.8 < believed[~is_wrong].mean()
+
+
+def test_noise_is_read_off_networks_only_where_it_is_concentrated():
+    rng = np.random.default_rng(3)
+    true = rng.integers(0, 4, 4000)
+    clear = 0.9 * np.eye(4)[true] + 0.1 * rng.dirichlet([1.0] * 4, len(true))
+    pair = np.eye(4)
+    pair[0] = [0.6, 0.4, 0.0, 0.0]
+    even = 0.7 * np.eye(4) + 0.3 * (1 - np.eye(4)) / 3
+    for transition, is_read in ((pair, True), (even, False)):
+        given = (rng.random(len(true))[:, None] > transition[true].cumsum(1)).sum(1)
+        found = read_noise(clear @ transition, given, (clear @ transition)[:10])
+        assert (found is not None) == is_read
+        if found is not None:
+            assert not found.is_learnt
+            assert found.model.transition[0, 1] == pytest.approx(0.4, abs=0.08)
+            wrong = found.model.log_odds(found.probabilities, given) > 0
+            assert (wrong == (given != true)).mean() > 0.97

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from sgoif.adaptors import find_duplicates
 from sgoif.cli.files import write_csv
-from sgoif.cli.opened import OpenRun, open_run
+from sgoif.cli.opened import open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
 from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_COLUMNS
@@ -24,9 +24,9 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
         raise SgoifError(f"{url!r} has no sketches to compare its examples by; `sgoif scan` makes them.")
     has_holdout = SKETCH_COLUMNS[0] in run.held_columns
     found = find_duplicates(run.files.sql, max_bits=int(run.facts.get("nearly_same", 0)), has_holdout=has_holdout)
-    pairs = _with_names(run, found)
-    differ = int(pa.compute.sum(pairs["labels_differ"]).as_py() or 0)
-    across = int(pa.compute.sum(pairs["is_across_holdout"]).as_py() or 0)
+    pairs = run.with_names(found, ("given", "other"))
+    differ = int(pc.sum(pairs["labels_differ"]).as_py() or 0)
+    across = int(pc.sum(pairs["is_across_holdout"]).as_py() or 0)
     shown = pairs if top is None else pairs.slice(0, top)
     if csv is not None:
         write_csv(shown, csv)
@@ -63,11 +63,3 @@ def _print_pairs(rows: list[dict[str, Any]]) -> None:
         ],
         shrink=["id", "copy"],
     )
-
-
-def _with_names(run: OpenRun, pairs: pa.Table) -> pa.Table:
-    for name in ("given", "other"):
-        place = pairs.column_names.index(f"{name}_label") + 1
-        names = [run.name_of(label) for label in pairs[f"{name}_label"].to_pylist()]
-        pairs = pairs.add_column(place, f"{name}_name", pa.array(names, pa.string()))
-    return pairs

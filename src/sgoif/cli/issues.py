@@ -51,7 +51,7 @@ def show_issues(
     given = None if of_class is None else run.label_of(of_class)
     table = run.worst(top, given=given, min_p=min_p)
     if csv is not None or parquet is not None:
-        table = _with_names(run, table)
+        table = run.with_names(table, ("given", "suggested"))
         write_csv(table, csv) if csv is not None else write_parquet(table, str(parquet))
         print_lines([f"{count(len(table), 'label')} written to {csv or parquet}."])
         return
@@ -105,7 +105,7 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
 
 def named_rows(run: OpenRun, table: pa.Table) -> list[dict[str, Any]]:
     """Rows of ``label_issues`` with the names of their classes, for JSON."""
-    rows: list[dict[str, Any]] = _with_names(run, table).to_pylist()
+    rows: list[dict[str, Any]] = run.with_names(table, ("given", "suggested")).to_pylist()
     return rows
 
 
@@ -164,15 +164,6 @@ def _labels(run: OpenRun, row: dict[str, Any]) -> str:
 
 def _number(value: float | None) -> str:
     return "?" if value is None or value != value else f"{value:.3g}"
-
-
-def _with_names(run: OpenRun, table: pa.Table) -> pa.Table:
-    """Put the names of classes beside their numbers."""
-    for name in ("given", "suggested"):
-        place = table.column_names.index(f"{name}_label") + 1
-        names = [run.name_of(label) for label in table[f"{name}_label"].to_pylist()]
-        table = table.add_column(place, f"{name}_name", pa.array(names, pa.string()))
-    return table
 
 
 def _joined(run: OpenRun, own: pa.Table, by: str, path: str) -> tuple[dict[str, Any], int]:

@@ -66,6 +66,14 @@ class OpenRun:
         """A class's name, or its number; nothing for no class."""
         return "" if label is None or label < 0 else class_name(int(label), self.class_names)
 
+    def with_names(self, table: pa.Table, kinds: Sequence[str]) -> pa.Table:
+        """Put the names of classes (``given_name``) beside their numbers (``given_label``)."""
+        for kind in kinds:
+            place = table.column_names.index(f"{kind}_label") + 1
+            names = [self.name_of(label) for label in table[f"{kind}_label"].to_pylist()]
+            table = table.add_column(place, f"{kind}_name", pa.array(names, pa.string()))
+        return table
+
     def label_of(self, name: str) -> int:
         """Find a class by its name or number.
 

@@ -7,7 +7,7 @@ for small sets of small pictures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.evidence import NoiseModel, Sketches, concentration, hash_ids
+from sgoif.evidence import Sketches, hash_ids
 from sgoif.finish import calibrated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
-from sgoif.scan.noise import Folds, Forward, Progress, Rows, Trainer, learn_noise, no_progress
+from sgoif.scan.folds import Folds, Progress, Rows, Trainer, no_progress
+from sgoif.scan.noise import learn_noise, read_noise
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger, NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["Progress", "cross_fitted_audit", "no_progress"]
-
-Predictions = NDArray[np.floating[Any]]  # [N, C]
+__all__ = ["cross_fitted_audit"]
 
 _BATCH = 250
-_CONCENTRATED = 0.62  # of a transition that is read and not learnt
 
 
 def cross_fitted_audit(
@@ -88,12 +86,14 @@ def cross_fitted_audit(
     recorder = Recorder(num_classes, len(rows), sink)
     ledger = CanaryLedger(parts[0].engine, verified=None if verified is None else verified[kept])
     ledger.cleans_itself &= self_clean
-    forwards = [part.forward for part in parts]
     noise = None
-    if model is not None:
-        noise = NoiseEvidence(model, *_predictions(folds, forwards, kept))
-    elif noise_rounds == 0:
-        noise = _read_noise(folds, forwards, kept)
+    if noise_rounds is not None:
+        forwards = [part.forward for part in parts]
+        seen, held_out = folds.predict_all(forwards), np.mean([folds.predict(kept, f) for f in forwards], axis=0)
+        if model is not None:
+            noise = NoiseEvidence(model, seen, held_out)
+        elif noise_rounds == 0:
+            noise = read_noise(seen, folds.given, held_out)
     if noise is not None and noise.is_learnt and not ledger.trusted:
         given = labels[kept].numpy()
         belief = noise.model.posterior(noise.held_probabilities, given)[np.arange(len(given)), given]
@@ -115,31 +115,6 @@ def cross_fitted_audit(
         "noise_model": noise is not None,
     }
     return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise)
-
-
-def _predictions(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> tuple[Predictions, Predictions]:
-    """Of training examples, by models that have not seen them, in the order they are scored in; and of the hold-out."""
-    seen = np.concatenate([folds.predict(number, forward) for number, forward in enumerate(forwards)])
-    held = np.mean([folds.predict_rows(kept, forward) for forward in forwards], axis=0)
-    return seen, held
-
-
-def _read_noise(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> NoiseEvidence | None:
-    """A model of the noise from networks that took the labels as they are: training them again would cost too much.
-
-    Such networks may be right for half of the unseen examples only, and what they confuse must not pass for noise. So
-    it is used only where few classes are given for each: 5,000 CIFAR-10 images (development set), with it and without,
-    average precision 57 and 37, 57 and 41 on two draws of pair noise (concentration 0.77, 0.78), but 67 and 73 on human
-    noise (0.49).
-    """
-    seen, held = _predictions(folds, forwards, kept)
-    given = np.concatenate([folds.labels[rows].numpy() for rows in folds.rows])
-    start = NoiseModel.start(seen).plausible()
-    if start is None or concentration(start.transition) < _CONCENTRATED:
-        return None
-    seen, held = start.undo(seen), start.undo(held)
-    model = start.updated(start.posterior(seen, given), given).concentrated()
-    return NoiseEvidence(model, seen, held, is_learnt=False)
 
 
 def _batches(

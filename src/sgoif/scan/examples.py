@@ -16,8 +16,8 @@ from sgoif.adaptors import find_duplicates
 from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch, sign_sketch
 from sgoif.run import MemoryTables
-from sgoif.scan.crossfit import Progress
 from sgoif.scan.embeddings import embed, load_backbone, read_features
+from sgoif.scan.folds import Progress
 from sgoif.scan.holdout import choose_holdout, read_verified
 from sgoif.scan.pictures import PictureError, decode, square
 from sgoif.scan.sources import Source

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.run import Run
-from sgoif.scan.crossfit import Progress, cross_fitted_audit, no_progress
+from sgoif.scan.crossfit import cross_fitted_audit
+from sgoif.scan.folds import Progress, no_progress
 from sgoif.training.sinks import ScoreSink
 
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "standardised", "train_head"]

@@ -17,8 +17,9 @@ from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
 from sgoif.run import Run
-from sgoif.scan.crossfit import Progress, cross_fitted_audit, no_progress
+from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
+from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.heads import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
@@ -50,7 +51,7 @@ def scan(
         out: where to write the run; None keeps it in memory.
         features: embeddings, ``.npy`` in the order of the data or ``.parquet`` with an ``id`` column.
         backbone: ``module:factory`` of a frozen model from pictures to embeddings.
-        verified: ``id,label`` of examples whose labels a person has checked; they become the hold-out.
+        verified: ``id,label`` of examples whose labels a person has checked; they join the hold-out.
         epochs: of the training; chosen by the path if left out.
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
