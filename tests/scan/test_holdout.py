@@ -34,5 +34,5 @@ def test_verified_labels_are_read_by_name_or_number(tmp_path):
     with pytest.raises(SgoifError, match=r"line 2 .* names the class 'wolf'"):
         read_verified(path, list(IDS), ("cat", "dog", "fox"))
     path.write_text("name,label\nx,cat\n")
-    with pytest.raises(SgoifError, match="needs the columns id and label"):
+    with pytest.raises(SgoifError, match="has no column id"):
         read_verified(path, list(IDS), ("cat",))

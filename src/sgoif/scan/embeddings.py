@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
-from sgoif.scan.pictures import PictureError, decode, square
-from sgoif.scan.sources import Source
+from sgoif.pictures.decode import PictureError, decode, square
+from sgoif.pictures.sources import Source
 
 __all__ = ["Embedded", "embed", "load_backbone", "read_features"]
 

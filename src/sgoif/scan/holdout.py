@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
+from sgoif.files import read_csv_rows
 
 __all__ = ["choose_holdout", "read_verified"]
 
@@ -43,18 +43,14 @@ def read_verified(path: str | Path, ids: Sequence[Any], class_names: Sequence[st
     place = {str(value): number for number, value in enumerate(ids)}
     classes = {name: number for number, name in enumerate(class_names)}
     found: dict[int, int] = {}
-    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.DictReader(lines)
-        if rows.fieldnames is None or not {"id", "label"} <= set(rows.fieldnames):
-            raise SgoifError(f"'{path}' needs the columns id and label, it has {', '.join(rows.fieldnames or [])}.")
-        for number, row in enumerate(rows, start=2):
-            label = (row["label"] or "").strip()
-            if not label or row["id"] not in place:
-                continue
-            if label in classes:
-                found[place[row["id"]]] = classes[label]
-            elif label.isdecimal() and int(label) < len(class_names):
-                found[place[row["id"]]] = int(label)
-            else:
-                raise SgoifError(f"line {number} of '{path}' names the class {label!r}; there are {list(class_names)}.")
+    for line, row in read_csv_rows(path, ["id", "label"]):
+        label = row["label"].strip()
+        if not label or row["id"] not in place:
+            continue
+        if label in classes:
+            found[place[row["id"]]] = classes[label]
+        elif label.isdecimal() and int(label) < len(class_names):
+            found[place[row["id"]]] = int(label)
+        else:
+            raise SgoifError(f"line {line} of '{path}' names the class {label!r}; there are {list(class_names)}.")
     return found

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
+from sgoif.pictures.sources import Source, open_source
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
@@ -23,7 +24,6 @@ from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.heads import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
-from sgoif.scan.sources import Source, open_source
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 

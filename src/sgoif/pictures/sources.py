@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["FolderSource", "Source", "TableSource", "open_source"]
+__all__ = [
+    "IMAGE_COLUMNS",
+    "SUFFIXES",
+    "FolderSource",
+    "Source",
+    "TableSource",
+    "bytes_of",
+    "open_source",
+    "table_files",
+]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif")
-_IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "jpeg", "png", "webp", "bytes")
+IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "jpeg", "png", "webp", "bytes")
 _LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label", "category")
 _ID_COLUMNS = ("id", "image_id", "key", "filename", "file_name", "path")
 
@@ -89,16 +98,20 @@ class TableSource:
     class_names: tuple[str, ...]
 
     @classmethod
-    def open(cls, files: Sequence[Path]) -> TableSource:
+    def open(cls, files: Sequence[Path], *, is_labelled: bool = True) -> TableSource:
         """Find the columns and read the labels.
+
+        Args:
+            files: Parquet or Arrow, all with the same columns.
+            is_labelled: whether labels are needed; without, all of them are -1.
 
         Raises:
             SgoifError: No file can be read, or a column is missing; the message names the columns there are.
         """
         tables = [_groups(path) for path in files]
         schema = next(iter(tables[0])).schema
-        image = _column(schema.names, _IMAGE_COLUMNS, "an encoded picture", files[0])
-        label = _column(schema.names, _LABEL_COLUMNS, "a label", files[0])
+        image = _column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
+        label = _column(schema.names, _LABEL_COLUMNS, "a label", files[0]) if is_labelled else None
         key = next((name for name in _ID_COLUMNS if name in schema.names and name != image), None)
         raw: list[Any] = []
         ids: list[str] = []
@@ -106,7 +119,7 @@ class TableSource:
         for path in files:
             rows = []
             for group in _groups(path, [name for name in (label, key) if name is not None]):
-                raw.extend(group[label].to_pylist())
+                raw.extend(group[label].to_pylist() if label is not None else [None] * len(group))
                 start = len(ids)
                 own = group[key].to_pylist() if key is not None else range(start, start + len(group))
                 ids.extend(str(value) for value in own)
@@ -114,7 +127,7 @@ class TableSource:
             sizes.append(tuple(rows))
         if len(set(ids)) < len(ids):
             ids = [str(i) for i in range(len(raw))]  # a column that only looked like an id
-        labels, names = _numbered(raw, _declared_names(files[0], schema, label))
+        labels, names = _numbered(raw, _declared_names(files[0], schema, label) if label is not None else ())
         return cls(tuple(files), tuple(sizes), image, ids, labels, names)
 
     def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
@@ -127,7 +140,7 @@ class TableSource:
                 path, number = places[group]
                 held, opened = _group(path, number, self.image_column), group
             assert held is not None
-            yield _bytes_of(held[int(i - starts[group])].as_py(), self.files[0].parent)
+            yield bytes_of(held[int(i - starts[group])].as_py(), self.files[0].parent)
 
 
 def open_source(path: str | Path) -> FolderSource | TableSource:
@@ -143,12 +156,18 @@ def open_source(path: str | Path) -> FolderSource | TableSource:
         if place.suffix not in (".parquet", ".arrow"):
             raise SgoifError(f"'{place}' is neither a folder nor a .parquet or .arrow file.")
         return TableSource.open([place])
+    files = table_files(place)
+    return TableSource.open(files) if files else FolderSource.open(place)
+
+
+def table_files(folder: Path) -> list[Path]:
+    """List a folder's Parquet or Arrow files, those of the training where they are told apart; none if it has none."""
     for pattern in ("*.parquet", "data/*.parquet", "*.arrow", "train/*.parquet", "train/*.arrow"):
-        files = sorted(place.glob(pattern))
+        files = sorted(folder.glob(pattern))
         train = [path for path in files if path.name.startswith("train")]
         if files:
-            return TableSource.open(train or files)
-    return FolderSource.open(place)
+            return train or files
+    return []
 
 
 def _groups(path: Path, columns: list[str] | None = None) -> Iterator[Any]:
@@ -183,7 +202,7 @@ def _group(path: Path, number: int, column: str) -> Any:
     raise SgoifError(f"'{path}' has no group {number}; it changed while it was read.")
 
 
-def _bytes_of(value: Any, folder: Path) -> bytes | Path:
+def bytes_of(value: Any, folder: Path) -> bytes | Path:
     """A picture as Hugging Face stores it, ``{bytes, path}``, or plain bytes, or a path."""
     if isinstance(value, dict):
         inner = value.get("bytes")

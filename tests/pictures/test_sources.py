@@ -1,25 +1,16 @@
 """Sources of labelled pictures: real files in every shape people keep them in."""
 
-import io
 import json
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from sgoif.errors import SgoifError
-from sgoif.scan.pictures import PictureError, decode, square
-from sgoif.scan.sources import open_source
-
-RED = (200, 30, 40)
-
-
-def png(colour=RED, size=(8, 6), mode="RGB", **saving):
-    buffer = io.BytesIO()
-    Image.new(mode, size, colour).save(buffer, saving.pop("format", "PNG"), **saving)
-    return buffer.getvalue()
+from sgoif.pictures.decode import decode
+from sgoif.pictures.sources import TableSource, open_source
+from tests.pictures.files import png
 
 
 def test_a_folder_of_class_folders(tmp_path):
@@ -86,48 +77,7 @@ def test_mistakes_are_named(tmp_path):
         open_source(tmp_path / "c.parquet")
 
 
-def test_pictures_of_every_kind_become_rgb():
-    frames = [Image.new("P", (5, 5), i) for i in range(3)]
-    buffer = io.BytesIO()
-    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
-    deep = io.BytesIO()
-    Image.fromarray(np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)).save(deep, "PNG")
-    turned = Image.new("RGB", (8, 6), RED)
-    exif = turned.getexif()
-    exif[0x0112] = 6  # stored lying on its side
-    side = io.BytesIO()
-    turned.save(side, "JPEG", exif=exif)
-    cmyk = png((0, 255, 255, 0), mode="CMYK", format="JPEG")
-    for data, size in (
-        (buffer.getvalue(), (5, 5)),
-        (deep.getvalue(), (8, 8)),
-        (side.getvalue(), (6, 8)),
-        (cmyk, (8, 6)),
-    ):
-        picture = decode(data)
-        assert picture.mode == "RGB"
-        assert picture.size == size
-    shades = np.asarray(decode(deep.getvalue()))[..., 0]
-    assert shades.min() == 0 and shades.max() == 255 and len(np.unique(shades)) > 32
-    assert decode(png((0, 0, 0, 0), mode="RGBA")).getpixel((0, 0)) == (255, 255, 255)
-    assert decode(cmyk).getpixel((0, 0))[0] > 200
-
-
-@pytest.mark.parametrize("data", [b"", b"not a picture", png()[:40], b"\x89PNG\r\n\x1a\n" + b"\0" * 50])
-def test_broken_pictures_raise_one_kind_of_error(data):
-    with pytest.raises(PictureError):
-        decode(data)
-
-
-def test_a_picture_that_claims_too_many_pixels_is_refused(monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
-    with pytest.raises(PictureError, match="DecompressionBomb"):
-        decode(png(size=(8, 8)))
-
-
-def test_square_keeps_the_middle():
-    picture = Image.new("RGB", (30, 10), (0, 0, 0))
-    picture.paste(Image.new("RGB", (10, 10), RED), (10, 0))
-    found = square(picture, 10)
-    assert found.shape == (10, 10, 3)
-    assert (found == np.array(RED)).all()
+def test_labels_are_read_where_they_are_needed(tmp_path):
+    pq.write_table(pa.table({"image": [png(), png()], "id": ["a", "b"]}), tmp_path / "a.parquet")
+    source = TableSource.open([tmp_path / "a.parquet"], is_labelled=False)
+    assert (list(source.ids), source.labels.tolist(), source.class_names) == (["a", "b"], [-1, -1], ())

@@ -15,7 +15,7 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["PictureError", "decode", "square"]
+__all__ = ["PictureError", "decode", "square", "upright_rgb", "windowed"]
 
 
 class PictureError(SgoifError):
@@ -31,23 +31,25 @@ def decode(source: bytes | Path) -> Image:
     Raises:
         PictureError: The data is no picture, is cut short, or claims more pixels than a picture has.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
             picture.load()
-            return _to_rgb(ImageOps.exif_transpose(picture))
+            return upright_rgb(picture)
     except Exception as error:  # Pillow's decoders raise whatever they like on broken files
         raise PictureError(f"{type(error).__name__}: {error}") from error
 
 
-def _to_rgb(picture: Image) -> Image:
-    from PIL import Image
+def upright_rgb(picture: Image) -> Image:
+    """Turn an open picture as EXIF says, and make it 8-bit RGB."""
+    from PIL import Image, ImageOps
 
+    picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith(("I", "F")):
-        return Image.fromarray(_windowed(np.asarray(picture, dtype=np.float64))).convert("RGB")
+        return Image.fromarray(windowed(np.asarray(picture, dtype=np.float64))).convert("RGB")
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         shown = picture.convert("RGBA")
         paper = Image.new("RGBA", shown.size, "white")
@@ -55,7 +57,8 @@ def _to_rgb(picture: Image) -> Image:
     return picture.convert("RGB")
 
 
-def _windowed(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+def windowed(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Scale the 1st to 99th percentile of the finite values to 0..255; NaN becomes black."""
     finite = values[np.isfinite(values)]
     low, high = np.percentile(finite, [1, 99]) if finite.size else (0.0, 1.0)
     scaled = (np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-12)

@@ -1,0 +1,106 @@
+"""Where pictures are: whatever a user has is turned into something that is asked by id. Nothing is copied or listed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from sgoif.errors import SgoifError
+from sgoif.pictures.datasets import DatasetPictures, FunctionPictures
+from sgoif.pictures.folders import FolderPictures, UrlPictures
+from sgoif.pictures.reading import Pictures
+from sgoif.pictures.shards import ShardPictures, local_shards, remote_shards
+from sgoif.pictures.sources import table_files
+from sgoif.pictures.tables import TablePictures
+
+__all__ = ["Pictures", "find_pictures"]
+
+_NEEDED = (
+    "needed is a folder, a URL of one, Parquet, tar shards, a dataset with dataset[i], "
+    "a function from an id to a picture, or its name as module:function"
+)
+_NAMED = re.compile(r"[A-Za-z_][\w.]+:[A-Za-z_]\w*")  # two letters at least before the colon: C:photos is a path
+
+
+def find_pictures(images: Any) -> Pictures:
+    """Turn what a user calls their pictures into :class:`Pictures`.
+
+    Args:
+        images: one of
+
+            - a folder; ids are paths below it, as ``sgoif scan`` has them. Also a URL of one (``s3://bucket/photos``).
+            - a Parquet or Arrow file, a folder of them, or a dataset saved by Hugging Face.
+            - tar shards of WebDataset: a file, a folder without folders in it, or a pattern (``shards/{000..119}.tar``,
+              ``s3://bucket/*.tar``); ids are ``shard/key``.
+            - a map-style dataset; ids are positions, or ``dataset.ids``.
+            - a function from an id to anything that :func:`sgoif.pictures.displayed` takes, or ``module:function``.
+
+    Raises:
+        SgoifError: It is nothing of the kind, or does not exist.
+    """
+    if isinstance(images, str | os.PathLike):
+        return _at(os.fspath(images))
+    if all(hasattr(images, name) for name in ("read", "link", "about")):
+        return images  # type: ignore[no-any-return]
+    if isinstance(images, Mapping):
+        names = ", ".join(str(name) for name in list(images)[:5])
+        raise SgoifError(f"pictures were given as a {type(images).__name__} of {names}; pass one of them.")
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        return DatasetPictures(images)
+    if callable(images):
+        return FunctionPictures(images)
+    raise SgoifError(f"pictures cannot be found by id in a {type(images).__name__}; {_NEEDED}.")
+
+
+def _at(text: str) -> Pictures:
+    if "://" in text and not text.startswith("file://"):
+        return _at_url(text)
+    path = Path(url2pathname(urlsplit(text).path) if text.startswith("file://") else text).expanduser()
+    if text and path.is_dir():
+        return _in_folder(path)
+    if path.is_file() and path.suffix in (".parquet", ".arrow"):
+        return TablePictures([path])
+    shards = [str(path)] if path.is_file() else local_shards(text)
+    if shards and all(shard.endswith(".tar") for shard in shards):
+        return ShardPictures(shards, lambda shard: open(shard, "rb"))
+    if _NAMED.fullmatch(text) and not path.exists():
+        return find_pictures(_load(text))
+    is_there = text != "" and path.exists()
+    what = "is neither a folder nor a .parquet, .arrow or .tar file" if is_there else "does not exist"
+    raise SgoifError(f"the pictures '{text}' cannot be found: it {what}; {_NEEDED}.")
+
+
+def _at_url(url: str) -> Pictures:
+    if url.endswith(".tar"):
+        return remote_shards(url)
+    if url.endswith((".parquet", ".arrow")):
+        raise SgoifError("pictures in Parquet are read from local files; copy the file here, or pass a dataset of it.")
+    return UrlPictures(url)
+
+
+def _in_folder(folder: Path) -> Pictures:
+    tables = table_files(folder)
+    if tables:
+        return TablePictures(tables)
+    shards = sorted(str(path) for path in folder.glob("*.tar"))
+    # An archive beside class folders is a backup of something, not the data.
+    if shards and not any(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()):
+        return ShardPictures(shards, lambda shard: open(shard, "rb"))
+    return FolderPictures(folder)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SgoifError(f"the pictures '{name}' cannot be found: {error}.") from error
+    if isinstance(found, str | os.PathLike):
+        raise SgoifError(f"'{name}' is a {type(found).__name__}; {_NEEDED}.")
+    return found
