@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Sketches
+from sgoif.evidence import LIKENESS_COLUMNS, Sketches
 from sgoif.run import MemoryTables, Run, load
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, NoiseEvidence, RunCalibration, calibrate_run
 from sgoif.training.engine import Engine
@@ -129,7 +129,8 @@ def _examples(recorder: Recorder) -> Columns:
         table[name] = evidence.mean_raw(name)[:count]
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
-    return table
+    words = recorder.likeness.words(count)
+    return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 
 
 def _suggestions(noise: NoiseEvidence, given: NDArray[np.int64]) -> Columns:

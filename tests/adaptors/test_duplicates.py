@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import sgoif
 from benchmarks import data
-from sgoif.adaptors import find_duplicates
+from sgoif.adaptors import bits_of_copies, find_duplicates
 from sgoif.errors import SgoifError
-from sgoif.evidence import SKETCH_COLUMNS, Sketches, picture_sketch, sign_sketch
+from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_COLUMNS, Sketches, picture_sketch, sign_sketch
 from sgoif.run import MemoryTables, Run
+from tests.training.loops import data as loop_data
+from tests.training.loops import fresh, train, watch
 
 
 def columns(words, labels, first=0):
@@ -126,3 +129,39 @@ def test_a_run_without_sketches_says_so():
     run = Run({}, MemoryTables({"examples": {"id": np.arange(3), "given_label": np.zeros(3, int)}}))
     with pytest.raises(SgoifError, match="no sketches"):
         run.duplicates()
+
+
+def test_an_audit_knows_copies_by_what_the_model_sees():
+    (pixels, labels), (held_pixels, held_labels) = loop_data()
+    pixels[40:46] = pixels[:6]
+    labels[40:43] = (labels[:3] + 1) % 4
+    labels[43:46] = labels[3:6]
+    held_pixels[5] = pixels[20]
+    held_labels[5] = labels[20]
+    model = train(fresh(), (pixels, labels))
+    found = sgoif.audit(model, (pixels, labels), anchors=(held_pixels, held_labels)).duplicates().to_pylist()
+    same = [row for row in found if row["bits_apart"] == 0]
+    pairs = {frozenset((row["id"], row["other_id"])) for row in same if not row["is_across_holdout"]}
+    assert pairs == {frozenset((str(i), str(i + 40))) for i in range(6)}
+    assert [row["labels_differ"] for row in found[:4]] == [True] * 3 + [False]
+    assert {(row["id"], row["other_id"]) for row in same if row["is_across_holdout"]} == {("20", "5")}
+
+
+def test_a_watched_training_says_why_it_knows_no_copies():
+    train_set, holdout = loop_data()
+    monitor = watch(fresh(), holdout)
+    train(monitor.model, train_set, monitor)
+    run = monitor.close()
+    assert LIKENESS_COLUMNS[0] in run.table
+    with pytest.raises(SgoifError, match=r"augmented, which hides copies.*sgoif.audit"):
+        run.duplicates()
+
+
+def test_where_all_of_a_class_look_the_same_only_the_very_nearest_are_copies():
+    classes = np.repeat(random_words(3), 100, axis=0)
+    for bits, expected in ((5, 2), (40, 12)):  # each example differs so much from its class: two of them twice that
+        words = flipped(classes, bits, seed=1)
+        table = {"id": np.arange(300), "given_label": np.zeros(300, int)}
+        sql = MemoryTables({"examples": table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True))}).sql
+        assert bits_of_copies(sql, 12) == expected
+        assert len(find_duplicates(sql, max_bits=expected, has_holdout=False, by=LIKENESS_COLUMNS)) == 0

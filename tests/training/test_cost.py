@@ -58,9 +58,9 @@ def test_the_count_sees_kernels_and_not_views():
     assert count_launches(lambda: F.cross_entropy(x, labels).backward()) == 5
 
 
-# The bar is 10%, and is not reached. A ResNet-18 step is 355 operators in this count, so that would be 35; scores, gate
-# and the advance of the directions together need 85 (103 with many classes), whatever the model's size. They were 164
-# and 170 before the kinds of direction and the two heads were computed side by side.
+# The bar is 10%, and is not reached. A ResNet-18 step is 355 operators in this count, so that would be 35; scores,
+# sketch, gate and the advance of the directions together need 87 (105 with many classes), whatever the model's size.
+# They were 164 and 170 before the kinds of direction and the two heads were computed side by side.
 @pytest.mark.parametrize(("classes", "most"), [(10, 0.25), (300, 0.30)])
 def test_a_scored_step_launches_few_operators_beside_those_of_a_resnet(classes, most):
     bare, watched = loops(classes)

@@ -1,7 +1,18 @@
 """Adaptors: one question that a user asks per file, one table as its answer."""
 
 from sgoif.adaptors.classes import class_issues, group_issues
-from sgoif.adaptors.duplicates import find_duplicates
+from sgoif.adaptors.duplicates import bits_of_copies, duplicates_of_run, find_duplicates
 from sgoif.adaptors.label import label_issues
+from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
 
-__all__ = ["class_issues", "find_duplicates", "group_issues", "label_issues"]
+__all__ = [
+    "bits_of_copies",
+    "class_issues",
+    "duplicates_of_run",
+    "find_duplicates",
+    "group_issues",
+    "harmed_holdout",
+    "has_likeness",
+    "label_issues",
+    "nearest_examples",
+]

@@ -21,9 +21,12 @@ from sgoif.evidence.precision import (
 from sgoif.evidence.prior import shift_prior
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
+    LIKENESS_COLUMNS,
+    LIKENESS_NEARLY_SAME,
     PICTURES_NEARLY_SAME,
     SKETCH_BITS,
     SKETCH_COLUMNS,
+    LatestWords,
     Sketches,
     picture_sketch,
     sign_sketch,
@@ -34,6 +37,8 @@ from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 
 __all__ = [
     "EMBEDDINGS_NEARLY_SAME",
+    "LIKENESS_COLUMNS",
+    "LIKENESS_NEARLY_SAME",
     "PICTURES_NEARLY_SAME",
     "SIGNALS",
     "SKETCH_BITS",
@@ -48,6 +53,7 @@ __all__ = [
     "Holdout",
     "IdIndex",
     "LabelCalibration",
+    "LatestWords",
     "NoiseModel",
     "SelfCleaning",
     "Sketches",

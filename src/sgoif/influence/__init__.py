@@ -4,6 +4,7 @@ from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.influence.holdout import HoldOut
+from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
 from sgoif.influence.scoring import Scores, Weighting, most_probable, score
@@ -11,6 +12,7 @@ from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 
 __all__ = [
     "HORIZON",
+    "MOST_PROJECTED",
     "AnchorDraw",
     "AnchorHealth",
     "Anchors",
@@ -20,6 +22,7 @@ __all__ = [
     "GateReading",
     "GateSettings",
     "HoldOut",
+    "Likeness",
     "Scores",
     "Tracker",
     "Weighting",
@@ -27,6 +30,7 @@ __all__ = [
     "curvature_gap",
     "gram_health",
     "most_probable",
+    "packed_signs",
     "refit_head",
     "score",
 ]

@@ -90,7 +90,7 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("given_label", pa.int32()),
         ("trusted", pa.bool_()),
         ("belief", pa.float32()),  # probability that the given label is right, by the hold-out's own judgement
-        ("posterior", pa.list_(pa.float32())),  # mean prediction over the refreshes, one entry per class
+        ("posterior", pa.list_(pa.float32())),  # prediction for what was last seen of it, one entry per class
         *_signal_fields(),
     ],
     "anchors": [

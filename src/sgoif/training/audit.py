@@ -5,7 +5,7 @@ from the whole hold-out, directions from a direct solve; then every training exa
 scored too, fold against fold, and a hold-out with labels as given is cleaned first.
 
 Several models may share the work, each scoring the examples that it was not trained on: cross-fitted heads on frozen
-features are audited like that.
+features are audited like that. What two models see is not comparable, so the first of them sketches every example.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sgoif.gradients import Capture, Layer, LayerCapture, quiet_eval
-from sgoif.influence import GateSettings, HoldOut
+from sgoif.influence import GateSettings, HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine, EngineSettings
-from sgoif.training.monitor import logits_of
+from sgoif.training.losses import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 
 __all__ = ["AuditPart", "audit_engine", "audit_examples"]
@@ -94,14 +95,18 @@ def audit_examples(
     if ledger is not None and ledger.is_on and ledger.cleans_itself:
         ledger.clean([part.engine for part in parts])
         _renew_anchors(parts, ledger)
-    step = 0
+    step, first = 0, parts[0]
     for part in parts:
         capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
+        seen_by_first = Capture(first.engine.layers)
         with torch.no_grad():
-            for calls, labels, ids in _passes(part, capture):
+            for calls, batch in _passes(part, capture):
+                _, labels, ids = batch
                 head = next(call for call in calls if call.layer == part.engine.head.name)
                 signals = part.engine.score(calls, logits_of(head), labels, None).cpu().numpy()
-                recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0))
+                signs = first.engine.sketch(calls if part is first else _calls(first, seen_by_first, batch))
+                words = packed_signs(signs).cpu().numpy().view(np.int64)
+                recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
                 step += 1
                 if after_batch is not None:
                     after_batch(len(labels))
@@ -109,7 +114,7 @@ def audit_examples(
 
 def _measure_curvature(part: AuditPart, most: int) -> None:
     capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
-    for count, (calls, _, _) in enumerate(_passes(part, capture)):
+    for count, (calls, _) in enumerate(_passes(part, capture)):
         part.engine.measure(calls)
         if count + 1 >= most:
             break
@@ -135,11 +140,15 @@ def _renew_anchors(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> N
                 ledger.look(draws, engine, step=0)
 
 
-def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCapture], Tensor, Any]]:
-    """Run each batch forward and its loss back to the scored layers, in eval mode, touching nothing."""
-    capture.scale = 1.0
-    for inputs, labels, ids in part.batches():
-        capture.num_examples = len(labels)
-        with quiet_eval(part.model), torch.enable_grad(), capture:
-            capture.differentiate(part.losses(part.forward(inputs), labels).sum())
-        yield list(capture.calls), labels, ids
+def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCapture], Batch]]:
+    for batch in part.batches():
+        yield _calls(part, capture, batch), batch
+
+
+def _calls(part: AuditPart, capture: Capture, batch: Batch) -> list[LayerCapture]:
+    """Run a batch forward and its loss back to the scored layers, in eval mode, touching nothing."""
+    inputs, labels, _ = batch
+    capture.scale, capture.num_examples = 1.0, len(labels)
+    with quiet_eval(part.model), torch.enable_grad(), capture:
+        capture.differentiate(part.losses(part.forward(inputs), labels).sum())
+    return list(capture.calls)

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import (
+    LIKENESS_COLUMNS,
     SIGNALS,
     Canaries,
     CleaningChoice,
@@ -40,7 +41,7 @@ from sgoif.evidence import (
     should_clean,
 )
 from sgoif.gradients.contractions import widen
-from sgoif.influence import AnchorDraw, refit_head
+from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
@@ -212,20 +213,21 @@ class CanaryLedger:
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
-    def judged(self, calibration: LabelCalibration, ids: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    def judged(self, calibration: LabelCalibration, engine: Engine) -> dict[str, NDArray[Any]]:
         """The hold-out's own labels, judged like those of training examples: one row per example that was seen."""
         own = np.flatnonzero(~calibration.canaries.is_flip)
         rows, signals = calibration.canaries.holdout_row[own], calibration.canaries.signals[own]
         p = calibration.predict(signals, self.labels[rows])
         columns: dict[str, NDArray[Any]] = {
-            "id": np.asarray(ids)[rows],
+            "id": np.asarray(engine.holdout.ids)[rows],
             "given_label": self.labels[rows],
             "suggested_label": self._suggested[rows],
             "trusted": self.verified[rows],
             "belief": calibration.canaries.belief[own],
             "p_mislabeled": np.where(self.verified[rows], 0.0, p),  # verified by hand: not to be doubted here
         }
-        return columns | {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}  # a noise model's is last
+        columns |= {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}  # a noise model's is last
+        return columns | _last_seen(engine, rows)
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
@@ -318,9 +320,19 @@ def calibrate_run(
     p[judged] = found.predict(signals[judged], given[judged])
     low[judged], high[judged] = draws.bounds(signals[judged], given[judged])
     precision = expected_precision(found, signals[judged], given[judged], draws=draws)
-    holdout = ledger.judged(found, engine.holdout.ids)
+    holdout = ledger.judged(found, engine)
     ids = np.asarray(engine.holdout.ids)
     return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), found, precision, ledger.choice, holdout, ids)
+
+
+def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """What the model made of hold-out examples when it last saw them: a prediction, and the signs of their features."""
+    with torch.no_grad():
+        features = engine.features[torch.from_numpy(rows).to(engine.features.device)]
+        predicted = (features @ engine.head_weight().mT).softmax(1).float().cpu().numpy()
+        words = packed_signs(engine.likeness.signs(features)).cpu().numpy().view(np.int64)
+    posterior = np.fromiter(predicted, dtype=object, count=len(rows))  # one vector per row, as tables hold them
+    return {"posterior": posterior, **dict(zip(LIKENESS_COLUMNS, words.T, strict=True))}
 
 
 def _rows(snapshot: Snapshot) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sgoif.training.monitor import Reading
+from sgoif.training.reading import Reading
 from sgoif.training.schedule import Plan
 
 __all__ = ["NoMonitor"]

@@ -26,6 +26,7 @@ from sgoif.influence import (
     GateReading,
     GateSettings,
     HoldOut,
+    Likeness,
     Scores,
     Tracker,
     Weighting,
@@ -120,6 +121,8 @@ class Engine:
         keeps = len(holdout) if settings.probe else 0
         self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
         self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
+        num_features, moves = columns - head.shape.has_bias, horizon < float("inf")
+        self.likeness = Likeness(num_features, moves=moves, seed=seed, device=device, dtype=self.dtype)
         self.probe_weight: Tensor | None = None
         self.probe_shift: Tensor | None = None  # of the last re-fit: how far it moved the head
         self._refreshes = 0
@@ -202,8 +205,8 @@ class Engine:
         else:
             classes = near_classes(outputs, labels)
             solved, plain = self.dual.dots_of(a, b, classes)
-            worst, anchor, own = score_near(torch.stack([solved, plain], 1), classes, self.dual.known)
-            worst, own = worst[:, [0, 1, 0]], own[:, [0, 1, 0]]  # no direction per class is tracked: solved serves
+            kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
+            worst, anchor, own = score_near(kinds, classes, self.dual.known)
             harm = -dots[:, :, 0]
             gate_harm = gate_worst = confidence[0].expand(len(labels))
         columns = {"confidence": gate_harm, "confidence_worst": gate_worst, "worst_anchor": anchor[:, 0]}
@@ -227,14 +230,24 @@ class Engine:
         weighed = score(dots[:, 0], labels, confidence, known=self._known, weighting=self.settings.weighting)
         return replace(found, harm=torch.cat([weighed.harm[:, None], found.harm[:, 1:]], 1))
 
+    def sketch(self, calls: Sequence[LayerCapture]) -> Tensor:
+        """What the head sees of each example, as signs ``[B, 256]``, without host synchronisation."""
+        call = self._head_call(calls)
+        if isinstance(call.module, nn.Linear) and call.input.dim() == 2:
+            return self.likeness.signs(call.input)  # two operators in all
+        return self.likeness.signs(pooled(self.head_rows(calls))[0])
+
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
         return self.solved if self.settings.solver == "direct" and self.solved else self.tracker.directions
 
     def head_rows(self, calls: Sequence[LayerCapture]) -> GradientRows:
         """The head's rows of a batch."""
+        return self.spaces[self.head.name].rows(self._head_call(calls))
+
+    def _head_call(self, calls: Sequence[LayerCapture]) -> LayerCapture:
         (call,) = [c for c in calls if c.layer == self.head.name]
-        return self.spaces[self.head.name].rows(call)
+        return call
 
     # Updating: once per optimiser step.
 
@@ -274,6 +287,8 @@ class Engine:
             self.agreement = right if self._draws == 0 else 0.8 * self.agreement + 0.2 * right
             self._draws += 1
             head_rows = self.head_rows(draw.calls)
+            features = pooled(head_rows)[0].to(self.dtype)
+            self.likeness.follow(features)
             if self.tracker.is_ready:
                 self.solved = self.curvature.solve(self.anchors.gradients)
             if self.dual is not None:
@@ -281,7 +296,7 @@ class Engine:
                 inverse = self.curvature.factorised(self.head.name).inverse if self.tracker.is_ready else None
                 self.dual.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
             if self.settings.probe:
-                self.features[draw.positions] = pooled(head_rows)[0].to(self.dtype)
+                self.features[draw.positions] = features
                 self.seen[draw.positions] = 1.0
                 self._refit()
         return draw
@@ -349,6 +364,7 @@ class Engine:
             "probe_shift": None if self.probe_shift is None else self.probe_shift.clone(),
             "refreshes": self._refreshes,
             "dual": None if self.dual is None else self.dual.state_dict(),
+            "likeness": self.likeness.state_dict(),
             "solved": self.solved,
         }
 
@@ -369,6 +385,8 @@ class Engine:
         self._note_anchors()
         if self.dual is not None:
             self.dual.load_state_dict(state["dual"])
+        if "likeness" in state:  # states from before it have none
+            self.likeness.load_state_dict(state["likeness"])
 
 
 _READING = ("residual", "noise", "tau", "confidence", "beta", "gamma")

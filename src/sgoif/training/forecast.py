@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgoif.evidence import SKETCH_BITS
+from sgoif.influence import MOST_PROJECTED
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
@@ -80,6 +82,11 @@ class Sizes:
     def is_pooled(self) -> bool:
         """Whether classes are too many for a direction each."""
         return self.anchors == 1
+
+    @property
+    def projected(self) -> int:
+        """Features that a sketch multiplies."""
+        return min(self.inputs, MOST_PROJECTED)
 
     @property
     def cached_rows(self) -> int:
@@ -222,7 +229,7 @@ def _operators(count: float) -> Work:
 
 
 def _score(s: Sizes, batch: int) -> Work:
-    """Contractions with tracked, plain and solved directions, the dual form's pairs, and the re-fitted head."""
+    """Contractions with tracked, plain and solved directions, the dual form's pairs, the re-fitted head, the sketch."""
     flops = 2.0 * batch * 3 * s.anchors * s.numel
     moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
     if s.is_pooled:
@@ -232,6 +239,8 @@ def _score(s: Sizes, batch: int) -> Work:
         moved += 2.0 * batch * _NEAR * per_class * width
     if s.has_probe:
         flops += 2.0 * batch * s.outputs * s.inputs
+    flops += 2.0 * batch * s.projected * SKETCH_BITS
+    moved += float(s.projected * SKETCH_BITS + 2 * batch * SKETCH_BITS)
     moved += 4.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
     return Work(flops, moved * s.itemsize) + _operators(_SCORE * s.accumulate)
 
@@ -269,10 +278,13 @@ def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
     directions = 3 * s.anchors * s.numel  # gradients, tracked and solved
     cached = s.cached_rows * (s.inputs + s.outputs) + (s.holdout * s.inputs if s.has_probe else 0)
     fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
-    waiting = batch * plan.refresh_every / plan.stride * (len(SIGNALS) + 4)  # two of ids and labels each
+    visits = batch * plan.refresh_every / plan.stride
+    waiting = visits * (len(SIGNALS) + 4)  # two of ids and labels each
+    sketching = s.projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
     inverse = s.curvature_bytes if s.is_pooled else 0
     # curvature: the averages, the damped operator that is tracked, and the factors of the last solve
-    return (directions + cached + fitted + waiting) * s.itemsize + 3.0 * s.curvature_bytes + inverse
+    held = (directions + cached + fitted + waiting + sketching) * s.itemsize + visits * SKETCH_BITS
+    return held + 3.0 * s.curvature_bytes + inverse
 
 
 def _host_bytes(s: Sizes, shown: int) -> float:

@@ -20,7 +20,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import is_smoothed, target_probabilities
 from sgoif.training.targets import SoftTargets, check_soft_targets
 
-__all__ = ["LossSettings", "check_loss", "holdout_losses"]
+__all__ = ["LossSettings", "check_loss", "holdout_losses", "logits_of"]
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
 
@@ -100,3 +100,9 @@ def _example_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
             "reduction='none', and sum or average over classes where the loss is one per class."
         )
     return found
+
+
+def logits_of(head: LayerCapture) -> Tensor:
+    """The model's outputs, ``[B, C]``; a convolutional head is averaged over positions."""
+    assert head.output is not None
+    return head.output if head.output.dim() == 2 else head.output.flatten(2).mean(2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -26,30 +26,19 @@ from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecast, Forecaster
-from sgoif.training.losses import LossSettings, check_loss, holdout_losses
+from sgoif.training.losses import LossSettings, check_loss, holdout_losses, logits_of
+from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.signals import SIGNALS
 from sgoif.training.targets import MixedSteps, read_targets, without_classes
 from sgoif.training.waiting import WaitingVisits
 
-__all__ = ["Monitor", "Reading", "logits_of"]
+__all__ = ["Monitor", "Reading"]
 
 log = logging.getLogger(__name__)
 
 _TOO_MANY_FAULTS = 20  # in a row
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How the monitor is doing, read on the host when asked for."""
-
-    step: int
-    residual: float  # mean over anchors
-    confidence: float  # mean over anchors
-    tau: float
-    overhead: float  # share of the bare step, measured so far
-    judged: float  # share of visits that added evidence
 
 
 class Monitor:
@@ -142,12 +131,20 @@ class Monitor:
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, given.labels, given.mixed)
             signals = without_classes(signals, given, targets, widen(outputs))
-            self._waiting.add(ids, given.recorded, signals, self.step_count, self._micro)
+            self._waiting.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
                 with self.governor.timer.part("curvature"):
                     self.engine.measure(calls)
                 self._has_measured = True
+
+    def _sketched(self, calls: list[LayerCapture]) -> Tensor | None:
+        """Sketch what the model saw; scores are worth having without."""
+        try:
+            return self.engine.sketch(calls)
+        except Exception as error:
+            self._note(error, "a step's examples could not be sketched; their scores are kept.")
+            return None
 
     def _finish_step(self) -> None:
         """Once per optimiser step: curvature, anchors when due, one product per direction."""
@@ -246,11 +243,15 @@ class Monitor:
         """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
         self._failed_in_hook = error
 
-    def _fault(self, error: Exception) -> None:
+    def _note(self, error: Exception, what: str) -> None:
+        """Count an error, and tell of it when its cause is new."""
         cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         if cause not in self.faults:
-            log.warning("a step could not be scored; the training goes on. %s", cause)
+            log.warning("%s %s", what, cause)
         self.faults[cause] = self.faults.get(cause, 0) + 1
+
+    def _fault(self, error: Exception) -> None:
+        self._note(error, "a step could not be scored; the training goes on.")
         self._faults_in_a_row += 1
         if self._faults_in_a_row >= _TOO_MANY_FAULTS:
             self.is_on = False
@@ -396,9 +397,3 @@ class _Step:
             monitor._fault(problem)
             return False
         return True
-
-
-def logits_of(head: LayerCapture) -> Tensor:
-    """The model's outputs, ``[B, C]``; a convolutional head is averaged over positions."""
-    assert head.output is not None
-    return head.output if head.output.dim() == 2 else head.output.flatten(2).mean(2)

@@ -1,7 +1,8 @@
 """The host's side of a run: visits become rows for the sink and sums for the evidence.
 
 Blocks of packed signals arrive once per refresh, in one transfer. Each step is standardised in order, repeated ids
-within a step become one visit, and what is added to an example's evidence is weighted by the gate.
+within a step become one visit, and what is added to an example's evidence is weighted by the gate. Of the sketches only
+each example's latest is kept: features move while a model trains, and late ones are comparable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, IdIndex, Standardiser, WeightedMeans
+from sgoif.evidence import Evidence, IdIndex, LatestWords, Standardiser, WeightedMeans
 from sgoif.records import ScoreBatch
 from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.sinks import ScoreSink
@@ -36,6 +37,7 @@ class PendingVisits:
     signals: NDArray[np.floating[Any]]  # [B, len(SIGNALS)]
     step: int
     micro_step: int
+    words: NDArray[np.int64] | None = None  # sketches of what the model saw, [B, 4]
 
 
 class Recorder:
@@ -56,6 +58,7 @@ class Recorder:
         self.index = IdIndex()
         self.evidence = Evidence(_STANDARDISED, num_classes)
         self.means = _Means(MEAN_SIGNALS)
+        self.likeness = LatestWords()
         self.standardisers = {name: Standardiser() for name in _STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
         self.num_visits = 0
@@ -64,7 +67,8 @@ class Recorder:
 
     def record(self, visits: PendingVisits) -> None:
         """Take in one micro-step."""
-        ids, labels, signals, repeated = _one_visit_per_id(visits.ids, visits.labels, visits.signals)
+        first, signals, repeated = _one_visit_per_id(visits.ids, visits.signals)
+        ids, labels = visits.ids[first], visits.labels[first]
         columns: dict[str, NDArray[np.floating[Any]]] = {name: signals[:, i] for i, name in enumerate(SIGNALS)}
         flags = columns["flags"].astype(np.int64)
         flags[repeated] |= VisitFlag.REPEATED
@@ -73,7 +77,12 @@ class Recorder:
         for name in _STANDARDISED:
             given = np.where(usable, columns[name], np.nan)
             columns[f"{name}_std"] = self.standardisers[name].apply(given)
-        self._accumulate(ids, labels, columns, usable, visits.step)
+        rows = self.index.add(ids)
+        self._accumulate(rows, labels, columns, usable, visits.step)
+        if visits.words is not None:
+            words = visits.words[first]
+            is_sketched = usable & words.any(1)
+            self.likeness.keep(rows[is_sketched], words[is_sketched])
         for flag in VisitFlag:
             if flag.name and flag:
                 self.flag_counts[flag.name] += int(((flags & int(flag)) != 0).sum())
@@ -87,13 +96,12 @@ class Recorder:
 
     def _accumulate(
         self,
-        ids: NDArray[Any],
+        rows: NDArray[np.int64],
         labels: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.floating[Any]]],
         usable: NDArray[np.bool_],
         step: int,
     ) -> None:
-        rows = self.index.add(ids)
         if len(self.index) > len(self.given):
             grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
             grown[: len(self.given)] = self.given
@@ -113,10 +121,10 @@ class Recorder:
 
     @property
     def bytes_per_example(self) -> int:
-        """Memory that an example takes for good, integer ids: evidence, means, label, id and row; no spare room."""
+        """Memory that an example takes for good, integer ids: evidence, means, label, sketch, id and row."""
         one = Evidence(self.evidence.signals, self.evidence.votes.num_classes, num_rows=1).state_dict()
         evidence = sum(value.nbytes for value in one.values() if isinstance(value, np.ndarray) and len(value) == 1)
-        return int(evidence + 8 * (len(self.means.signals) + 2) + 3 * 8)
+        return int(evidence + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
@@ -125,6 +133,7 @@ class Recorder:
             "given": self.given[: len(self.index)].copy(),
             "evidence": self.evidence.state_dict(),
             "means": self.means.state_dict(),
+            "likeness": self.likeness.words(len(self.index)).copy(),
             "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
             "num_visits": self.num_visits,
             "attempt": self.attempt,
@@ -138,6 +147,7 @@ class Recorder:
         self.given = np.array(state["given"])
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
+        self.likeness = LatestWords(state.get("likeness"))  # states from before it have none
         for name, item in self.standardisers.items():
             item.load_state_dict(state["standardisers"][name])
         self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
@@ -178,16 +188,20 @@ def as_ids(ids: Any) -> NDArray[Any]:
 
 
 def _one_visit_per_id(
-    ids: NDArray[Any], labels: NDArray[np.int64], signals: NDArray[np.floating[Any]]
-) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.floating[Any]], NDArray[np.bool_]]:
-    """Average the rows of ids that come several times; classes and flags are taken from the first of them."""
+    ids: NDArray[Any], signals: NDArray[np.floating[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]], NDArray[np.bool_]]:
+    """Average the rows of ids that come several times; classes and flags are taken from the first of them.
+
+    Returns:
+        Where each id comes first, its signals, and whether it came more than once.
+    """
     unique, first, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
     if len(unique) == len(ids):
-        return ids, labels, signals.copy(), np.zeros(len(ids), bool)
+        return np.arange(len(ids)), signals.copy(), np.zeros(len(ids), bool)
     total = np.zeros((len(unique), signals.shape[1]))
     np.add.at(total, inverse.reshape(-1), signals)
     mean = (total / counts[:, None]).astype(signals.dtype)
     for name in ("runner_up", "worst_anchor", "flags"):
         column = SIGNALS.index(name)
         mean[:, column] = signals[first, column]
-    return unique, labels[first], mean, counts > 1
+    return first, mean, counts > 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sgoif.evidence import SKETCH_BITS
+from sgoif.influence import packed_signs
 from sgoif.training.recorder import PendingVisits, as_ids
 
 __all__ = ["WaitingVisits"]
@@ -20,6 +23,7 @@ class _Visits:
     signals: Tensor  # [B, S]
     step: int
     micro_step: int
+    signs: Tensor | None  # [B, 256]
 
 
 class WaitingVisits:
@@ -28,9 +32,11 @@ class WaitingVisits:
     def __init__(self) -> None:
         self._visits: list[_Visits] = []
 
-    def add(self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int) -> None:
+    def add(
+        self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int, signs: Tensor | None = None
+    ) -> None:
         """Keep one micro-step's visits; ``ids`` may be a buffer that the loop fills again."""
-        self._visits.append(_Visits(_kept(ids), labels, signals, step, micro_step))
+        self._visits.append(_Visits(_kept(ids), labels, signals, step, micro_step, signs))
 
     def take(self) -> list[PendingVisits]:
         """Bring everything to the host and forget it here."""
@@ -39,14 +45,24 @@ class WaitingVisits:
             return []
         signals = torch.cat([item.signals for item in waiting])
         labels = torch.cat([item.labels for item in waiting]).to(signals.dtype)
-        packed = torch.cat([signals, labels[:, None]], 1).cpu().numpy()
+        # bits of the sketches travel as numbers of the signals' type: a copy leaves them as they are
+        sketches = packed_signs(torch.cat([_signs_of(item) for item in waiting])).view(signals.dtype)
+        packed = torch.cat([signals, labels[:, None], sketches], 1).cpu().numpy()
+        width = signals.shape[1]
+        words = np.ascontiguousarray(packed[:, width + 1 :]).view(np.int64)
         found, start = [], 0
         for item in waiting:
-            part = packed[start : start + len(item.signals)]
-            start += len(part)
-            given = part[:, -1].astype("int64")
-            found.append(PendingVisits(as_ids(item.ids), given, part[:, :-1], item.step, item.micro_step))
+            mine = slice(start, start + len(item.signals))
+            start = mine.stop
+            values, given = packed[mine, :width], packed[mine, width].astype(np.int64)
+            found.append(PendingVisits(as_ids(item.ids), given, values, item.step, item.micro_step, words[mine]))
         return found
+
+
+def _signs_of(item: _Visits) -> Tensor:
+    if item.signs is not None:
+        return item.signs
+    return torch.zeros(len(item.signals), SKETCH_BITS, dtype=torch.bool, device=item.signals.device)
 
 
 def _kept(ids: Any) -> Any:

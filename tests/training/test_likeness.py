@@ -1,0 +1,213 @@
+"""Likeness through a run: the latest sketch of every example, kept through files, resumes and trouble."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sgoif
+from sgoif.adaptors import has_likeness
+from sgoif.evidence import LIKENESS_COLUMNS
+from sgoif.gradients import find_head
+from sgoif.influence import HoldOut, packed_signs
+from sgoif.scan.heads import audit_embeddings
+from sgoif.tasks.classification import example_losses
+from sgoif.training.audit import AuditPart, audit_engine, audit_examples
+from sgoif.training.recorder import Recorder
+from sgoif.training.signals import VisitFlag
+from tests.training.loops import data, fresh, run_twins, train, watch
+
+
+class ConvHead(nn.Sequential):
+    """A 1x1 convolution, averaged."""
+
+    def __init__(self, classes=4):
+        conv = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, classes, 1)
+        super().__init__(*conv, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def words_of(table):
+    order = np.argsort(table["id"])
+    return np.stack([np.asarray(table[name])[order] for name in LIKENESS_COLUMNS], 1)
+
+
+def packed(signs):
+    return packed_signs(signs).numpy().view(np.int64)
+
+
+def expected_words(model, monitor, train_set, loop):
+    """What the head sees at every visit, sketched by hand; the last of each example."""
+    latest = np.zeros((len(train_set[1]), 4), np.int64)
+    ids = iter([])
+
+    def note(module, args):
+        if module.training:
+            latest[next(ids)] = packed(monitor.engine.likeness.signs(args[0]))
+
+    model.fc.register_forward_pre_hook(note)
+    entered = monitor.step
+
+    def step(part, targets):
+        nonlocal ids
+        ids = iter([part.numpy()])
+        return entered(part, targets)
+
+    monitor.step = step
+    loop()
+    return latest
+
+
+def test_a_run_has_the_signs_of_each_example_at_its_last_visit():
+    train_set, holdout = data()
+    model = fresh()
+    model.train()
+    monitor = watch(model, holdout)
+    latest = expected_words(model, monitor, train_set, lambda: train(model, train_set, monitor))
+    run = monitor.close()
+    assert monitor.faults == {}
+    assert (words_of(run.table) == latest).all()
+    assert len(np.unique(latest, axis=0)) == 48
+    assert not set(LIKENESS_COLUMNS) & set(run.visits)
+    assert has_likeness(run.sql)
+
+
+def test_sketching_leaves_weights_and_random_numbers_alone_with_a_convolutional_head_too():
+    train_set, holdout = data(dtype=torch.float32)
+
+    def loop(model, step):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for part in torch.arange(48).split(12):
+            with step(part, train_set[1][part]):
+                F.cross_entropy(model(train_set[0][part]), train_set[1][part]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    _, run = run_twins(ConvHead, loop, holdout, dtype=torch.float32)
+    assert len(np.unique(words_of(run.table), axis=0)) > 40
+
+
+def test_the_hold_out_of_an_audit_has_the_models_predictions_and_its_features_signs():
+    train_set, holdout = data()
+    model = train(fresh(), train_set).eval()
+    features = []
+    model.fc.register_forward_pre_hook(lambda module, args: features.append(args[0].detach()))
+    run = sgoif.audit(model, train_set, anchors=holdout)
+    held = run._tables.columns("holdout")
+    with torch.no_grad():
+        expected = model(holdout[0]).softmax(1)[held["id"]]
+    np.testing.assert_allclose(np.stack(held["posterior"]), expected, atol=1e-6)  # kept as float32
+    with torch.no_grad():
+        model(train_set[0]), model(holdout[0])
+    mean = features[-1].mean(0)  # the whole hold-out's
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(features[-1].shape[1], 256, generator=generator).double()
+    assert (words_of(run.table) == packed((features[-2] - mean) @ directions > 0)).mean() > 0.95  # signs near zero
+    assert (words_of(held) == packed((features[-1] - mean) @ directions > 0)).mean() > 0.95
+
+
+def test_likeness_is_written_and_read_like_any_column(tmp_path):
+    train_set, holdout = data()
+    monitor = watch(fresh(), holdout, out=str(tmp_path / "run"), trusted=True, gate="none")
+    train(monitor.model, train_set, monitor)
+    monitor.flush()
+    kept = monitor.recorder.likeness.words(48)[np.argsort(monitor.recorder.index.ids)]
+    monitor.close()
+    run = sgoif.load(tmp_path / "run")
+    assert (words_of(run.table) == kept).all()
+    held = run.sql("select id, posterior, likeness_0 from holdout")
+    assert len(held) > 0
+    assert held["likeness_0"].null_count == 0
+    assert [sum(row) for row in held["posterior"].to_pylist()] == pytest.approx([1.0] * len(held), abs=1e-5)
+
+
+def test_a_resumed_run_keeps_the_sketches_and_an_older_state_loads():
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    train(model, train_set, monitor, epochs=2)
+    state = monitor.state_dict()
+    kept = monitor.recorder.likeness.words(48).copy()
+    again = watch(model, holdout)
+    again.load_state_dict(state)
+    assert (again.recorder.likeness.words(48) == kept).all()
+    assert torch.equal(again.engine.likeness.mean, monitor.engine.likeness.mean)
+    features = torch.randn(5, 6, dtype=torch.float64)
+    assert torch.equal(again.engine.likeness.signs(features), monitor.engine.likeness.signs(features))
+    for part in ("engine", "recorder"):
+        del state[part]["likeness"]
+    older = watch(model, holdout)
+    older.load_state_dict(state)
+    assert not older.recorder.likeness.words(48).any()
+    train(model, train_set, older, epochs=1)
+    older.flush()
+    assert older.recorder.likeness.words(48).any(1).all()
+
+
+def test_a_sketch_that_fails_loses_no_score(monkeypatch, caplog):
+    train_set, holdout = data()
+    runs = []
+    for fails in (False, True):
+        model = fresh()
+        monitor = watch(model, holdout)
+        if fails:
+            monkeypatch.setattr(monitor.engine, "sketch", lambda calls: 1 / 0)
+        train(model, train_set, monitor, epochs=8)  # 32 steps: more than the faults that switch a monitor off
+        assert monitor.is_on
+        runs.append(monitor.close())
+    assert runs[0].visits["harm"].tolist() == runs[1].visits["harm"].tolist()
+    assert list(monitor.faults.values()) == [32]
+    assert "could not be sketched" in caplog.text
+    assert not has_likeness(runs[1].sql)
+    assert LIKENESS_COLUMNS[0] not in runs[1].table
+
+
+def test_mixed_and_broken_visits_leave_the_last_sound_sketch():
+    (pixels, labels), holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    train(model, (pixels, labels), monitor)
+    monitor.flush()
+    before = monitor.recorder.likeness.words(48).copy()
+    part = torch.arange(12)
+    mixed = 0.6 * F.one_hot(labels[part], 4).double() + 0.4 * F.one_hot(labels[part].roll(1), 4)
+    for targets, changed in ((mixed, pixels[part].roll(1, 0)), (labels[part], pixels[part] * float("nan"))):
+        with monitor.step(part, targets):
+            F.cross_entropy(model(changed), targets).backward()
+        model.zero_grad()
+    monitor.flush()
+    assert monitor.recorder.flag_counts[VisitFlag.MIXED.name] == 12
+    assert monitor.recorder.flag_counts[VisitFlag.NOT_FINITE.name] == 12
+    assert (monitor.recorder.likeness.words(48) == before).all()
+
+
+def test_examples_of_every_fold_of_a_scan_are_sketched_alike():
+    rng = np.random.default_rng(0)
+    centres, labels = rng.normal(size=(3, 16)), np.tile(np.arange(3), 80)
+    rows = (centres[labels] + rng.normal(size=(240, 16))).astype(np.float32)
+    rows[120:180] = rows[:60]  # the same rows under other ids, most of them in another fold
+    held = np.arange(240) >= 180
+    run = audit_embeddings(rows, labels, np.arange(240), held, num_classes=3)
+    words = words_of(run.table)
+    assert (words[120:180] == words[:60]).all()
+    assert len(np.unique(words, axis=0)) == 120
+    assert LIKENESS_COLUMNS[0] in run._tables.columns("holdout")
+
+
+def test_of_several_models_the_first_sketches_every_example():
+    (pixels, labels), holdout = data()
+    parts = []
+    for seed in (0, 1):
+        model = fresh(seed=seed).eval()
+        head = find_head(model, lambda model=model: model(holdout[0][:2]))
+        engine = audit_engine(head, HoldOut(holdout), train_size=96)
+        batch = pixels, labels, torch.arange(48) + 48 * seed
+        parts.append(AuditPart(model, engine, lambda batch=batch: [batch], model, example_losses))
+    recorder = Recorder(4, 96, None)
+    audit_examples(parts, recorder)
+    words = recorder.likeness.words(96)
+    assert (words[48:] == words[:48]).all()
+    assert len(np.unique(words, axis=0)) == 48
+    alone = Recorder(4, 48, None)
+    audit_examples(parts[1:], alone)
+    assert (alone.likeness.words(48) != words[:48]).any(1).all()
