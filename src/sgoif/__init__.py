@@ -9,11 +9,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgoif.api import Run, audit, load, split, watch, with_ids
+    from sgoif.api import Run, audit, cleaned, load, split, watch, with_ids
     from sgoif.overhead import BenchResult, bench
     from sgoif.training.schedule import Plan
 
-__all__ = ["BenchResult", "Plan", "Run", "__version__", "audit", "bench", "load", "split", "watch", "with_ids"]
+__all__ = [
+    "BenchResult",
+    "Plan",
+    "Run",
+    "__version__",
+    "audit",
+    "bench",
+    "cleaned",
+    "load",
+    "split",
+    "watch",
+    "with_ids",
+]
 
 __version__ = "0.1.0.dev0"
 
@@ -21,7 +33,7 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "Plan": "sgoif.training.schedule",
     **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
-    **dict.fromkeys(("Run", "audit", "load", "split", "watch", "with_ids"), "sgoif.api"),
+    **dict.fromkeys(("Run", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
 }
 
 

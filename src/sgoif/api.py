@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
+from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, quiet_eval, select_layers, survey
 from sgoif.gradients.contractions import widen
 from sgoif.influence import GateSettings, HoldOut
+from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.tasks.classification import example_losses, smooth_once
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
@@ -33,7 +35,7 @@ from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 from sgoif.training.targets import SoftTargets
 from sgoif.training.work import Work, count_work
 
-__all__ = ["Run", "audit", "load", "make_sink", "split", "watch", "with_ids"]
+__all__ = ["Run", "audit", "cleaned", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +230,7 @@ def audit(
     ledger = CanaryLedger(engine, trusted=trusted)
     part = AuditPart(model, engine, batches, run_forward, loss or _cross_entropy(0.0))
     audit_examples([part], recorder, ledger)
-    facts = {"trusted": trusted, "seed": seed, "head": found.name, "kind": "audit"}
+    facts = {"kind": "audit", "trusted": trusted, "seed": seed, "head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
     return calibrated_run(ledger, recorder, engine, facts)
 
 

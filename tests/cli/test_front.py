@@ -23,7 +23,20 @@ from sgoif.cli import info as info_command
 from sgoif.cli.main import app
 from tests.cli.runs import bare, command, golden, invoke, noisy, spawn, write_run
 
-COMMANDS = ("bench", "check", "classes", "compare", "doctor", "duplicates", "holdout", "info", "issues", "scan")
+COMMANDS = (
+    "apply",
+    "bench",
+    "check",
+    "classes",
+    "compare",
+    "doctor",
+    "duplicates",
+    "holdout",
+    "info",
+    "issues",
+    "report",
+    "scan",
+)
 
 
 @pytest.fixture
@@ -89,7 +102,7 @@ print(sorted({"pyarrow", "duckdb", "sgoif.store", "sgoif.run"} & (set(sys.module
         (["issues", "x", "--top", "many"], "--top"),
         (["issues", "x", "--csv", "a", "--json"], "choose one of"),
         (["issues", "x", "--by", "a"], "go together"),
-        (["holdout", "x"], "choose one of --out"),
+        (["holdout", "x"], "choose one of --page"),
         (["scan"], "name the DATA"),
         (["scan", "--config", "none.yaml"], "No such file"),
         (["bench", "--model", "nothing"], "module:factory"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sgoif.cli.holdout import choose_doubtful
+from sgoif.files import guarded, unguarded, write_csv_rows
 from sgoif.scan.holdout import read_verified
 from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, write_run
 
@@ -20,7 +21,7 @@ def run(tmp_path, monkeypatch):
 
 def read(path):
     with open(path, encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+        return [{name: unguarded(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 
 
 def fill(source, target, labels, delimiter=",", mark=""):
@@ -31,7 +32,7 @@ def fill(source, target, labels, delimiter=",", mark=""):
         file.write(mark)
         writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: guarded(cell) for name, cell in row.items()} for row in rows)
 
 
 def test_the_most_doubtful_come_first_and_every_class_comes(run):
@@ -111,6 +112,24 @@ def test_filled_in_work_is_never_overwritten(run):
     with open("notes.txt", "w") as file:
         file.write("mine")
     assert invoke("holdout", run, "--out", "notes.txt").exit_code == 2
+
+
+def test_decisions_of_the_review_page_verify_labels_too(run):
+    rows = [
+        (IDS[0], 0, "keep", ""),
+        (IDS[1], 1, "relabel", "3"),
+        (IDS[2], 2, "drop", ""),
+        (IDS[3], 3, "unsure", ""),
+        (IDS[4], 3, "keep", ""),  # it has another label by now
+        ("img/000.png", 0, "keep", ""),  # not of the hold-out
+    ]
+    write_csv_rows("decisions.csv", ("id", "given_label", "decision", "label"), rows)
+    counts = answer("holdout", run, "--filled", "decisions.csv", "--verified", "verified.csv")
+    assert (counts["read"], counts["total"]) == (2, 2)
+    assert {row["id"]: row["label"] for row in read("verified.csv")} == {IDS[0]: "cat", IDS[1]: "fox"}
+    write_csv_rows("decisions.csv", ("id", "given_label", "decision", "label"), rows[2:])
+    done = invoke("holdout", run, "--filled", "decisions.csv")
+    assert done.exit_code == 2 and "keeps or relabels no hold-out example" in done.stderr
 
 
 def test_nothing_is_left_to_verify_in_a_trusted_or_unjudged_hold_out(tmp_path):

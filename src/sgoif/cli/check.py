@@ -9,13 +9,13 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from sgoif.cli.files import write_text
 from sgoif.cli.issues import named_rows
 from sgoif.cli.limits import EXCEEDED, FINE, UNJUDGED, UNSURE, Limits, Outcome, Verdict, judge
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import count, emit_json, interval, percent, print_lines, print_table, shorten
 from sgoif.cli.summary import Summary, summarise
 from sgoif.errors import SgoifError
+from sgoif.files import write_text
 
 __all__ = ["check", "junit_xml", "markdown"]
 

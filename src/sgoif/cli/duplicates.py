@@ -6,12 +6,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from sgoif.adaptors import find_duplicates
-from sgoif.cli.files import write_csv
+from sgoif.adaptors import duplicates_of_run
 from sgoif.cli.opened import open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
-from sgoif.errors import SgoifError
-from sgoif.evidence import SKETCH_COLUMNS
+from sgoif.files import write_csv
 
 __all__ = ["show_duplicates"]
 
@@ -20,10 +18,7 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
     """Print or write pairs of copies."""
     run = open_run(url)
     run.need_examples()
-    if SKETCH_COLUMNS[0] not in run.columns:
-        raise SgoifError(f"{url!r} has no sketches to compare its examples by; `sgoif scan` makes them.")
-    has_holdout = SKETCH_COLUMNS[0] in run.held_columns
-    found = find_duplicates(run.files.sql, max_bits=int(run.facts.get("nearly_same", 0)), has_holdout=has_holdout)
+    found = duplicates_of_run(run.files.sql, run.facts.get("nearly_same"))
     pairs = run.with_names(found, ("given", "other"))
     differ = int(pc.sum(pairs["labels_differ"]).as_py() or 0)
     across = int(pc.sum(pairs["is_across_holdout"]).as_py() or 0)

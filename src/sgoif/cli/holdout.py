@@ -6,8 +6,6 @@ verified labels, ``id,label``, which grows from run to run.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections import Counter
 from pathlib import Path
@@ -16,12 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.cli.files import read_csv_rows, write_text
-from sgoif.cli.opened import OpenRun, find_class, open_run, some_of
+from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
+from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
+from sgoif.files import read_csv_rows, write_csv_rows
+from sgoif.review.decisions import read_decisions
+from sgoif.review.merge import merge
+from sgoif.review.naming import find_class, some_of
+from sgoif.run import load
 
-__all__ = ["choose_doubtful", "merge_filled", "write_doubtful"]
+__all__ = ["choose_doubtful", "merge_filled", "write_doubtful", "write_doubtful_page"]
 
 _COLUMN = "verified_label"
 _HEADER = ("id", "given_label", "given_name", "suggested_name", "p_mislabeled", _COLUMN)
@@ -36,12 +39,8 @@ def write_doubtful(url: str, *, size: int, out: str, verified: str | None, force
             f"'{out}' has verified labels in it, which would be lost. Merge them first: `sgoif holdout {url} --filled "
             f"{out} --verified {verified or 'verified.csv'}`; or pass --force."
         )
-    known = set(read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
-    rows = _held_out(run, known)
-    p = np.array([row["p"] for row in rows], dtype=np.float64)
-    labels = np.array([row["given_label"] for row in rows], dtype=np.int64)
-    chosen = [rows[int(i)] for i in choose_doubtful(p, labels, size)]
-    write_text(out, _csv_of(run, chosen))
+    rows, chosen, known = _chosen(run, size, verified)
+    write_csv_rows(out, _HEADER, (_cells(run, row) for row in chosen))
     per_class = Counter(run.name_of(row["given_label"]) for row in chosen)
     if as_json:
         document = {"run": run.url, "out": out, "written": len(chosen), "per_class": dict(per_class)}
@@ -59,6 +58,38 @@ def write_doubtful(url: str, *, size: int, out: str, verified: str | None, force
     )
 
 
+def write_doubtful_page(
+    url: str, *, size: int, out: str, images: str | None, verified: str | None, as_json: bool = False
+) -> None:
+    """Write them as a page to decide on."""
+    rows, chosen, known = _chosen(open_run(url), size, verified)
+    run = load(url)
+    ids, pictures = [row["id"] for row in chosen], find_images(run, images)
+    run.report(out, ids=ids, images=pictures, title=f"Verify {count(len(ids), 'held-out label')}")
+    if as_json:
+        document = {"run": url, "out": out, "written": len(chosen), "already_verified": len(known)}
+        emit_json({"command": "holdout", "format": 1, **document})
+        return
+    print_lines(
+        [
+            f"{clean(out)} shows {count(len(chosen))} of {count(len(rows))} hold-out examples, the most doubtful ones. "
+            "Open it in any browser, decide, download the decisions. Then:",
+            f"  sgoif holdout {clean(url)} --filled decisions.csv --verified {clean(verified or 'verified.csv')}",
+        ]
+    )
+
+
+def _chosen(
+    run: OpenRun, size: int, verified: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], set[str]]:
+    """All hold-out examples that nobody has verified, those to look at, and ids of the verified ones."""
+    known = set(read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
+    rows = _held_out(run, known)
+    p = np.array([row["p"] for row in rows], dtype=np.float64)
+    labels = np.array([row["given_label"] for row in rows], dtype=np.int64)
+    return rows, [rows[int(i)] for i in choose_doubtful(p, labels, size)], known
+
+
 def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False) -> None:
     """Take what a person filled in into the file of verified labels; what is there for the same id is replaced."""
     run = open_run(url)
@@ -68,10 +99,7 @@ def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False)
     fresh = {ident: name for ident, name in found.items() if labels.get(ident) != name}
     replaced = sum(ident in labels for ident in fresh)
     labels |= fresh
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerows([("id", "label"), *labels.items()])
-    write_text(verified, lines.getvalue())
+    write_csv_rows(verified, ("id", "label"), labels.items())
     if as_json:
         counts = {"read": len(found), "added": len(fresh) - replaced, "replaced": replaced, "total": len(labels)}
         emit_json({"command": "holdout", "format": 1, "run": run.url, "verified": verified, **counts})
@@ -128,15 +156,10 @@ def _held_out(run: OpenRun, known: set[str]) -> list[dict[str, Any]]:
     return left
 
 
-def _csv_of(run: OpenRun, rows: list[dict[str, Any]]) -> str:
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(_HEADER)
-    for row in rows:
-        p = "" if row["p"] is None else f"{row['p']:.4f}"
-        names = run.name_of(row["given_label"]), run.name_of(row["suggested_label"])
-        writer.writerow([row["id"], row["given_label"], *names, p, ""])
-    return lines.getvalue()
+def _cells(run: OpenRun, row: dict[str, Any]) -> list[Any]:
+    p = None if row["p"] is None else round(row["p"], 4)
+    names = run.name_of(row["given_label"]), run.name_of(row["suggested_label"])
+    return [row["id"], row["given_label"], *names, p, ""]
 
 
 def _filled(path: str) -> bool:
@@ -151,6 +174,8 @@ def _read_filled(run: OpenRun, path: str, held: set[str]) -> dict[str, str]:
     """Ids and true classes that a person wrote down, by name where classes have names."""
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass the CSV file that `sgoif holdout` wrote, filled in.")
+    if _is_decisions(path):
+        return _read_decided(run, path)
     found: dict[str, str] = {}
     for line, row in read_csv_rows(path, ["id", _COLUMN]):
         written = row[_COLUMN].strip()
@@ -172,4 +197,25 @@ def _read_filled(run: OpenRun, path: str, held: set[str]) -> dict[str, str]:
             )
     if not found:
         raise SgoifError(f"'{path}' has nothing in its column {_COLUMN}; fill it in first.")
+    return found
+
+
+def _is_decisions(path: str) -> bool:
+    """Whether a file comes from the review page instead."""
+    first = next(read_csv_rows(path, []), None)
+    return first is not None and "decision" in first[1] and _COLUMN not in first[1]
+
+
+def _read_decided(run: OpenRun, path: str) -> dict[str, str]:
+    """Verified labels out of decisions: what was kept or relabelled. Examples outside the hold-out do not matter."""
+    rows = run.files.sql("select id::varchar as id, given_label from holdout")
+    given = dict(zip(rows["id"].to_pylist(), rows["given_label"].to_pylist(), strict=True))
+    merged = merge(read_decisions(path, run.class_names, run.num_classes))
+    found = {
+        item.id: run.name_of(item.label)
+        for item in merged.outcomes
+        if item.action in ("keep", "relabel") and given.get(item.id) == item.given_label
+    }
+    if not found:
+        raise SgoifError(f"'{path}' keeps or relabels no hold-out example of this run under the label that it has.")
     return found

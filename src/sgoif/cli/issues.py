@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from sgoif.adaptors import group_issues
-from sgoif.cli.files import read_columns, write_csv, write_parquet
 from sgoif.cli.joining import join
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import (
@@ -26,6 +25,7 @@ from sgoif.cli.output import (
 )
 from sgoif.cli.summary import summarise
 from sgoif.errors import SgoifError
+from sgoif.files import read_columns, write_csv, write_parquet
 
 __all__ = ["named_rows", "show_groups", "show_issues", "show_rows"]
 

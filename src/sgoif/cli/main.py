@@ -29,8 +29,12 @@ Classes = Annotated[int, typer.Option(min=2, help="Classes that the model tells 
 Shape = Annotated[str, typer.Option("--input", metavar="C,H,W", help="Shape of one example.")]
 Device = Annotated[str, typer.Option(help="Where to put the model: cpu, cuda, cuda:1, mps.")]
 MaybeText = Optional[str]  # noqa: UP045 - older typer reads no `|` on Python 3.10
+MaybeTexts = Optional[list[str]]  # noqa: UP045
 MaybeInt = Optional[int]  # noqa: UP045
 MaybeFloat = Optional[float]  # noqa: UP045
+Images = Annotated[
+    MaybeText, typer.Option(metavar="DIR|URL|MODULE:FUNCTION", help="Where pictures are; known for a scan.")
+]
 
 
 def _print_version(is_asked: bool) -> None:
@@ -138,6 +142,45 @@ def duplicates(
 
 
 @app.command(rich_help_panel=_FIND)
+def report(
+    run: RunPath,
+    out: Annotated[str, typer.Option(metavar="FILE.html", help="Where the page goes.")] = "report.html",
+    images: Images = None,
+    top: Annotated[int, typer.Option(min=0, help="How many examples; 0 for all.")] = 500,
+    pictures: Annotated[
+        str, typer.Option(metavar="embed|link|none", help="Put them in, link to them, or not.")
+    ] = "embed",
+    decisions: Annotated[
+        MaybeTexts, typer.Option(metavar="FILE.csv", help="Earlier decisions, not to be asked again; may be repeated.")
+    ] = None,
+    reviewers: Annotated[MaybeText, typer.Option(metavar="ANN,BO", help="One page each, with checks mixed in.")] = None,
+    overlap: Annotated[str, typer.Option(metavar="SHARE", help="Of the cards that all reviewers get.")] = "5%",
+    checks: Annotated[str, typer.Option(metavar="SHARE", help="Random examples among the cards.")] = "5%",
+    blind: Annotated[bool, typer.Option("--blind", help="Hide what the run suggests.")] = False,
+    title: Annotated[MaybeText, typer.Option(help="Of the page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page to look at the findings and decide: one HTML file, no server."""
+    from sgoif.cli.limits import parse_share
+    from sgoif.cli.report import show_report
+
+    show_report(
+        run,
+        out=out,
+        images=images,
+        top=top or None,
+        pictures=pictures,
+        decisions=decisions or (),
+        reviewers=[name.strip() for name in (reviewers or "").split(",") if name.strip()],
+        overlap=parse_share(overlap, "--overlap"),
+        checks=parse_share(checks, "--checks"),
+        blind=blind,
+        title=title,
+        as_json=as_json,
+    )
+
+
+@app.command(rich_help_panel=_FIND)
 def info(run: RunPath, as_json: Json = False) -> None:
     """Show how a run went: state, cost, faults, calibration, versions."""
     from sgoif.cli.info import show_info
@@ -188,26 +231,57 @@ def compare(
     show_comparison(old, new, top=top or None, as_json=as_json)
 
 
+@app.command("apply", rich_help_panel=_JUDGE)
+def apply_(
+    run: RunPath,
+    files: Annotated[list[str], typer.Argument(metavar="DECISIONS.csv...", help="One per person.", show_default=False)],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The manifest: .parquet or .csv.", show_default=False)],
+    by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Warn by a column of --table too.")] = None,
+    table: Annotated[MaybeText, typer.Option(metavar="FILE", help="Your CSV or Parquet with a column `id`.")] = None,
+    disagreements: Annotated[
+        MaybeText, typer.Option(metavar="FILE.html", help="Write a page of what people disagree about.")
+    ] = None,
+    images: Images = None,
+    as_json: Json = False,
+) -> None:
+    """Turn what people decided into a manifest to train on."""
+    if (by is None) != (table is None):
+        raise SgoifError("--by COLUMN and --table FILE go together.")
+    from sgoif.cli.apply import show_apply
+
+    page = None if disagreements is None else (disagreements, images)
+    show_apply(run, files, out=out, by=by, table=table, page=page, as_json=as_json)
+
+
 @app.command(rich_help_panel=_JUDGE)
 def holdout(
     run: RunPath,
     size: Annotated[int, typer.Option(min=1, help="How many examples to verify.")] = 300,
     out: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="Write the examples to verify here.")] = None,
-    filled: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="The same file, filled in: merge it.")] = None,
+    page: Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write them as a page to decide on.")] = None,
+    images: Images = None,
+    filled: Annotated[
+        MaybeText, typer.Option(metavar="FILE.csv", help="That file filled in, or decisions of the page: merge it.")
+    ] = None,
     verified: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="The file of all verified labels.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out even if it is filled in.")] = False,
     as_json: Json = False,
 ) -> None:
     """Verify the most doubtful hold-out labels by hand, for later runs to rest on.
 
-    First --out verify.csv; fill in its column verified_label; then --filled verify.csv --verified verified.csv.
+    First --page verify.html, to decide on, or --out verify.csv, to fill in; then --filled FILE.csv --verified
+    verified.csv.
     """
-    if (out is None) == (filled is None):
-        raise SgoifError("choose one of --out FILE.csv, to verify, and --filled FILE.csv, to merge.")
-    from sgoif.cli.holdout import merge_filled, write_doubtful
+    if sum(option is not None for option in (out, page, filled)) != 1:
+        raise SgoifError(
+            "choose one of --page FILE.html or --out FILE.csv, to verify, and --filled FILE.csv, to merge."
+        )
+    from sgoif.cli.holdout import merge_filled, write_doubtful, write_doubtful_page
 
     if filled is not None:
         return merge_filled(run, filled=filled, verified=verified or "verified.csv", as_json=as_json)
+    if page is not None:
+        return write_doubtful_page(run, size=size, out=page, images=images, verified=verified, as_json=as_json)
     write_doubtful(run, size=size, out=str(out), verified=verified, force=force, as_json=as_json)
 
 

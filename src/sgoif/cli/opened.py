@@ -16,22 +16,14 @@ from numpy.typing import NDArray
 
 from sgoif.adaptors import label_issues
 from sgoif.adaptors.label import class_name
+from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.errors import SgoifError
+from sgoif.review.naming import find_class, some_of
 from sgoif.store import RunFiles
 
-__all__ = ["FLAGGED", "OpenRun", "find_class", "open_run", "some_of"]
-
-FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
+__all__ = ["FLAGGED", "OpenRun", "open_run"]
 
 Columns = dict[str, NDArray[Any]]
-
-_WHOLE = {"given_label": -1, "suggested_label": -1, "suggested_label_2": -1, "suggested_label_3": -1, "n_visits": 0}
-_NUMBERS = (
-    *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm", "worst"),
-    *("confidence", "margin", "suggested_share"),
-)
-_ON_HOLDOUT = {"harm": "harm_solved", "worst": "worst_solved"}  # a hold-out example is scored by solving alone
-_CONSTANT_ON_HOLDOUT = {"n_visits": "1::bigint", "suggested_share": "1::double"}
 
 
 class OpenRun:
@@ -107,11 +99,6 @@ class OpenRun:
         return self.num_judged > 0
 
     @cached_property
-    def held_columns(self) -> set[str]:
-        """Columns of the table of hold-out examples."""
-        return set(self.files.sql("select * from holdout limit 0").column_names)
-
-    @cached_property
     def columns(self) -> set[str]:
         """Columns of the table of examples."""
         return set(self.files.sql("select * from examples limit 0").column_names)
@@ -145,10 +132,7 @@ class OpenRun:
 
     def rates_columns(self) -> Columns:
         """What error rates by class need of every example."""
-        labels = [_whole(name, self.columns) for name in ("given_label", "suggested_label")]
-        p = [_number(name, self.columns) for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")]
-        table = self.files.sql(f"select {', '.join(labels + p)} from examples where given_label >= 0")
-        return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+        return rate_columns(self.files.sql)
 
     def worst(self, top: int | None = 50, *, given: int | None = None, min_p: float | None = None) -> pa.Table:
         """The most suspicious labels as ``Run.label_issues`` shows them, hold-out examples among them.
@@ -160,49 +144,8 @@ class OpenRun:
             given: only those labelled as this class.
             min_p: only those at least this probably wrong.
         """
-        key = "p_mislabeled" if self.is_calibrated else "worst"
-        where = ["given_label >= 0"]
-        parameters: dict[str, Any] = {}
-        if given is not None:
-            where, parameters["given"] = [*where, "given_label = $given"], given
-        if min_p is not None:
-            where, parameters["min_p"] = [*where, "p_mislabeled >= $min_p"], min_p
-        limit = "" if top is None else f" limit {int(top)}"
-        table = self.files.sql(
-            f"select * from ({self._selected()}) where {' and '.join(where)} "
-            f"order by {key} desc nulls last, source desc, id{limit}",
-            **parameters,
-        )
-        rows = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-        if not self.is_calibrated:
-            rows = {name: column for name, column in rows.items() if not name.startswith("p_mislabeled")}
+        rows = suspects(self.files.sql, top=top, given=given, min_p=min_p)
         return pa.table(label_issues(rows, self.class_names))
-
-    def _selected(self) -> str:
-        """Training examples, and hold-out examples whose labels are not verified, with the same columns."""
-        id_type = "bigint" if self._ids_are_numbers else "varchar"
-        fields = [_whole(name, self.columns) for name in _WHOLE] + [_number(name, self.columns) for name in _NUMBERS]
-        selected = f"select id::{id_type} as id, {', '.join(fields)}, 'train' as source from examples"
-        if not self.files.parts("holdout") or not self.is_calibrated:
-            return selected
-        held = []
-        for name in (*_WHOLE, *_NUMBERS):
-            if name in _CONSTANT_ON_HOLDOUT:
-                held.append(f'{_CONSTANT_ON_HOLDOUT[name]} as "{name}"')
-            elif name in _WHOLE:
-                held.append(_whole(name, self.held_columns))
-            else:
-                held.append(_number(name, self.held_columns, _ON_HOLDOUT.get(name)))
-        return (
-            f"{selected} union all select id::{id_type} as id, {', '.join(held)}, 'holdout' as source from holdout "
-            "where not coalesce(trusted, false)"
-        )
-
-    @property
-    def _ids_are_numbers(self) -> bool:
-        kinds = [self.files.id_kind("examples")]
-        kinds += [self.files.id_kind("holdout")] if self.files.parts("holdout") else []
-        return set(kinds) == {"int"}
 
     def _largest_label(self) -> int:
         found = self.one("select max(given_label) as a, max(suggested_label) as b from examples")
@@ -212,36 +155,3 @@ class OpenRun:
 def open_run(url: str | os.PathLike[str]) -> OpenRun:
     """Open a run: a folder or any fsspec URL."""
     return OpenRun(RunFiles(url), str(url))
-
-
-def find_class(text: str, names: Sequence[str], num_classes: int) -> int | None:
-    """Read a class as a person writes it: its name, its name in other letters' case, or its number.
-
-    >>> find_class(" Dog", ["cat", "dog"], 2), find_class("1", ["cat", "dog"], 2), find_class("2", ["cat", "dog"], 2)
-    (1, 1, None)
-    """
-    wanted = text.strip()
-    if wanted in names:
-        return list(names).index(wanted)
-    alike = [i for i, name in enumerate(names) if name.strip().casefold() == wanted.casefold()]
-    if len(alike) == 1:
-        return alike[0]
-    number = int(wanted) if wanted.isascii() and wanted.isdigit() else -1
-    return number if 0 <= number < num_classes else None
-
-
-def some_of(names: Sequence[str], num_classes: int, most: int = 12) -> str:
-    """List classes for a message."""
-    if not names:
-        return f"classes 0 to {num_classes - 1}"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _whole(name: str, present: set[str]) -> str:
-    value = f'coalesce("{name}", {_WHOLE[name]})' if name in present else f"({_WHOLE[name]})"
-    return f'{value}::bigint as "{name}"'
-
-
-def _number(name: str, present: set[str], alias: str | None = None) -> str:
-    stored = alias or name
-    return f'"{stored}"::double as "{name}"' if stored in present else f'null::double as "{name}"'

@@ -79,6 +79,7 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
         [
             "",
             f"The run is in {where}. Next:",
+            f"  sgoif report {shown} --out report.html",
             f"  sgoif issues {shown} --top 200 --csv review.csv",
             f"  sgoif classes {shown}",
             f"  sgoif duplicates {shown}",

@@ -6,22 +6,55 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
 
-__all__ = ["read_columns", "read_csv_rows", "write_csv", "write_parquet", "write_text"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "guarded",
+    "read_columns",
+    "read_csv_rows",
+    "replacing",
+    "unguarded",
+    "write_csv",
+    "write_csv_rows",
+    "write_parquet",
+    "write_text",
+]
 
 _DELIMITERS = ",;\t"
+_RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\r", "'")  # the quote too, so that reading undoes writing
+
+
+def guarded(text: str) -> str:
+    """Put a quote before a text that a spreadsheet would run as a formula.
+
+    >>> guarded("=HYPERLINK(1)"), guarded("cat")
+    ("'=HYPERLINK(1)", 'cat')
+    """
+    return f"'{text}" if text.startswith(_RUN_BY_SPREADSHEETS) else text
+
+
+def unguarded(text: str) -> str:
+    """Undo :func:`guarded`.
+
+    >>> unguarded("'=1"), unguarded("'tis")
+    ('=1', "'tis")
+    """
+    return text[1:] if text.startswith("'") and text.startswith(_RUN_BY_SPREADSHEETS, 1) else text
 
 
 def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Go through a CSV file as spreadsheets write them, with the number of the line that each row ends on.
 
-    Commas, semicolons or tabs, quotes, a byte order mark, blank lines and ids of any length are fine.
+    Commas, semicolons or tabs, quotes, a byte order mark, blank lines and ids of any length are fine. What
+    :func:`guarded` put before a text is taken off.
 
     Args:
         path: the file.
@@ -46,7 +79,7 @@ def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterat
             for cells in reader:
                 if any(cell.strip() for cell in cells):
                     cells += [""] * (len(header) - len(cells))
-                    yield reader.line_num, dict(zip(header, cells))
+                    yield reader.line_num, dict(zip(header, map(unguarded, cells)))
     except UnicodeDecodeError as error:
         raise SgoifError(
             f"'{path}' is not UTF-8 text (byte {error.start}); save it as 'CSV UTF-8' and try again."
@@ -61,6 +94,7 @@ def read_columns(path: str, names: Sequence[str]) -> pa.Table:
     Raises:
         SgoifError: The file is of another kind, cannot be read, or lacks a column.
     """
+    import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -91,43 +125,52 @@ def read_columns(path: str, names: Sequence[str]) -> pa.Table:
         raise SgoifError(f"'{path}' cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def write_csv(table: pa.Table, path: str) -> None:
-    """Write a table as CSV: UTF-8, one header line, empty cells for nothing."""
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(table.column_names)
-    for batch in table.to_batches():
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            writer.writerow(["" if value is None or value != value else value for value in row])
-    write_text(path, lines.getvalue())
+def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a table as CSV, as :func:`write_csv_rows` does."""
+    rows = (row for batch in table.to_batches() for row in zip(*(column.to_pylist() for column in batch.columns)))
+    write_csv_rows(path, table.column_names, rows)
 
 
-def write_parquet(table: pa.Table, path: str) -> None:
+def write_csv_rows(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV: UTF-8, one header line, empty cells for nothing, texts that no spreadsheet runs."""
+    with replacing(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+        writer = csv.writer(_Lines(lines), lineterminator="\r\n")  # so that a cell with either of the two is quoted
+        writer.writerow(header)
+        writer.writerows([_cell(value) for value in row] for row in rows)
+        lines.flush()
+        lines.detach()
+
+
+def write_parquet(table: pa.Table, path: str | os.PathLike[str]) -> None:
     """Write a table as Parquet."""
     import pyarrow.parquet
 
-    sink = pa.BufferOutputStream()
-    pyarrow.parquet.write_table(table, sink)
-    _write_whole(path, sink.getvalue().to_pybytes())
+    with replacing(path) as file:
+        pyarrow.parquet.write_table(table, file)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file so that it is there in full or not at all."""
-    _write_whole(path, text.encode("utf-8", "backslashreplace"))
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def _write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file that takes its place when it is complete; until then, and after an error, the old one stays."""
     place = Path(path)
     if place.is_dir():
         raise SgoifError(f"'{place}' is a folder; name a file.")
     if place.exists() and not place.is_file():  # /dev/stdout: nothing to put in its place
-        place.write_bytes(data)
+        with place.open("wb") as file:
+            yield file
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(beside, _mode(place))
@@ -135,6 +178,22 @@ def _write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+class _Lines:
+    """Ends lines with one character instead of two."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def write(self, line: str) -> int:
+        return self.file.write(line.removesuffix("\r\n") + "\n")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return guarded(value)
+    return "" if value is None or value != value else value
 
 
 def _mode(place: Path) -> int:

@@ -1,0 +1,268 @@
+"""From review to accuracy: ``python -m benchmarks.review --seeds 1``.
+
+A monitored training on labels that people gave (CIFAR-10 ``worst``) orders the examples. A simulated reviewer looks at
+the first n of them and says the truth, but for 5% slips. The answers go the way of a user's: decisions.csv, merge,
+manifest, ``sgoif.cleaned``; then the network is trained from scratch, on all examples and by the same recipe. What
+the same number of looks buys is compared between our order, that of AUM (the mean margin of the same training) and
+a random one.
+
+One line per training in ``results/review.jsonl``; trainings that are there already are passed over, so that a stopped
+run goes on where it was, and two processes may share the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch.utils.data import Subset, TensorDataset
+
+import sgoif
+from benchmarks import data, loops, noise
+from benchmarks.label_noise import weighted_mean
+from benchmarks.metrics import detection_report
+from benchmarks.models import ResNet9
+from benchmarks.records import RESULTS, append_result, read_results
+from sgoif.review.decisions import Decision, read_decisions, write_decisions
+from sgoif.review.manifest import settle, write_manifest
+from sgoif.review.merge import merge
+from sgoif.store import RunFiles
+from sgoif.training.monitor import Monitor
+
+FILE = "review.jsonl"
+ORDERS = ("ours", "aum", "random")
+BUDGETS = (1000, 2000, 4000, 8000)
+SLIPS = 0.05
+
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is trained; the defaults are tier M."""
+
+    setting: str = "worst"
+    split: str = "reported"
+    examples: int = 20_000
+    held_per_class: int = 100  # of each given class; what is left to train on should fill its batches
+    epochs: int = 10
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The data of a seed: what is given, and what only the reviewer knows. Ids are positions."""
+
+    dataset: TensorDataset  # images with the labels as given
+    given: Labels
+    clean: Labels
+    held: NDArray[np.bool_]  # not trained on while the labels are judged
+    class_names: tuple[str, ...]
+
+
+def make_world(setup: Setup) -> World:
+    parts = (
+        data.development(setup.examples) if setup.split == "development" else data.reported(setup.examples, setup.seed)
+    )
+    given = noise.apply_to_split(setup.setting, parts, setup.seed)[0].astype(np.int64)
+    images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS)
+    held = np.isin(np.arange(len(given)), data.first_per_class(given, setup.held_per_class, parts.train.num_classes))
+    dataset = TensorDataset(images, torch.from_numpy(given))
+    return World(dataset, given, parts.train.labels, held, parts.train.class_names)
+
+
+def monitored(world: World, setup: Setup, out: Path) -> None:
+    """Train on all but the hold-out, which has its labels as given, and write the run."""
+    training, holdout = (Subset(world.dataset, np.flatnonzero(part).tolist()) for part in (~world.held, world.held))
+    positions = torch.tensor(training.indices)
+    images, labels = (tensor[positions] for tensor in world.dataset.tensors)
+    recipe = loops.Recipe(num_epochs=setup.epochs)
+    model = fresh_model(setup.seed)
+    optimizer = loops.optimiser(model, recipe)
+    scheduler = loops.schedule(optimizer, recipe, len(images))
+    monitor = sgoif.watch(
+        model,
+        optimizer,
+        anchors=sgoif.with_ids(holdout),
+        train_size=len(images),
+        planned_steps=setup.epochs * recipe.steps_per_epoch(len(images)),
+        class_names=world.class_names,
+        seed=setup.seed,
+        out=str(out),
+    )
+    assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
+    model.train()
+    for batch in loops.epochs(images, labels, recipe, setup.seed):
+        with monitor.step(positions[batch.indices], batch.labels):
+            F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    run = monitor.close()
+    assert run.info["counters"]["faults"] == 0, run.info["faults"]
+
+
+def run_folder() -> Path:
+    """Where finished runs are kept."""
+    return Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif") / "review"
+
+
+def finished_run(world: World, setup: Setup) -> Path:
+    """The run of a seed, trained once and kept in the cache: all budgets must rest on the same order."""
+    name = "-".join(str(value) for value in asdict(setup).values())
+    place = run_folder() / name
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="part-"))
+        monitored(world, setup, partial / "run")
+        if place.exists():  # another process was faster
+            shutil.rmtree(partial)
+        else:
+            (partial / "run").rename(place)
+            partial.rmdir()
+    return place
+
+
+def orders(world: World, run: Path, seed: int) -> dict[str, Labels]:
+    """Positions in the order in which each method would have them looked at."""
+    count = len(world.given)
+    found = sgoif.load(run)
+    assert found.is_calibrated, found.info.get("calibration_error")
+    ours = found.label_issues()["id"].to_numpy()
+    visits, held = found.visits, found.holdout()
+    margin = weighted_mean(visits["id"], visits["margin"].astype(np.float64), np.ones(len(visits["id"])), count)
+    margin[held["id"].to_numpy()] = held["margin"].to_numpy()
+    # a margin means less on a held-out example than on one that was learnt: the two meet by their ranks
+    rank = np.zeros(count)
+    for part in (world.held, ~world.held):
+        rank[part] = np.argsort(np.argsort(margin[part], kind="stable")) / part.sum()
+    aum, chance = np.argsort(rank, kind="stable"), np.random.default_rng(seed).permutation(count)
+    # a short training has not seen all of its hold-out, and nobody reviews what the run does not hold
+    return {"ours": ours, "aum": aum[np.isin(aum, ours)], "random": chance[np.isin(chance, ours)]}
+
+
+def ranking(world: World, ordered: Labels) -> dict[str, float]:
+    """How well an order finds the wrong labels."""
+    suspicion = np.zeros(len(world.given))
+    suspicion[ordered] = np.arange(len(ordered), 0, -1)
+    return detection_report(suspicion, world.given != world.clean)
+
+
+def answers(world: World, seed: int) -> Labels:
+    """What the reviewer would say of every example: the truth, or for 5% any other class. The same for all orders."""
+    rng = np.random.default_rng([seed, 5])
+    slip = rng.random(len(world.clean)) < SLIPS
+    other = (world.clean + rng.integers(1, 10, len(world.clean))) % 10
+    return np.where(slip, other, world.clean)
+
+
+def reviewed(world: World, run: Path, looked_at: Labels, said: Labels, folder: Path) -> tuple[Any, dict[str, int]]:
+    """Send the answers the way of a user's; returns the cleaned dataset and what became of its examples."""
+    names = world.class_names
+    decisions = [
+        Decision(str(i), int(world.given[i]), "keep", reviewer="simulated")
+        if said[i] == world.given[i]
+        else Decision(str(i), int(world.given[i]), "relabel", (int(said[i]),), reviewer="simulated")
+        for i in looked_at.tolist()
+    ]
+    write_decisions(decisions, folder / "decisions.csv")
+    with RunFiles(run) as files:
+        settled = settle(files, merge(read_decisions(folder / "decisions.csv", names, len(names))))
+        assert len(settled.applied) == len(looked_at)
+        write_manifest(files, settled, folder / "manifest.parquet", names)
+    return sgoif.cleaned(world.dataset, folder / "manifest.parquet"), settled.counts()
+
+
+def fresh_model(seed: int) -> ResNet9:
+    torch.manual_seed(seed)
+    model = ResNet9(num_classes=10)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def retrained_accuracy(images: torch.Tensor, labels: torch.Tensor, setup: Setup) -> float:
+    """Accuracy on the 10,000 test images after a training from scratch."""
+    recipe = loops.Recipe(num_epochs=setup.epochs)
+    model = fresh_model(setup.seed)
+    loops.train(model, images, labels, recipe, setup.seed)
+    test = data.cifar10("test")
+    inputs = data.normalise(test.pixels, *data.CIFAR10_STATS).contiguous(memory_format=torch.channels_last)
+    return loops.accuracy(model, inputs, torch.from_numpy(test.labels), recipe)
+
+
+def cases() -> list[tuple[str, int]]:
+    """Order and budget of every training, the ends first; ``none`` looks at nothing, ``truth`` knows all labels."""
+    return [("none", 0), ("truth", 0), *((order, n) for n in BUDGETS for order in ORDERS)]
+
+
+def measure(world: World, setup: Setup, order: str, budget: int) -> dict[str, Any]:
+    """One training and what it was trained on."""
+    started = time.perf_counter()
+    images, given = world.dataset.tensors
+    counts: Mapping[str, int] = {}
+    found: dict[str, Any] = {}
+    if order == "truth":
+        labels = torch.from_numpy(world.clean)
+    elif order == "none":
+        labels = given
+    else:
+        run = finished_run(world, setup)
+        ordered = orders(world, run, setup.seed)[order]
+        looked_at = ordered[:budget]
+        found["found"] = int((world.given != world.clean)[looked_at].sum())
+        found["ranking"] = ranking(world, ordered)
+        with tempfile.TemporaryDirectory() as folder:
+            dataset, counts = reviewed(world, run, looked_at, answers(world, setup.seed), Path(folder))
+        items = [dataset[i] for i in range(len(dataset))]
+        images, labels = (torch.stack(list(column)) for column in zip(*items))
+    accuracy = retrained_accuracy(images, labels, setup)
+    wrong = int((labels.numpy() != world.clean).sum())
+    seconds = time.perf_counter() - started
+    return {"accuracy": accuracy, "wrong_labels": wrong, "counts": dict(counts), "seconds": seconds, **found}
+
+
+def is_done(settings: Mapping[str, Any], seed: int) -> bool:
+    if not (RESULTS / FILE).is_file():
+        return False
+    return any(row["settings"] == settings and row["seed"] == seed for row in read_results(FILE))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="1", help="comma-separated")
+    parser.add_argument("--split", choices=["development", "reported"], default="reported")
+    parser.add_argument("--examples", type=int, default=Setup().examples)
+    parser.add_argument("--epochs", type=int, default=Setup().epochs)
+    parser.add_argument("--dry", action="store_true", help="print, and append no result")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in map(int, options.seeds.split(",")):
+        setup = Setup(split=options.split, examples=options.examples, epochs=options.epochs, seed=seed)
+        world = make_world(setup)
+        run = finished_run(world, setup)
+        for order, ranked in orders(world, run, seed).items():
+            print(f"seed {seed}, {order}: AP {ranking(world, ranked)['ap']:.1f}", flush=True)
+        for order, budget in cases():
+            common = {name: value for name, value in asdict(setup).items() if name != "seed"}
+            settings = {**common, "slips": SLIPS, "order": order, "budget": min(budget, len(world.given))}
+            if is_done(settings, seed):
+                continue
+            found = measure(world, setup, order, settings["budget"])
+            wrong, accuracy = found["wrong_labels"], 100 * found["accuracy"]
+            print(f"seed {seed}, {order} {budget}: {wrong} wrong labels, accuracy {accuracy:.2f}%", flush=True)
+            if not options.dry:
+                append_result(FILE, {"benchmark": "review", "settings": settings, "seed": seed, **found})
+
+
+if __name__ == "__main__":
+    main()

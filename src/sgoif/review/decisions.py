@@ -1,0 +1,215 @@
+"""What people decided, as a CSV file that they can read, edit and send: one row per example and person.
+
+An example is known by ``str(id)`` here, whatever the type of the run's ids, and a decision is about its label as it was
+given: on the same example with another label, nothing has been decided.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sgoif.errors import SgoifError
+from sgoif.files import read_csv_rows, write_csv_rows
+from sgoif.review.naming import find_class, find_number, some_of
+
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "RIGHT",
+    "WRONG",
+    "Decision",
+    "by_example",
+    "latest",
+    "read_decisions",
+    "remembered",
+    "write_decisions",
+]
+
+COLUMNS = (
+    *("id", "given_label", "given_name", "decision", "label", "label_name"),
+    *("note", "reviewer", "decided_at", "content", "list"),
+)
+RIGHT = ("keep",)
+WRONG = ("relabel", "drop", "several", "none")  # none: of these classes
+KINDS = ("keep", "relabel", "drop", "unsure", "several", "none")
+_NEEDED = ("id", "given_label", "decision")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one person says about one example's label."""
+
+    id: str
+    given_label: int
+    decision: str  # one of KINDS
+    labels: tuple[int, ...] = ()  # the new one of relabel; those of several
+    note: str = ""
+    reviewer: str = ""
+    decided_at: str = ""  # ISO 8601, UTC
+    content: str = ""  # hash of the picture that was shown
+    list_id: str = ""  # the list of cards that it came from
+    given_name: str = ""
+    label_name: str = ""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The example and the label that it had."""
+        return self.id, self.given_label
+
+    @property
+    def is_wrong(self) -> bool | None:
+        """Whether the given label is wrong; None where the person could not tell."""
+        return None if self.decision == "unsure" else self.decision in WRONG
+
+    @property
+    def answer(self) -> tuple[str, tuple[int, ...]]:
+        """What is compared between people: the decision with its classes."""
+        return self.decision, tuple(sorted(self.labels))
+
+
+def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num_classes: int) -> list[Decision]:
+    """Read a file of decisions; rows without a decision are passed over, and later decisions replace earlier ones.
+
+    ``label`` holds numbers of classes. Where it is empty, ``label_name`` is looked up, as people edit such files by
+    hand. Without a column ``reviewer``, the file's name is the person's. Further columns do not matter.
+
+    Args:
+        path: the file.
+        class_names: names of the classes; may be empty.
+        num_classes: how many there are.
+
+    Raises:
+        SgoifError: A row cannot be understood; the message tells its line.
+    """
+    if not Path(path).is_file():
+        raise SgoifError(f"'{path}' is no file; pass a decisions.csv that the review page gave.")
+    found = []
+    for line, row in read_csv_rows(path, _NEEDED):
+        if not row["decision"].strip():
+            continue
+        try:
+            found.append(_decision(row, class_names, num_classes, Path(path).stem))
+        except SgoifError as error:
+            raise SgoifError(f"line {line} of '{path}': {error}") from None
+    return latest(found)
+
+
+def write_decisions(decisions: Iterable[Decision], path: str | os.PathLike[str]) -> None:
+    """Write decisions as the review page does."""
+    write_csv_rows(
+        path,
+        COLUMNS,
+        (
+            [
+                *(item.id, item.given_label, item.given_name, item.decision),
+                *("|".join(map(str, item.labels)), item.label_name, item.note),
+                *(item.reviewer, item.decided_at, item.content, item.list_id),
+            ]
+            for item in decisions
+        ),
+    )
+
+
+def latest(decisions: Iterable[Decision]) -> list[Decision]:
+    """Keep the last decision of each person on each example and label: by time, or by order where times are unknown."""
+    found: dict[tuple[str, str, int], Decision] = {}
+    for item in decisions:
+        key = item.reviewer, *item.key
+        earlier = found.get(key)
+        if earlier is None or not item.decided_at or item.decided_at >= earlier.decided_at:
+            found[key] = item
+    return list(found.values())
+
+
+def by_example(decisions: Iterable[Decision]) -> dict[tuple[str, int], list[Decision]]:
+    """Put decisions together that are about the same example and label."""
+    found: dict[tuple[str, int], list[Decision]] = {}
+    for item in decisions:
+        found.setdefault(item.key, []).append(item)
+    return found
+
+
+def remembered(
+    decisions: Mapping[tuple[str, int], Sequence[Decision]], id: object, given_label: int, content: str = ""
+) -> Decision | None:
+    """Find the last decision that still holds: the example has the same label, and the same picture where both tell.
+
+    Args:
+        decisions: as :func:`by_example` puts them together.
+        id: of the example; of any type.
+        given_label: its label now.
+        content: hash of its picture now; empty where it is unknown.
+    """
+    held = [
+        item
+        for item in decisions.get((str(id), int(given_label)), ())
+        if not item.content or not content or item.content == content
+    ]
+    return max(held, key=lambda item: item.decided_at) if held else None
+
+
+def _decision(row: Mapping[str, str], names: Sequence[str], num_classes: int, reviewer: str) -> Decision:
+    kind = row["decision"].strip().casefold()
+    if kind not in KINDS:
+        raise SgoifError(f"a decision is one of {', '.join(KINDS)}, got {row['decision']!r}.")
+    given = _class(row["given_label"], row.get("given_name", ""), names, num_classes)
+    labels = _labels(kind, row, names, num_classes)
+    if kind == "relabel" and labels == (given,):
+        kind, labels = "keep", ()
+    return Decision(
+        id=row["id"],
+        given_label=given,
+        decision=kind,
+        labels=labels,
+        note=row.get("note", ""),
+        reviewer=row.get("reviewer", "").strip() or reviewer,
+        decided_at=_utc(row.get("decided_at", "")),
+        content=row.get("content", "").strip(),
+        list_id=row.get("list", "").strip(),
+        given_name=row.get("given_name", ""),
+        label_name=row.get("label_name", ""),
+    )
+
+
+def _labels(kind: str, row: Mapping[str, str], names: Sequence[str], num_classes: int) -> tuple[int, ...]:
+    """The classes that belong to a decision; cells that belong to none are passed over."""
+    if kind not in ("relabel", "several"):
+        return ()
+    numbers, called = row.get("label", "").strip(), row.get("label_name", "").strip()
+    if not numbers and not called:
+        raise SgoifError(f"{kind} needs a class in the column label or label_name.")
+    if kind == "relabel":
+        return (_class(numbers, called, names, num_classes),)
+    if numbers:
+        found = [_class(part, "", names, num_classes) for part in numbers.split("|")]
+    else:
+        found = [_class("", part, names, num_classes) for part in called.split("|")]
+    labels = tuple(dict.fromkeys(found))
+    if len(labels) < 2:
+        raise SgoifError(f"several needs at least two classes with | between them, got {numbers or called!r}.")
+    return labels
+
+
+def _class(number: str, name: str, names: Sequence[str], num_classes: int) -> int:
+    """A class by its number; by its name where there is no number, or where a person wrote the name there."""
+    found = find_number(number, num_classes)
+    if found is None:
+        found = find_class(number or name, names, num_classes)
+    if found is None:
+        raise SgoifError(f"there is no class {(number or name).strip()!r}; there are {some_of(names, num_classes)}.")
+    return found
+
+
+def _utc(text: str) -> str:
+    """A time as ISO 8601 in UTC, so that times compare as texts; empty where a spreadsheet has made it unreadable."""
+    try:
+        found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError:
+        return ""
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=timezone.utc)
+    return found.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

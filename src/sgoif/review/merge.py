@@ -1,0 +1,89 @@
+"""One outcome per example from the decisions of several people: what most of them say, or that they disagree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sgoif.review.decisions import WRONG, Decision, by_example, latest
+
+__all__ = ["Merged", "Outcome", "disagreements", "merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of one example's label."""
+
+    id: str
+    given_label: int
+    action: str  # a kind of decision
+    labels: tuple[int, ...] = ()
+    reviewers: tuple[str, ...] = ()
+    decided_at: str = ""
+    note: str = ""
+    content: str = ""
+    is_disputed: bool = False
+
+    @property
+    def label(self) -> int | None:
+        """The label from now on; none where the example goes. Of several classes, the given one stays."""
+        if self.action == "relabel":
+            return self.labels[0]
+        return None if self.action in ("drop", "none") else self.given_label
+
+    @property
+    def is_wrong(self) -> bool | None:
+        """Whether the given label is wrong; None where people could not tell."""
+        return None if self.action == "unsure" else self.action in WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Outcomes of a review, and what they were made from."""
+
+    outcomes: tuple[Outcome, ...]
+    reviewers: tuple[str, ...]
+    list_ids: tuple[str, ...]
+    num_decisions: int
+    num_canaries: int = field(default=0)  # decisions on cards that were there to judge the reviewer
+
+
+def merge(decisions: Iterable[Decision], canaries: Collection[tuple[str, int]] = ()) -> Merged:
+    """Merge the decisions of all people: a strict majority wins, else the example stays as given and is disputed.
+
+    Args:
+        decisions: of any number of people; of each, the last one on an example counts.
+        canaries: example and shown label of cards that were not meant seriously (``ReviewPlan.truths``).
+    """
+    last = latest(decisions)
+    serious = [item for item in last if item.key not in canaries]
+    return Merged(
+        outcomes=tuple(_outcome(votes) for votes in by_example(serious).values()),
+        reviewers=tuple(sorted({item.reviewer for item in last})),
+        list_ids=tuple(sorted({item.list_id for item in last if item.list_id})),
+        num_decisions=len(last),
+        num_canaries=len(last) - len(serious),
+    )
+
+
+def disagreements(merged: Merged) -> list[str]:
+    """Ids of the examples that people disagree about, for them to look at again."""
+    return [item.id for item in merged.outcomes if item.is_disputed]
+
+
+def _outcome(votes: Sequence[Decision]) -> Outcome:
+    (action, labels), count = Counter(item.answer for item in votes).most_common(1)[0]
+    is_disputed = 2 * count <= len(votes)
+    contents = {item.content for item in votes}
+    return Outcome(
+        id=votes[0].id,
+        given_label=votes[0].given_label,
+        action="unsure" if is_disputed else action,
+        labels=() if is_disputed else labels,
+        reviewers=tuple(sorted(item.reviewer for item in votes)),
+        decided_at=max(item.decided_at for item in votes),
+        note="; ".join(dict.fromkeys(item.note for item in votes if item.note)),
+        content=contents.pop() if len(contents) == 1 else "",
+        is_disputed=is_disputed,
+    )

@@ -1,0 +1,206 @@
+"""Who gets which cards, and the answer key: what each card was there for.
+
+Most cards are suspicious labels, some of them shown to everybody. Two kinds are mixed in that nobody can tell from
+these: a random sample of all other training examples, from which the error rate of the whole set follows, and canaries,
+hold-out examples under a label that is known to be wrong, by which people are judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sgoif.errors import SgoifError
+
+__all__ = ["PlannedCard", "ReviewPlan", "make_plan", "plan_document", "read_plan", "read_plans", "write_plan"]
+
+FLAGGED, RANDOM, CANARY = "flagged", "random", "canary"
+_FOLDER = "reviews"  # in the run's folder, never in the page
+_FEW = 5  # canaries of each person, where there are any
+_CANARY_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCard:
+    """One card: an example under a label, and why it is shown."""
+
+    id: Any
+    given_label: int  # as shown
+    suggested: tuple[int, ...]
+    p_shown: float | None
+    kind: str  # flagged, random or canary
+    truth: int | None = None  # of a canary
+    p: float | None = None
+    source: str = "train"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The example as decisions name it, and the label that is shown."""
+        return str(self.id), self.given_label
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewPlan:
+    """The cards of every person, in the order in which they are shown."""
+
+    list_id: str
+    cards: Mapping[str, tuple[PlannedCard, ...]]
+    settings: Mapping[str, Any]
+
+    def of_kind(self, kind: str) -> dict[tuple[str, int], PlannedCard]:
+        """All cards of a kind, those of several people once."""
+        return {card.key: card for cards in self.cards.values() for card in cards if card.kind == kind}
+
+    @property
+    def truths(self) -> dict[tuple[str, int], int]:
+        """True class of every canary, by example and shown label."""
+        return {key: int(card.truth) for key, card in self.of_kind(CANARY).items() if card.truth is not None}
+
+
+def make_plan(
+    run: str,
+    flagged: Sequence[PlannedCard],
+    unlisted: Sequence[PlannedCard],
+    canaries: Sequence[PlannedCard],
+    reviewers: Sequence[str],
+    *,
+    overlap: float = 0.05,
+    checks: float = 0.05,
+    num_canaries: int | None = None,
+    seed: int = 0,
+) -> ReviewPlan:
+    """Deal the cards.
+
+    Args:
+        run: names the run, for the list's id.
+        flagged: suspicious labels, in the order in which they shall be seen.
+        unlisted: a uniform random sample of all other training examples (``draw_unlisted``); as many as ``checks``
+            asks for are taken from its beginning.
+        canaries: from ``draw_canaries``; none is fine.
+        reviewers: names of the people.
+        overlap: share of the flagged and of the random cards that everybody gets.
+        checks: random cards, as a share of the flagged ones.
+        num_canaries: of each person; by default 2% of the cards, at least 5.
+        seed: of the draw; the same plan comes from the same seed.
+
+    Raises:
+        SgoifError: Nobody is to review, a name comes twice, or a share lies outside 0 to 1.
+    """
+    _check(reviewers, overlap=overlap, checks=checks)
+    settings = {"run": run, "overlap": overlap, "checks": checks, "num_canaries": num_canaries, "seed": seed}
+    list_id = _list_id(settings, reviewers, flagged)
+    rng = np.random.default_rng([seed, int(list_id, 16) % 2**32])
+    sampled = unlisted[: round(checks * len(flagged))]
+    suspicious, random = (_dealt(cards, reviewers, overlap, rng) for cards in (flagged, sampled))
+    wanted = num_canaries
+    if wanted is None:
+        wanted = max(_FEW, round(_CANARY_SHARE * (len(flagged) + len(sampled)) / len(reviewers)))
+    cards = {}
+    for number, name in enumerate(reviewers):
+        mine = [canaries[(number * wanted + i) % len(canaries)] for i in range(min(wanted, len(canaries)))]
+        cards[name] = _mixed(suspicious[name], [*random[name], *mine], rng)
+    return ReviewPlan(list_id, cards, settings)
+
+
+def plan_document(plan: ReviewPlan) -> dict[str, Any]:
+    """Write a plan as JSON has it: the answer key, not to be shown to those who review."""
+    cards = {name: [asdict(card) for card in mine] for name, mine in plan.cards.items()}
+    return {"format": 1, "list": plan.list_id, "settings": dict(plan.settings), "cards": cards}
+
+
+def read_plan(document: Mapping[str, Any]) -> ReviewPlan:
+    """Read what :func:`plan_document` wrote.
+
+    Raises:
+        SgoifError: It is something else, or of a newer version.
+    """
+    if document.get("format") != 1:
+        raise SgoifError(f"a plan of a review has format 1, got {document.get('format')!r}; install a newer sgoif.")
+    known = [item.name for item in fields(PlannedCard)]
+    cards = {
+        name: tuple(
+            PlannedCard(**{**{key: card[key] for key in known if key in card}, "suggested": tuple(card["suggested"])})
+            for card in mine
+        )
+        for name, mine in document["cards"].items()
+    }
+    return ReviewPlan(document["list"], cards, document["settings"])
+
+
+def write_plan(run_url: str, plan: ReviewPlan) -> None:
+    """Keep a plan in the folder of its run, a local one or any fsspec URL."""
+    from sgoif.store.places import place_of
+
+    text = json.dumps(plan_document(plan), allow_nan=False)
+    place_of(run_url).write(f"{_FOLDER}/{plan.list_id}.json", text.encode())
+
+
+def read_plans(run_url: str) -> list[ReviewPlan]:
+    """Read all plans in the folder of a run."""
+    from sgoif.store.places import place_of
+
+    place = place_of(run_url)
+    paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))
+    return [read_plan(json.loads(place.read(path))) for path in paths]
+
+
+def _check(reviewers: Sequence[str], **shares: float) -> None:
+    if not reviewers or len(set(reviewers)) < len(reviewers) or not all(name.strip() for name in reviewers):
+        raise SgoifError(f"name the people who review, each once, got {list(reviewers)}.")
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise SgoifError(f"{name} is a share between 0 and 1, got {share}.")
+
+
+def _list_id(settings: Mapping[str, Any], reviewers: Sequence[str], flagged: Sequence[PlannedCard]) -> str:
+    digest = hashlib.sha256(json.dumps([settings, list(reviewers)], sort_keys=True).encode())
+    for card in flagged:
+        digest.update(f"{card.id}\0{card.given_label}\0".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()[:10]
+
+
+def _dealt(
+    cards: Sequence[PlannedCard], reviewers: Sequence[str], overlap: float, rng: np.random.Generator
+) -> dict[str, list[PlannedCard]]:
+    """Give some cards to everybody, and of every pair of given and suggested class a like share to each.
+
+    Everybody's cards stay in the order of the list.
+    """
+    people = len(reviewers)
+    is_shared = np.zeros(len(cards), bool)
+    is_shared[rng.permutation(len(cards))[: round(overlap * len(cards))]] = people > 1
+    pairs = [(card.given_label, card.suggested[:1]) for card in cards]
+    single = sorted(np.flatnonzero(~is_shared).tolist(), key=lambda i: pairs[i])
+    # dealing goes on where the last pair ended, so that nobody gets the odd card of every pair
+    turn = {i: place % people for place, i in enumerate(single)}
+    return {
+        name: [card for i, card in enumerate(cards) if is_shared[i] or turn[i] == number]
+        for number, name in enumerate(reviewers)
+    }
+
+
+def _mixed(
+    suspicious: Sequence[PlannedCard], others: Sequence[PlannedCard], rng: np.random.Generator
+) -> tuple[PlannedCard, ...]:
+    """Put cards in at random places, each with a number between those of its neighbours."""
+    at: dict[int, list[PlannedCard]] = {}
+    for card, place in zip(others, rng.integers(0, len(suspicious) + 1, len(others)).tolist(), strict=True):
+        at.setdefault(place, []).append(card)
+    found: list[PlannedCard] = []
+    for place in range(len(suspicious) + 1):
+        here = at.get(place, [])
+        near = suspicious[max(place - 1, 0) : place + 1]
+        drawn = sorted((_drawn(near, rng) for _ in here), key=lambda p: -(p or 0.0))
+        found += [replace(card, p_shown=p) for card, p in zip(here, drawn, strict=True)]
+        found += [replace(card, p_shown=card.p) for card in suspicious[place : place + 1]]
+    return tuple(found)
+
+
+def _drawn(near: Sequence[PlannedCard], rng: np.random.Generator) -> float | None:
+    known = [card.p for card in near if card.p is not None]
+    return float(rng.uniform(min(known), max(known))) if known else None
