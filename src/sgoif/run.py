@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues, find_duplicates, group_issues, label_issues
+from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, label_issues
 from sgoif.errors import SgoifError
-from sgoif.evidence import SKETCH_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sgoif.report.gallery import Mode
+    from sgoif.report.notebook import PictureGrid
 
 __all__ = ["FileTables", "MemoryTables", "Run", "Tables", "load"]
 
@@ -34,9 +37,15 @@ class Tables(Protocol):
     def sql(self, query: str, **parameters: Any) -> pa.Table:
         """Answer one SELECT over the tables."""
 
+    @property
+    def url(self) -> str | None:
+        """Where they lie; None for those held in memory."""
+
 
 class MemoryTables:
     """Tables held as arrays."""
+
+    url = None
 
     def __init__(self, tables: Mapping[str, Columns]) -> None:
         self._tables = dict(tables)
@@ -67,7 +76,7 @@ class FileTables:
     def __init__(self, url: str | os.PathLike[str]) -> None:
         from sgoif.store import RunFiles
 
-        self.files = RunFiles(url)
+        self.files, self.url = RunFiles(url), str(url)
 
     def columns(self, name: str) -> Columns:
         table = self.arrow(name)
@@ -141,7 +150,10 @@ class Run:
 
         if by is not None:
             return pa.table(group_issues(self.table, by))
-        return pa.table(label_issues(_with_holdout(self.table, self._tables), self.class_names, top=top))
+        from sgoif.report.notebook import show_issues_in_notebooks
+
+        table = pa.table(label_issues(_with_holdout(self.table, self._tables), self.class_names, top=top))
+        return show_issues_in_notebooks(table, self.class_names)
 
     def class_issues(self) -> pa.Table:
         """Expected error rate of each class with an interval, what it is confused with, and a verdict."""
@@ -153,13 +165,89 @@ class Run:
     def duplicates(self) -> pa.Table:
         """Pairs of examples that are the same or nearly: differing labels first, then pairs across the hold-out.
 
+        A scan knows them by their pictures or embeddings, an audit by what the model sees of them.
+
         Raises:
             SgoifError: The run has no sketches to compare.
         """
-        has_holdout = SKETCH_COLUMNS[0] in self._tables.columns("holdout")
-        if SKETCH_COLUMNS[0] not in self.sql("select * from examples limit 0").column_names:
-            raise SgoifError("this run has no sketches to compare examples by; `sgoif scan` makes them.")
-        return find_duplicates(self.sql, max_bits=self.info["nearly_same"], has_holdout=has_holdout)
+        return duplicates_of_run(self.sql, self.info.get("nearly_same"))
+
+    def report(
+        self,
+        out: str | os.PathLike[str] = "report.html",
+        *,
+        images: Any = None,
+        top: int | None = 500,
+        ids: Sequence[Any] | None = None,
+        pictures: Mode = "embed",
+        display: Callable[[Any], Any] | None = None,
+        decisions: Sequence[str | os.PathLike[str]] = (),
+        reviewers: Sequence[str] = (),
+        overlap: float = 0.05,
+        checks: float = 0.05,
+        blind: bool = False,
+        title: str | None = None,
+        seed: int = 0,
+    ) -> list[Path]:
+        """Write a page on which people look and decide: one HTML file that needs no server; returns where.
+
+        Args:
+            out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
+            images: where pictures are: a folder, a URL, Parquet, tar shards, a dataset, or a function of an id.
+            top: how many examples, most suspicious first; None for all.
+            ids: show these instead.
+            pictures: ``embed`` them into the page, ``link`` to them, or ``none``.
+            display: makes something to look at of what a picture is in the data, where that is not plain.
+            decisions: files of earlier decisions: what was decided is not asked again, and corrects the rest.
+            reviewers: names of people who share the work; each gets a page.
+            overlap: share of the cards that all of them get.
+            checks: random examples among the cards, as a share of them; only with reviewers, as are canaries.
+            blind: hide what the run thinks.
+            title: of the page.
+            seed: of what is drawn.
+        """
+        from sgoif.report.make import make_report
+
+        return make_report(
+            self,
+            out,
+            images=images,
+            top=top,
+            ids=ids,
+            pictures=pictures,
+            display=display,
+            decisions=decisions,
+            reviewers=reviewers,
+            overlap=overlap,
+            checks=checks,
+            blind=blind,
+            title=title,
+            seed=seed,
+            run_url=self.url,
+        )
+
+    def show(
+        self,
+        ids: Sequence[Any] | None = None,
+        *,
+        images: Any = None,
+        top: int = 24,
+        display: Callable[[Any], Any] | None = None,
+    ) -> PictureGrid:
+        """Show some examples in a notebook, or the most suspicious ones; see :meth:`report` for the arguments."""
+        from sgoif.report.notebook import picture_grid
+
+        return picture_grid(self, ids, images=images, top=top, display=display)
+
+    def _repr_html_(self) -> str:
+        from sgoif.report.notebook import run_html
+
+        return run_html(self)
+
+    @property
+    def url(self) -> str | None:
+        """Where the run lies; None for one in memory."""
+        return self._tables.url
 
     def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
         """The rows with the largest value of a column, most suspicious first.

@@ -1,0 +1,111 @@
+"""The review page at full size, in a real browser: ``python -m benchmarks.page``.
+
+CIFAR-10's 50,000 training images with human labels (`worst`), judged on frozen features; a page of the 3,000 most
+suspicious ones with their pictures. Every card is decided by a key press, and each press is timed inside the browser
+from the event to the frame after it. Then the page is loaded again, and everything must still be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import data, frozen, noise
+from benchmarks.records import append_result
+from sgoif.run import Run
+from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.holdout import choose_holdout
+
+LIMIT_MS = 100
+_KEYS = "k1d1u1n1"  # mostly what a reviewer presses, in turn
+
+# The frame after the event is waited for, so that layout and painting count.
+_TIMED = """async (keys) => {
+  const took = [];
+  for (const key of keys) {
+    const start = performance.now();
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    took.push(performance.now() - start);
+  }
+  return took;
+}"""
+
+
+def make_run(examples: int, seed: int) -> Run:
+    """Judge human labels of CIFAR-10 on frozen features, with no clean label."""
+    images = data.cifar10("train")
+    given = noise.apply("worst", images.labels, seed=seed, ids=np.arange(len(images.labels)))[:examples].astype(
+        np.int64
+    )
+    ids = np.arange(examples)
+    held = choose_holdout(ids.astype(str), given, 10)
+    facts = {"class_names": list(images.class_names), "kind": "scan"}
+    rows = frozen.embeddings("train")[:examples]
+    return audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed, facts=facts)
+
+
+def decide_all(page: Any, count: int) -> list[float]:
+    """Press keys until every card is decided; the milliseconds that each took."""
+    keys = [_KEYS[i % len(_KEYS)] for i in range(count)]
+    took: list[float] = []
+    for start in range(0, count, 250):
+        took += page.evaluate(_TIMED, keys[start : start + 250])
+    return took
+
+
+def examine(path: Path, count: int) -> dict[str, Any]:
+    """Open the page, decide on all cards, load it again."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(path.as_uri())
+        page.wait_for_selector(".card")
+        opened = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        took = decide_all(page, count)
+        decided = page.evaluate("sgoif.decided.size")
+        before = page.evaluate("sgoif.toCsv(sgoif.decisionRows())")
+        page.reload()
+        page.wait_for_selector(".card")
+        after = page.evaluate("sgoif.toCsv(sgoif.decisionRows())")
+        browser.close()
+    return {
+        "cards": count,
+        "megabytes": path.stat().st_size / 1e6,
+        "load_ms": opened,
+        "decided": decided,
+        "kept_after_reload": before == after,
+        "step_ms": {"median": float(np.median(took)), "p99": float(np.quantile(took, 0.99)), "max": max(took)},
+        "steps_over_limit": sum(value > LIMIT_MS for value in took),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=50_000)
+    parser.add_argument("--cards", type=int, default=3_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save", metavar="FILE")
+    options = parser.parse_args()
+    pixels = data.cifar10("train").pixels
+    run = make_run(options.examples, options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = run.report(Path(folder) / "report.html", images=lambda i: pixels[int(i)], top=options.cards)[0]
+        found = examine(path, options.cards)
+    if options.save:
+        settings = {"examples": options.examples, "cards": options.cards}
+        append_result(options.save, {"benchmark": "page", "settings": settings, "seed": options.seed, **found})
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

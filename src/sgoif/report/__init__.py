@@ -1,0 +1,1 @@
+"""The page on which people look at a run's findings and decide."""

@@ -1,0 +1,80 @@
+// The page's data, and how elements are made of it. Text from the data is only ever set as text, never as markup.
+const DOC = JSON.parse(document.getElementById("document").textContent);
+const CARDS = DOC.cards;
+const COUNT = CARDS.id.length;
+const find = (id) => document.getElementById(id);
+
+function className(label) {
+  return label == null || label < 0 ? "" : (DOC.classes[label] ?? String(label));
+}
+
+// Where checks are mixed in, an id such as cat/17.png would give the answer away.
+function shownId(i) {
+  return DOC.secret ? `card ${i + 1}` : CARDS.id[i];
+}
+
+function bestOf(i) {
+  return CARDS.suggested[i][0] ?? -1;
+}
+
+function percent(share) {
+  if (share == null) return "?";
+  return share > 0 && share < 0.0005 ? "<0.1%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
+}
+
+function counted(number, one, many = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+}
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child != null && child !== false));
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function draw(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+function meter(share) {
+  const box = { viewBox: "0 0 100 8", preserveAspectRatio: "none", class: "meter", "aria-hidden": "true" };
+  const track = draw("rect", { class: "track", width: 100, height: 8 });
+  return draw("svg", box, track, draw("rect", { class: "fill", width: 100 * share, height: 8 }));
+}
+
+// A picture is decoded when it is shown: until then it is only text.
+function sourceOf(number) {
+  const text = DOC.pictures[number];
+  if (DOC.mode !== "embed") return text;
+  return `data:image/${text.startsWith("iVBOR") ? "png" : "jpeg"};base64,${text}`;
+}
+
+function picture(number, id, description) {
+  const lost = () => make("span", { class: "missing" }, DOC.mode === "none" ? id : `no picture: ${id}`);
+  if (number < 0) return lost();
+  const image = make("img", { alt: description, decoding: "async", loading: "lazy", draggable: "false" });
+  image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 96));
+  image.addEventListener("error", () => image.replaceWith(lost()));
+  image.src = sourceOf(number);
+  return image;
+}
+
+let hideMessage = 0;
+function say(text) {
+  const box = find("message");
+  box.textContent = text;
+  box.hidden = false;
+  clearTimeout(hideMessage);
+  hideMessage = setTimeout(() => (box.hidden = true), 6000);
+}

@@ -1,0 +1,217 @@
+// The cards, grouped by (given -> suggested). Only those in sight are in the document, so that any number of them scrolls.
+const HEAD = 52;
+const GAP = 14;
+const BODY = 82;
+const grid = find("grid");
+
+let shown = []; // cards in order
+let groups = []; // { name, cards, start }
+let rows = []; // { y, height, group } or { y, height, start, end }
+let columns = 1;
+let width = 180;
+let current = -1; // place in `shown`
+const selected = new Set(); // cards
+const drawn = new Map(); // card or -1 - group -> element
+
+const pairOf = (i) => (DOC.blind ? `${CARDS.given[i]}` : `${CARDS.given[i]}>${bestOf(i)}`);
+
+function pairName(i) {
+  const given = className(CARDS.given[i]);
+  return DOC.blind || bestOf(i) < 0 ? given : `${given} → ${className(bestOf(i))}`;
+}
+
+function grouped(cards) {
+  const found = new Map();
+  for (const i of cards) {
+    const key = pairOf(i);
+    if (!found.has(key)) found.set(key, { name: pairName(i), key, cards: [], weight: 0 });
+    const group = found.get(key);
+    group.cards.push(i);
+    group.weight += CARDS.p[i] ?? 1;
+  }
+  return [...found.values()].sort((a, b) => b.weight - a.weight);
+}
+
+function show(cards) {
+  const kept = current >= 0 ? shown[current] : -1;
+  groups = grouped(cards);
+  shown = [];
+  for (const group of groups) {
+    group.start = shown.length;
+    shown.push(...group.cards);
+  }
+  for (const i of [...selected]) if (!cards.includes(i)) selected.delete(i);
+  current = Math.max(shown.indexOf(kept), shown.length ? 0 : -1);
+  find("nothing").hidden = shown.length > 0;
+  layOut();
+}
+
+function layOut() {
+  const room = grid.clientWidth || 1000;
+  columns = Math.max(room < 520 ? 2 : 3, Math.floor((room + GAP) / (178 + GAP)));
+  width = Math.floor((room - GAP * (columns - 1)) / columns);
+  const height = width + BODY;
+  rows = [];
+  let y = 0;
+  groups.forEach((group, number) => {
+    rows.push({ y, height: HEAD, group: number });
+    y += HEAD;
+    for (let start = group.start; start < group.start + group.cards.length; start += columns) {
+      rows.push({ y, height, start, end: Math.min(start + columns, group.start + group.cards.length) });
+      y += height + GAP;
+    }
+  });
+  grid.style.height = `${y}px`;
+  for (const element of drawn.values()) element.remove();
+  drawn.clear();
+  paint();
+}
+
+function rowAt(y) {
+  let [low, high] = [0, rows.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (rows[middle].y <= y) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+function paint() {
+  if (!rows.length) return;
+  const top = -grid.getBoundingClientRect().top;
+  const wanted = new Set();
+  for (let r = rowAt(top - 600); r < rows.length && rows[r].y < top + innerHeight + 600; r++) {
+    const row = rows[r];
+    if (row.group !== undefined) {
+      wanted.add(-1 - row.group);
+      if (!drawn.has(-1 - row.group)) place(-1 - row.group, headOf(groups[row.group]), 0, row.y);
+      continue;
+    }
+    for (let n = row.start; n < row.end; n++) {
+      wanted.add(shown[n]);
+      if (!drawn.has(shown[n])) place(shown[n], cardOf(shown[n], n), (n - row.start) * (width + GAP), row.y);
+    }
+  }
+  for (const [key, element] of drawn) {
+    if (wanted.has(key)) continue;
+    element.remove();
+    drawn.delete(key);
+  }
+}
+
+function place(key, element, x, y) {
+  element.style.top = `${y}px`;
+  if (key >= 0) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${width + BODY}px` });
+  drawn.set(key, element);
+  grid.append(element);
+}
+
+function headOf(group) {
+  const done = group.cards.filter((i) => decided.get(i)?.decision).length;
+  const select = make("button", { type: "button", onclick: () => selectAll(group) }, "Select all");
+  const said = `${counted(group.cards.length, "card")}${done ? `, ${done} decided` : ""}`;
+  return make("div", { class: "group", role: "presentation" }, make("h3", {}, group.name), make("span", {}, said), select);
+}
+
+function cardOf(i, n) {
+  const [given, best, id] = [className(CARDS.given[i]), className(bestOf(i)), shownId(i)];
+  const names = make("div", { class: "names" }, given);
+  if (best && !DOC.blind) names.append(" → ", make("b", {}, best));
+  names.title = names.textContent;
+  const isSure = CARDS.p[i] != null && !DOC.blind;
+  const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
+  const pick = make("button", { type: "button", class: "pick", tabindex: "-1", "aria-label": "select" }, "");
+  const frame = make("div", { class: "picture" }, picture(CARDS.picture[i], id, `example ${id}`), pick);
+  if (CARDS.source[i] === "holdout" && !DOC.secret) frame.append(make("span", { class: "held" }, "held out"));
+  const body = make("div", { class: "body" }, names, sure, make("div", { class: "id", title: id }, id));
+  const card = make("article", { class: "card", role: "option", "data-card": i, tabindex: "-1" }, frame, body);
+  card.setAttribute("aria-posinset", n + 1);
+  card.setAttribute("aria-setsize", shown.length);
+  pick.addEventListener("click", (event) => (event.stopPropagation(), goTo(n), toggle(i)));
+  card.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey) return goTo(n), toggle(i);
+    if (event.shiftKey) return extendTo(n);
+    goTo(n);
+    openCard();
+  });
+  dress(card, i);
+  return card;
+}
+
+// What may change of a card while it is in sight.
+function dress(card, i) {
+  const [text, isPicked] = [spoken(i), selected.has(i)];
+  card.classList.toggle("decided", text !== "");
+  card.classList.toggle("selected", isPicked);
+  card.classList.toggle("current", shown[current] === i);
+  card.setAttribute("aria-selected", isPicked);
+  const sure = CARDS.p[i] == null || DOC.blind ? "" : `, ${percent(CARDS.p[i])} wrong`;
+  card.setAttribute("aria-label", `${pairName(i)}${sure}${text ? `, decided: ${text}` : ""}, ${shownId(i)}`);
+  card.querySelector(".pick").textContent = isPicked ? "✓" : "";
+  card.querySelector(".badge")?.remove();
+  if (text) card.querySelector(".picture").append(make("span", { class: "badge" }, text));
+}
+
+function redress(cards) {
+  for (const i of cards) if (drawn.has(i)) dress(drawn.get(i), i);
+  groups.forEach((group, number) => {
+    const head = drawn.get(-1 - number);
+    if (!head || !cards.some((i) => pairOf(i) === group.key)) return;
+    const fresh = headOf(group);
+    fresh.style.top = head.style.top;
+    head.replaceWith(fresh);
+    drawn.set(-1 - number, fresh);
+  });
+}
+
+function goTo(n, focus = true) {
+  if (!shown.length) return;
+  const before = shown[current];
+  current = Math.min(Math.max(n, 0), shown.length - 1);
+  const row = rows.find((item) => item.start !== undefined && item.start <= current && current < item.end);
+  const [top, bar] = [grid.getBoundingClientRect().top + row.y, document.querySelector(".toolbar").offsetHeight + 12];
+  const under = top + row.height - (innerHeight - find("actions").offsetHeight - 12);
+  if (top < bar) scrollBy(0, top - bar - (groups.some((group) => group.start === row.start) ? HEAD : 0));
+  else if (under > 0) scrollBy(0, under);
+  paint();
+  redress([before, shown[current]].filter((i) => i !== undefined));
+  if (focus && !document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
+  showActions();
+}
+
+// One row up or down, in the same column where the row is long enough.
+function goRow(step) {
+  const lines = rows.filter((row) => row.start !== undefined);
+  const here = lines.findIndex((row) => row.start <= current && current < row.end);
+  const next = lines[here + step];
+  return next ? Math.min(next.start + current - lines[here].start, next.end - 1) : current;
+}
+
+function toggle(i) {
+  if (!selected.delete(i)) selected.add(i);
+  redress([i]);
+  showActions();
+}
+
+function extendTo(n) {
+  const [low, high] = [Math.min(n, current), Math.max(n, current)];
+  for (let k = low; k <= high; k++) selected.add(shown[k]);
+  goTo(n);
+  redress(shown.slice(low, high + 1));
+  showActions();
+}
+
+function selectAll(group) {
+  const all = group.cards.every((i) => selected.has(i));
+  for (const i of group.cards) all ? selected.delete(i) : selected.add(i);
+  redress(group.cards);
+  showActions();
+}
+
+function clearSelection() {
+  const before = [...selected];
+  selected.clear();
+  redress(before);
+  showActions();
+}

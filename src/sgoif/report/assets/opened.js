@@ -1,0 +1,81 @@
+// One card, opened: the picture large, what speaks against its label, and what lies beside it.
+function strip(title, pictures) {
+  if (!pictures?.length) return null;
+  const figures = pictures.map(([number, label, id]) =>
+    make("figure", {}, make("div", { class: "picture", title: id }, picture(number, id, `${className(label)}: ${id}`)), make("figcaption", { title: id }, className(label))),
+  );
+  return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "strip" }, ...figures));
+}
+
+function overEpochs(points) {
+  if (!points?.length) return null;
+  const [w, h] = [300, 64];
+  const last = points[points.length - 1][0];
+  const first = points[0][0];
+  const x = (epoch) => (w * (epoch - first)) / Math.max(last - first, 1);
+  const line = points.map(([epoch, belief]) => `${x(epoch).toFixed(1)},${(h - 4 - (h - 8) * belief).toFixed(1)}`).join(" ");
+  const title = `belief in the given label by epoch: ${points.map(([, belief]) => percent(belief)).join(", ")}`;
+  const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, width: w, class: "figure", role: "img", "aria-label": title });
+  svg.append(draw("line", { class: "axis", x1: 0, x2: w, y1: h - 4, y2: h - 4 }), draw("polyline", { class: "line", points: line }));
+  const said = `How far the model believed the label, epoch ${first + 1} to ${last + 1}: ${percent(points[0][1])} to ${percent(points[points.length - 1][1])}.`;
+  return make("section", { class: "beside" }, make("h3", {}, "Over the training"), svg, make("div", {}, make("small", {}, said)));
+}
+
+function facts(i) {
+  if (DOC.blind) return "";
+  const interval = CARDS.low[i] == null ? "" : ` (90% interval ${percent(CARDS.low[i])} to ${percent(CARDS.high[i])})`;
+  const p = CARDS.p[i] == null ? "No probability in this run" : `Wrong with probability ${percent(CARDS.p[i])}${interval}`;
+  const trust = CARDS.confidence[i] == null ? "" : `; confidence of the scores ${percent(CARDS.confidence[i])}`;
+  return `${p}${trust}; ${counted(CARDS.visits[i], "visit")}.`;
+}
+
+function openCard() {
+  if (current < 0) return;
+  const dialog = find("opened");
+  const i = shown[current];
+  const [given, best] = [className(CARDS.given[i]), className(bestOf(i))];
+  const heading = make("h2", {}, "Labelled ", make("b", {}, given));
+  if (best && !DOC.blind) heading.append(", looks like ", make("b", {}, best));
+  const link = CARDS.link[i] ? make("a", { href: CARDS.link[i], target: "_blank", rel: "noreferrer noopener" }, "Open original") : null;
+  const text = make("textarea", { id: "note", rows: "2", dir: "auto", placeholder: "For yourself and others" });
+  text.value = decided.get(i)?.note ?? "";
+  text.addEventListener("input", () => note(i, text.value));
+  const beside = DOC.beside;
+  const large = make("div", { class: "large picture" }, picture(CARDS.picture[i], shownId(i), `example ${shownId(i)}`));
+  const seen = make("div", {}, large, make("p", { class: "ident" }, shownId(i)), link);
+  const why = !DOC.blind && CARDS.why[i] ? make("p", {}, CARDS.why[i][0].toUpperCase() + CARDS.why[i].slice(1) + ".") : null;
+  const said = make(
+    "div",
+    { class: "text" },
+    heading,
+    spoken(i) ? make("p", {}, make("strong", {}, `Decided: ${spoken(i)}`)) : null,
+    why,
+    make("p", {}, make("small", {}, facts(i))),
+    make(
+      "div",
+      { class: "both" },
+      strip(`Typical ${given}`, beside.typical[CARDS.given[i]]),
+      best && !DOC.blind ? strip(`Typical ${best}`, beside.typical[bestOf(i)]) : null,
+    ),
+    strip(`Held-out pictures that it harms most, kept as ${given}`, beside.harmed[i]),
+    strip("Nearest training pictures, with their labels", beside.nearest[i]),
+    overEpochs(beside.epochs[i]),
+  );
+  const turn = (step) => (goTo(current + step), openCard());
+  const head = make(
+    "div",
+    { class: "sheet-head", tabindex: "-1" },
+    make("button", { type: "button", onclick: () => turn(-1), "aria-label": "previous" }, "←"),
+    make("button", { type: "button", onclick: () => turn(1), "aria-label": "next" }, "→"),
+    make("span", {}, `${(current + 1).toLocaleString("en")} of ${shown.length.toLocaleString("en")}`),
+    make("span", { class: "grow" }),
+    make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc")),
+  );
+  dialog.replaceChildren(head, make("div", { class: "sheet" }, seen, said, make("label", {}, "Note (T)", text)));
+  if (!dialog.open) dialog.showModal();
+  dialog.append(make("div", { class: "sheet-actions" }, ...actionButtons()));
+  dialog.scrollTop = 0;
+  head.focus({ preventScroll: true }); // no button: Space and Enter would press it
+}
+
+find("opened").addEventListener("close", () => goTo(current));

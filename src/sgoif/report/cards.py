@@ -1,0 +1,153 @@
+"""Cards: one example each, with what a person needs to decide about it, and what lies beside it when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.adaptors import label_issues
+from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
+from sgoif.adaptors.suspects import columns_of, suspects
+from sgoif.report.findings import Findings
+
+__all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards"]
+
+_MOST_VISITS = 1_000_000_000  # above, asking for the visits of some examples takes minutes
+_NUM_TYPICAL, _NUM_HARMED, _NUM_NEAREST = 3, 3, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One example on the page."""
+
+    id: Any  # the user's own
+    given: int
+    suggested: tuple[int, ...]  # best first, at most three, without the given class
+    p: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    visits: int
+    why: str
+    source: str  # train or holdout
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A picture that lies beside a card."""
+
+    id: Any
+    label: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is shown of an opened card: each by the text of the card's id, typical pictures by class."""
+
+    typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)
+    nearest: Mapping[str, Sequence[Beside]] = field(default_factory=dict)
+    harmed: Mapping[str, Sequence[Beside]] = field(default_factory=dict)
+    epochs: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)  # epoch, belief in the label, score
+
+
+def flagged_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None = None) -> list[Card]:
+    """The most suspicious examples as cards; or those with some ids."""
+    return cards_from(suspects(run.sql, top=top, ids=ids), run.class_names)
+
+
+def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> list[Card]:
+    """Make cards of rows as :func:`sgoif.adaptors.suspects.suspects` gives them."""
+    table = label_issues(rows, class_names)
+    names = ("suggested_label", "suggested_label_2", "suggested_label_3")
+    suggested = np.stack([table[name] for name in names], 1).astype(np.int64)
+    numbers = {
+        name: table[name].tolist() if name in table else [None] * len(suggested)
+        for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "confidence")
+    }
+    return [
+        Card(
+            id=ident,
+            given=int(given),
+            suggested=tuple(dict.fromkeys(int(s) for s in suggested[i] if s >= 0 and s != given)),
+            p=_finite(numbers["p_mislabeled"][i]),
+            low=_finite(numbers["p_mislabeled_low"][i]),
+            high=_finite(numbers["p_mislabeled_high"][i]),
+            confidence=_finite(numbers["confidence"][i]),
+            visits=int(table["n_visits"][i]),
+            why=str(table["why"][i]),
+            source=str(table["source"][i]),
+        )
+        for i, (ident, given) in enumerate(zip(table["id"].tolist(), table["given_label"].tolist()))
+    ]
+
+
+def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
+    """Find what lies beside cards.
+
+    Args:
+        run: what was found.
+        cards: of one page.
+        blind: show typical pictures of the given class and nothing else.
+        secret: show nothing that only some kinds of cards have, so that checks are not told by what they lack.
+    """
+    shown = {card.given for card in cards}
+    if blind:
+        return Context(typical=_typical(run, shown))
+    shown |= {card.suggested[0] for card in cards if card.suggested}
+    ids = [card.id for card in cards]
+    is_alike = has_likeness(run.sql)
+    nearest = _grouped(nearest_examples(run.sql, ids, count=_NUM_NEAREST)) if is_alike else {}
+    found = Context(typical=_typical(run, shown), nearest=nearest)
+    if secret:
+        return found
+    harmed = _grouped(harmed_holdout(run.sql, ids, count=_NUM_HARMED)) if is_alike else {}
+    return replace(found, harmed=harmed, epochs=_epochs(run, ids))
+
+
+def _typical(run: Findings, classes: set[int]) -> dict[int, list[Beside]]:
+    """The examples of each class whose labels are least in doubt."""
+    key = "p_mislabeled" if "p_mislabeled" in columns_of(run.sql, "examples") else "worst"
+    table = run.sql(
+        f"select given_label as label, arg_min(id, {key}, {_NUM_TYPICAL}) as ids from examples "
+        f"where {key} is not null and given_label in (select unnest($classes)) group by given_label",
+        classes=sorted(classes),
+    )
+    rows = zip(table["label"].to_pylist(), table["ids"].to_pylist())
+    return {label: [Beside(ident, label) for ident in ids] for label, ids in rows}
+
+
+def _grouped(table: Any) -> dict[str, list[Beside]]:
+    found: dict[str, list[Beside]] = {}
+    columns = (table[name].to_pylist() for name in ("id", "other_id", "given_label"))
+    for ident, other, label in zip(*columns):
+        found.setdefault(str(ident), []).append(Beside(other, label))
+    return found
+
+
+def _epochs(run: Findings, ids: Sequence[Any]) -> dict[str, list[list[float]]]:
+    """How far the model believed the given label in each epoch, where visits were kept and there are several."""
+    present = columns_of(run.sql, "visits")
+    if not {"epoch", "p_given", "worst_std"} <= set(present):
+        return {}
+    if run.sql("select count(*) as n from visits")["n"][0].as_py() > _MOST_VISITS:
+        return {}
+    table = run.sql(
+        "select id::varchar as id, epoch, avg(p_given) as belief, avg(worst_std) as score from visits "
+        "where id::varchar in (select unnest($ids)) group by all order by id, epoch",
+        ids=[str(ident) for ident in ids],
+    )
+    found: dict[str, list[list[float]]] = {}
+    for row in table.to_pylist():
+        if row["belief"] is not None:
+            found.setdefault(row["id"], []).append(
+                [row["epoch"], round(row["belief"], 3), round(row["score"] or 0.0, 2)]
+            )
+    return {ident: rows for ident, rows in found.items() if len(rows) > 1}
+
+
+def _finite(value: Any) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(float(value), 4)

@@ -1,0 +1,199 @@
+"""What the page says of a whole run: the numbers on top, the classes, and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.adaptors import class_issues
+from sgoif.adaptors.label import class_name
+from sgoif.adaptors.suspects import FLAGGED, rate_columns
+from sgoif.evidence import error_rates
+from sgoif.report.figures import bars, curve, heat_map
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Figure", "Findings", "Overview", "overview", "share"]
+
+_BINS = 1000  # of p_mislabeled, from which histogram and precision are read without sorting all examples
+_SHOWN_BINS = 20
+_DRAWN_CLASSES = 24  # a larger square is not read any more: then only the classes that take part in the worst leaks
+_NOTABLE_LEAK = 0.01
+
+
+class Findings(Protocol):
+    """What the page needs of a run."""
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """How the run went."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Names of the classes; empty where they have none."""
+
+    @property
+    def sql(self) -> Callable[..., pa.Table]:
+        """Answers one SELECT over the run's tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing with the sentence that tells how to read it."""
+
+    heading: str
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The top of the page."""
+
+    num_examples: int
+    is_calibrated: bool
+    numbers: tuple[tuple[str, str, str], ...]  # value, what it is, remark
+    classes: tuple[Mapping[str, str], ...]
+    figures: tuple[Figure, ...]
+    p_sum: float  # errors expected in the whole run
+
+
+def overview(run: Findings) -> Overview:
+    """Ask a run's tables for the top of its page."""
+    columns = rate_columns(run.sql)
+    p = columns["p_mislabeled"]
+    is_calibrated = bool(np.isfinite(p).any())
+    figures = [_transition(run)]
+    if is_calibrated:
+        figures += _scores(p)
+    return Overview(
+        num_examples=len(p),
+        is_calibrated=is_calibrated,
+        numbers=_numbers(run, columns, is_calibrated),
+        classes=_classes(run, columns) if is_calibrated else (),
+        figures=tuple(figure for figure in figures if figure is not None),
+        p_sum=float(np.nansum(p)),
+    )
+
+
+def share(value: float | None, digits: int | None = None) -> str:
+    """Write a share as people read it.
+
+    >>> share(0.384), share(0.0312), share(None), share(0.00004)
+    ('38%', '3.1%', 'unknown', 'below 0.1%')
+    """
+    if value is None or not np.isfinite(value):
+        return "unknown"
+    if 0 < value < 0.0005:
+        return "below 0.1%"
+    return f"{100 * value:.{(1 if value < 0.0995 else 0) if digits is None else digits}f}%"
+
+
+def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: bool) -> tuple[Any, ...]:
+    p = columns["p_mislabeled"]
+    held = run.info.get("held_out_per_class")
+    found = [(f"{len(p):,}", "examples", f"in {_num_classes(run, columns):,} classes")]
+    if is_calibrated:
+        low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
+        rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
+        interval = f"{share(float(rates.low[0]))} to {share(float(rates.high[0]))}, 90% interval"
+        found.append((f"{np.nansum(p):,.0f}", "wrong labels expected", f"{share(float(rates.rate[0]))} ({interval})"))
+        flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
+        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
+    else:
+        reason = str(run.info.get("calibration_error") or "the hold-out was too small")
+        found.append(("no", "probabilities", f"{reason}; cards are ranked by harm"))
+    if isinstance(held, list):
+        kind = "verified by people" if run.info.get("trusted") else "labels as given"
+        found.append((f"{sum(held):,}", "held out as the yardstick", kind))
+    return tuple(found)
+
+
+def _num_classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> int:
+    return max(len(run.class_names), int(columns["given_label"].max(initial=-1)) + 1)
+
+
+def _classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, str], ...]:
+    held = run.info.get("held_out_per_class")
+    table = class_issues(columns, class_names=run.class_names, held_out=held)
+    rows = []
+    for i in range(len(table["class"])):
+        rate, low, high = (float(table[f"error_rate{end}"][i]) for end in ("", "_low", "_high"))
+        rows.append(
+            {
+                "class": str(int(table["class"][i])),
+                "name": str(table["name"][i]),
+                "rate": share(rate),
+                "bar": f"{min(max(rate, 0.0), 1.0):.4f}" if np.isfinite(rate) else "0",
+                "interval": f"{share(low)} to {share(high)}",
+                "errors": f"{float(table['expected_errors'][i]):,.0f}",
+                "examples": f"{int(table['num_examples'][i]):,}",
+                "confused_with": str(table["confused_with"][i]),
+                "verdict": str(table["verdict"][i]),
+            }
+        )
+    return tuple(rows)
+
+
+def _transition(run: Findings) -> Figure | None:
+    """Who is labelled as whom, where the run has estimated it."""
+    try:
+        shares = np.array(run.info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+    if shares.ndim != 2 or shares.shape[0] != shares.shape[1] or not shares.size:
+        return None
+    leaks = np.nan_to_num(shares) * (1 - np.eye(len(shares)))
+    kept = np.arange(len(shares))
+    if len(shares) > _DRAWN_CLASSES:
+        strongest = np.argsort(-np.maximum(leaks.max(0), leaks.max(1)), kind="stable")[:_DRAWN_CLASSES]
+        kept = np.sort(strongest)
+    names = [class_name(int(label), run.class_names) for label in kept]
+    worst = np.unravel_index(int(leaks.argmax()), leaks.shape)
+    true, given = (class_name(int(label), run.class_names) for label in worst)
+    said = "No class is often taken for another."
+    if leaks.max() >= _NOTABLE_LEAK:
+        said = f"Most often: {true} labelled {given}, {share(float(leaks.max()))} of all {true}."
+    if len(kept) < len(shares):
+        said += f" The {len(kept)} of {len(shares)} classes that are confused most are drawn."
+    svg = heat_map(shares[np.ix_(kept, kept)], names, title="Estimated noise transition")
+    return Figure(
+        "Who is labelled as whom", svg, f"Rows: what it is. Columns: what it is labelled, in % of the row. {said}"
+    )
+
+
+def _scores(p: NDArray[np.float64]) -> list[Figure]:
+    known = p[np.isfinite(p)]
+    place = np.minimum((known * _BINS).astype(np.int64), _BINS - 1)
+    counts = np.bincount(place, minlength=_BINS)
+    sums = np.bincount(place, weights=known, minlength=_BINS)
+    shown = counts.reshape(_SHOWN_BINS, -1).sum(1)
+    histogram = Figure(
+        "How the probabilities lie",
+        bars(shown.tolist(), title="Histogram of the probability of a wrong label", unit="examples", first=0, last=1),
+        "Probability that a label is wrong, from surely right (0) to surely wrong (1). Heights are square roots.",
+    )
+    reviewed, found = np.cumsum(counts[::-1]), np.cumsum(sums[::-1])
+    some = np.flatnonzero(reviewed > 0)
+    last = int(np.searchsorted(reviewed, min(len(known), max(2 * (known >= FLAGGED).sum(), 100))))
+    some = some[some <= max(last, some[0])]
+    if len(some) < 2:
+        return [histogram]
+    x = np.concatenate([[0.0], reviewed[some].astype(np.float64)])
+    precision = np.concatenate([[found[some[0]] / reviewed[some[0]]], found[some] / reviewed[some]])
+    recall = np.concatenate([[0.0], found[some] / max(found[-1], 1e-9)])
+    lines = [("expected to be wrong", precision), ("of all errors found", recall)]
+    return [
+        histogram,
+        Figure(
+            "What a review will find",
+            curve(x, lines, title="Expected precision and recall by examples reviewed", top=1.0, percent=True),
+            "By how many examples are reviewed, most suspicious first: the share of them expected to be wrong, and the "
+            "share of all expected errors among them.",
+        ),
+    ]

@@ -1,0 +1,157 @@
+"""The tab "run health": can the numbers of this run be trusted, and what did they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sgoif.adaptors.suspects import columns_of
+from sgoif.report.figures import curve
+from sgoif.report.findings import Figure, Findings, share
+
+__all__ = ["Sign", "health_figures", "health_signs"]
+
+FINE, LOOK, UNKNOWN = "fine", "look", "not known"
+_MOST_POINTS = 200  # of a curve
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One sign of a run's health: what was seen, and whether it is as it should be."""
+
+    name: str
+    value: str
+    verdict: str
+    meaning: str
+
+
+def health_signs(run: Findings) -> list[Sign]:
+    """What the run's own record says: how it ended, cost, coverage, hold-out, calibration, faults."""
+    signs = [_state(run.info), _coverage(run), _calibration(run.info), _holdout(run.info)]
+    return [*signs, _overhead(run.info), _faults(run.info)]
+
+
+def health_figures(run: Findings) -> list[Figure]:
+    """Residual and confidence of the anchors over the training, and how many visits could be judged."""
+    found = []
+    if columns_of(run.sql, "anchors"):
+        found += _anchors(run)
+    if "confidence" in columns_of(run.sql, "visits"):
+        found += _gate(run)
+    return found
+
+
+def _state(info: Mapping[str, Any]) -> Sign:
+    state = str(info.get("state") or "finished")
+    ended = state == "finished"
+    meaning = "It ended by itself." if ended else "It is running or was killed; what was written until then is shown."
+    return Sign("Run", state, FINE if ended else LOOK, meaning)
+
+
+def _coverage(run: Findings) -> Sign:
+    present = columns_of(run.sql, "examples")
+    judged = "count(p_mislabeled)" if "p_mislabeled" in present else "0"
+    row = run.sql(f"select count(*) as n, {judged} as judged, avg(n_visits) as visits from examples").to_pylist()[0]
+    part = row["judged"] / max(row["n"], 1)
+    visits = "" if row["visits"] is None else f", {row['visits']:.1f} visits each"
+    return Sign(
+        "Coverage",
+        f"{share(part)} of {row['n']:,} examples judged{visits}",
+        FINE if part > 0.99 else LOOK,
+        "An example that was never seen while the scores could be trusted has no probability.",
+    )
+
+
+def _calibration(info: Mapping[str, Any]) -> Sign:
+    error = info.get("calibration_error")
+    errors = info.get("expected_errors")
+    if error or errors is None:
+        return Sign("Calibration", "none", LOOK, str(error or "The hold-out was too small or had no second fold."))
+    tops = info.get("expected_precision") or []
+    said = ", ".join(f"{share(item['value'])} of the top {100 * item['top']:g}%" for item in tops)
+    return Sign("Calibration", said or "yes", FINE, "How many of the first cards are expected to be wrong.")
+
+
+def _holdout(info: Mapping[str, Any]) -> Sign:
+    held = info.get("held_out_per_class")
+    if not isinstance(held, list) or not held:
+        return Sign("Hold-out", "unknown", UNKNOWN, "The run does not say.")
+    few = sum(number < 5 for number in held)
+    kind = "verified" if info.get("trusted") else "labels as given"
+    some = info.get("num_verified")
+    if some and not info.get("trusted"):
+        kind += f", {some:,} of them verified"
+    meaning = f"{few} classes have fewer than 5 held-out examples." if few else "Every class has at least 5 examples."
+    advice = "" if info.get("trusted") else " Verifying 300 of them makes everything better: sgoif holdout."
+    return Sign("Hold-out", f"{sum(held):,} examples, {kind}", LOOK if few else FINE, meaning + advice)
+
+
+def _overhead(info: Mapping[str, Any]) -> Sign:
+    spent = info.get("overhead")
+    if not isinstance(spent, int | float):
+        return Sign("Overhead", "not measured", UNKNOWN, "Only a watched training has a bare step to compare with.")
+    changes = info.get("plan_changes") or []
+    parts = info.get("overhead_by_part") or {}
+    by = ", ".join(f"{name} {share(value)}" for name, value in parts.items())
+    times = {1: "once", 2: "twice"}.get(len(changes), f"{len(changes)} times")
+    eased = f" The plan was eased {times} to stay within its limit." if changes else ""
+    return Sign("Overhead", f"{share(spent)} of the bare step", FINE if spent <= 0.1 else LOOK, f"Parts: {by}.{eased}")
+
+
+def _faults(info: Mapping[str, Any]) -> Sign:
+    causes = {**(info.get("faults") or {}), **(info.get("writing_faults") or {})}
+    dropped = int(info.get("dropped_rows") or 0)
+    if not causes and not dropped:
+        return Sign("Faults", "none", FINE, "Nothing was lost.")
+    said = "; ".join(f"{number} x {cause}" for cause, number in causes.items())
+    lost = f" {dropped:,} rows could not be written." if dropped else ""
+    return Sign("Faults", f"{sum(causes.values()):,}", LOOK, f"{said}.{lost}")
+
+
+def _anchors(run: Findings) -> list[Figure]:
+    table = run.sql(
+        "select refresh_step as step, median(residual) as residual, min(residual) as low, max(residual) as high, "
+        "median(confidence) as confidence from anchors group by refresh_step order by refresh_step"
+    )
+    if len(table) < 2:
+        return []
+    thin = np.unique(np.linspace(0, len(table) - 1, min(len(table), _MOST_POINTS)).astype(int))
+    rows = {
+        name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[thin]
+        for name in ("step", "residual", "low", "high", "confidence")
+    }
+    residual = curve(
+        rows["step"],
+        [("median residual", rows["residual"])],
+        title="Relative residual of the anchors by training step",
+        band=(rows["low"], rows["high"]),
+    )
+    confidence = curve(
+        rows["step"],
+        [("median confidence", rows["confidence"])],
+        title="Confidence of the anchors by training step",
+        top=1.0,
+        percent=True,
+    )
+    return [
+        Figure("Residual of the anchors", residual, "By training step: how far each anchor's solution is from solved."),
+        Figure("Confidence of the gate", confidence, "By training step: the weight that a visit's score is given."),
+    ]
+
+
+def _gate(run: Findings) -> list[Figure]:
+    table = run.sql(
+        "select epoch + 1 as epoch, avg(confidence) as weight, avg((confidence > 0.01)::integer) as open from visits "
+        "group by epoch order by epoch"
+    )
+    if len(table) < 2:
+        return []
+    x, weight, is_open = (
+        table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("epoch", "weight", "open")
+    )
+    lines = [("visits judged", is_open), ("mean weight", weight)]
+    svg = curve(x, lines, title="Share of visits that were judged, by epoch", top=1.0, percent=True)
+    return [Figure("What the gate let through", svg, "By epoch: the share of visits that count, and their weight.")]

@@ -1,0 +1,160 @@
+"""From a run to pages on disk: one, or one for each person who reviews."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sgoif.errors import SgoifError
+from sgoif.files import write_text
+from sgoif.pictures import Pictures, find_pictures
+from sgoif.report.cards import Card, context_of, flagged_cards
+from sgoif.report.findings import Findings, overview
+from sgoif.report.gallery import Gallery, Mode, hang
+from sgoif.report.memory import recall
+from sgoif.report.page import PageSettings, render_page
+from sgoif.report.planned import cards_of, plan_review
+from sgoif.review.decisions import Decision, read_decisions
+from sgoif.review.plan import write_plan
+
+__all__ = ["Look", "make_report", "write_page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How pages look: what they show of pictures and of what the run thinks."""
+
+    place: Pictures | None = None
+    mode: Mode = "embed"
+    display: Callable[[Any], Any] | None = None
+    blind: bool = False
+    title: str = "Label review"
+
+
+def make_report(
+    run: Findings,
+    out: str | os.PathLike[str] = "report.html",
+    *,
+    images: Any = None,
+    top: int | None = 500,
+    ids: Sequence[Any] | None = None,
+    pictures: Mode = "embed",
+    display: Callable[[Any], Any] | None = None,
+    decisions: Sequence[str | os.PathLike[str]] = (),
+    reviewers: Sequence[str] = (),
+    overlap: float = 0.05,
+    checks: float = 0.05,
+    blind: bool = False,
+    title: str | None = None,
+    seed: int = 0,
+    run_url: str | None = None,
+) -> list[Path]:
+    """Write the page of a run; or one page for each person, with the answer key in the run's folder.
+
+    Args:
+        run: what was found.
+        out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
+        images: where pictures are, see :func:`sgoif.pictures.find_pictures`; without, cards show ids.
+        top: how many examples, most suspicious first; None for all.
+        ids: show these instead.
+        pictures: ``embed`` them into the page, ``link`` to them, or ``none``.
+        display: makes something to look at of what a picture is in the data, where that is not plain.
+        decisions: files of earlier decisions: what was decided is not asked again, and corrects the rest.
+        reviewers: names of people who share the work.
+        overlap: share of the cards that all of them get.
+        checks: random examples among the cards, as a share of them; only with reviewers, as are canaries.
+        blind: hide what the run thinks.
+        title: of the page.
+        seed: of what is drawn.
+        run_url: where the run is; the answer key goes there.
+
+    Returns:
+        The pages.
+
+    Raises:
+        SgoifError: There is nothing to show, pictures cannot be found, or a file cannot be understood.
+    """
+    place = None if images is None else find_pictures(images)
+    look = Look(place, pictures, display, blind, title or "Label review")
+    past = _past(run, decisions)
+    cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
+    cards = recall(cards, past, place) if past else cards
+    cards = cards if top is None or ids is not None else cards[:top]
+    if not cards:
+        raise SgoifError("there is nothing to show: no example is left that nobody has decided on.")
+    if not reviewers:
+        return [write_page(run, cards, out, look)]
+    if run_url is None:
+        raise SgoifError("a review by several people needs a run on disk, where its answer key is kept; pass `out`.")
+    plan = plan_review(run, run_url, cards, reviewers, overlap=overlap, checks=checks, seed=seed)
+    write_plan(run_url, plan)
+    pages = []
+    for name in reviewers:
+        mine, where = cards_of(plan, name, cards, run), _page_of(name, Path(out))
+        pages.append(write_page(run, mine, where, look, reviewer=name, list_id=plan.list_id))
+    return pages
+
+
+def write_page(
+    run: Findings,
+    cards: Sequence[Card],
+    out: str | os.PathLike[str],
+    look: Look,
+    *,
+    reviewer: str = "",
+    list_id: str | None = None,
+) -> Path:
+    """Write one page of some cards. One for a reviewer hides ids, which may tell a check from the rest."""
+    context = context_of(run, cards, blind=look.blind, secret=bool(reviewer))
+    beside = [item.id for items in context.typical.values() for item in items]
+    for of_cards in (context.nearest, context.harmed):
+        beside += [item.id for items in of_cards.values() for item in items]
+    gallery = hang(look.place, [card.id for card in cards], beside, mode=look.mode, display=look.display)
+    settings = PageSettings(
+        title=look.title,
+        about=_about(len(cards), gallery, look.place, reviewer),
+        list_id=list_id or _list_id(cards),
+        reviewer=reviewer,
+        blind=look.blind,
+        secret=bool(reviewer),
+        links={} if reviewer else _links(look.place, cards),
+    )
+    write_text(out, render_page(run, overview(run), cards, context, gallery, settings))
+    return Path(out)
+
+
+def _past(run: Findings, paths: Sequence[str | os.PathLike[str]]) -> list[Decision]:
+    count = max(len(run.class_names), len(run.info.get("held_out_per_class") or ()))
+    return [item for path in paths for item in read_decisions(path, run.class_names, count)]
+
+
+def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:
+    found = {} if place is None else {str(card.id): place.link(card.id) for card in cards}
+    return {ident: link for ident, link in found.items() if link is not None}
+
+
+def _page_of(reviewer: str, out: Path) -> Path:
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)
+    return out.with_name(f"{out.stem}-{safe}{out.suffix or '.html'}")
+
+
+def _about(count: int, gallery: Gallery, place: Pictures | None, reviewer: str) -> str:
+    """Say whose data the page holds: it may be sent on."""
+    shown = f"{count:,} examples to look at" + (f", for {reviewer}" if reviewer else "")
+    if place is None or gallery.mode == "none":
+        return f"{shown}. This file holds ids and labels, and no pictures."
+    verb = "This file holds" if gallery.mode == "embed" else "This file links to"
+    lost = f"; {gallery.num_missing:,} could not be read" if gallery.num_missing else ""
+    return f"{shown}. {verb} {len(gallery.sources):,} pictures of {place.about}{lost}."
+
+
+def _list_id(cards: Sequence[Card]) -> str:
+    """Name a list by what is on it, so that a page that is made again knows what was decided on it."""
+    digest = hashlib.blake2b(digest_size=6)
+    for card in cards:
+        digest.update(f"{card.id}\0{card.given}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

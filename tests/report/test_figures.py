@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgoif.report.figures import bars, curve, heat_map
+
+
+def texts(svg):
+    return [element.text for element in ElementTree.fromstring(svg).iter() if element.text]
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=30), st.integers(0, 2**31))
+def test_heat_maps_are_sound_whatever_classes_are_called(names, seed):
+    names = [name.translate({c: None for c in range(32)}).replace("\ufffe", "").replace("\uffff", "") for name in names]
+    shares = np.random.default_rng(seed).dirichlet(np.ones(len(names)), len(names))
+    svg = heat_map(shares, names, title="t")
+    assert len(ElementTree.fromstring(svg).findall("rect")) == len(names) ** 2
+
+
+def test_a_strong_leak_is_written_as_a_number():
+    shares = np.array([[0.7, 0.3], [0.0, 1.0]])
+    assert "30" in texts(heat_map(shares, ["cat", "dog"], title="t"))
+
+
+def test_bars_stand_in_proportion_to_roots():
+    rects = ElementTree.fromstring(bars([4, 1, 0], title="t", unit="u", first=0, last=1)).findall("rect")
+    heights = [float(rect.get("height")) for rect in rects]
+    np.testing.assert_allclose(heights, [heights[0], heights[0] / 2, 0], atol=0.1)
+
+
+def test_curves_pass_over_what_is_not_known():
+    x = np.arange(4.0)
+    svg = curve(x, [("a", np.array([0.0, np.nan, 0.5, 1.0]))], title="t", top=1.0)
+    assert len(ElementTree.fromstring(svg).find("polyline").get("points").split()) == 3

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sgoif.run import load
+from tests.cli.runs import noisy, write_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return load(write_run(tmp_path / "run", noisy()))
+
+
+def test_a_run_shows_its_numbers_and_worst_classes(run):
+    html = run._repr_html_()
+    assert "wrong labels expected" in html and "cat" in html
+
+
+def test_pictures_in_a_grid(run):
+    grid = run.show(images=lambda i: np.zeros((8, 8, 3), np.uint8), top=5)
+    assert len(grid.ids) == 5 and grid._repr_html_().count("<img") == 5
+    few = run.show(["img/003.png"], images=lambda i: None)
+    assert few.ids == ("img/003.png",) and "<img" not in few._repr_html_()
+
+
+@pytest.fixture
+def notebook():
+    """What a notebook's kernel is, as far as showing goes."""
+    shells = pytest.importorskip("IPython.core.interactiveshell", reason="IPython is not installed")
+    shell = shells.InteractiveShell.instance()
+    shell.display_formatter.active_types = ["text/html", "text/plain"]
+    yield lambda value: shell.display_formatter.format(value)[0]
+    shells.InteractiveShell.clear_instance()
+
+
+def test_label_issues_are_a_plain_table_elsewhere(run):
+    assert run.label_issues(top=3).schema.metadata is None
+
+
+def test_label_issues_show_themselves_in_a_notebook(run, notebook):
+    table = run.label_issues(top=3)
+    html = notebook(table)["text/html"]
+    assert html.count("<tr>") == 4 and "looks like" in html and "cat" in html
+    assert "text/html" not in notebook(table.replace_schema_metadata(None))

@@ -1,0 +1,146 @@
+"""Pages without a browser: what is in the file, and what is not."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sgoif.errors import SgoifError
+from sgoif.report.make import make_report
+from sgoif.review.decisions import Decision, write_decisions
+from sgoif.review.plan import read_plans
+from sgoif.run import load
+from tests.cli.runs import NAMES, held_out, noisy, table, write_run
+
+
+def document(path):
+    return json.loads(path.read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0])
+
+
+@pytest.fixture
+def run(tmp_path):
+    given = np.arange(80) % 4
+    p = np.linspace(0.99, 0.001, 80)
+    examples = table(p, given, (given + 1) % 4)
+    return load(
+        write_run(tmp_path / "run", examples, holdout=_sure_holdout(), transition=(np.eye(4) * 0.9 + 0.025).tolist())
+    )
+
+
+def _sure_holdout():
+    held = held_out(60)
+    return held | {"p_mislabeled": np.full(60, 0.001), "trusted": np.full(60, True)}
+
+
+def page(run, tmp_path, **options):
+    return make_report(run, tmp_path / "report.html", **options)[0]
+
+
+def test_cards_are_the_most_suspicious_labels(run, tmp_path):
+    cards = document(page(run, tmp_path, top=10))["cards"]
+    assert cards["id"] == [f"img/{i:03d}.png" for i in range(10)]
+    assert cards["given"] == [i % 4 for i in range(10)]
+    assert cards["suggested"][0] == [1] and cards["p"][0] == pytest.approx(0.99)
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(run, tmp_path):
+    text = page(run, tmp_path).read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src &#39;none&#39;" in policy and "connect-src" not in policy
+    assert not re.search(r'(?:src|href)="(?!#)', text.split("<script")[0])
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_embedded_pictures_are_small_and_bare(tmp_path):
+    folder = tmp_path / "photos" / "img"
+    folder.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x010E] = "GPS 47.1 N: my kitchen"
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        noise = Image.fromarray(rng.integers(0, 255, (600, 800, 3), dtype=np.uint8))
+        noise.save(folder / f"{i:03d}.jpg", exif=exif, quality=85)
+    given = np.arange(40) % 4
+    ids = [f"img/{i:03d}.jpg" for i in range(40)]
+    url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.6, 40), given, (given + 1) % 4, ids=ids))
+    made = page(load(url), tmp_path, images=tmp_path / "photos")
+    assert made.stat().st_size < 25e6
+    assert b"kitchen" not in made.read_bytes()
+    assert "40 pictures of the folder" in made.read_text(encoding="utf-8")
+
+
+def test_what_was_decided_is_not_asked_again_unless_it_changed(run, tmp_path):
+    past = [
+        Decision("img/000.png", 0, "keep", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),
+        Decision("img/001.png", 3, "keep", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),  # labelled 1 by now
+        Decision("img/002.png", 2, "unsure", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),
+    ]
+    write_decisions(past, tmp_path / "past.csv")
+    cards = document(page(run, tmp_path, top=10, decisions=[tmp_path / "past.csv"]))["cards"]
+    assert cards["id"][:2] == ["img/001.png", "img/002.png"] and len(cards["id"]) == 10
+    assert cards["p"][0] < 1 - 79 / 80 * 0.01  # one label was right after all: the others are doubted less
+
+
+def test_a_changed_picture_is_asked_about_again(run, tmp_path):
+    place = tmp_path / "photos" / "img" / "000.png"
+    place.parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8), "red").save(place)
+    first = document(page(run, tmp_path, top=5, images=tmp_path / "photos"))["cards"]
+    past = [Decision("img/000.png", 0, "keep", content=first["content"][0])]
+    write_decisions(past, tmp_path / "past.csv")
+    again = {"images": tmp_path / "photos", "decisions": [tmp_path / "past.csv"], "top": 5}
+    assert "img/000.png" not in document(page(run, tmp_path, **again))["cards"]["id"]
+    Image.new("RGB", (8, 8), "blue").save(place)
+    assert document(page(run, tmp_path, **again))["cards"]["id"][0] == "img/000.png"
+
+
+def test_reviewers_get_pages_of_their_own_with_checks_that_look_alike(run, tmp_path):
+    pages = make_report(
+        run, tmp_path / "r.html", top=40, reviewers=["ann", "bo"], overlap=0.1, checks=0.2, run_url=run.url
+    )
+    assert [page.name for page in pages] == ["r-ann.html", "r-bo.html"]
+    plan = read_plans(run.url)[0]
+    ann, bo = (document(page) for page in pages)
+    assert ann["list"] == bo["list"] == plan.list_id and ann["secret"]
+    shared = set(ann["cards"]["id"]) & set(bo["cards"]["id"])
+    assert len(shared & {card.id for card in plan.of_kind("flagged").values() for card in [card]}) >= 4
+    kinds = [card.kind for card in plan.cards["ann"]]
+    assert kinds.count("random") >= 3 and kinds.count("canary") >= 5
+    checks = [i for i, kind in enumerate(kinds) if kind != "flagged"]
+    cards = ann["cards"]
+    lowest = min(p for p, kind in zip(cards["p"], kinds) if kind == "flagged")
+    assert all(cards["p"][i] >= lowest - 1e-3 for i in checks)
+    assert all(cards["suggested"][i] and "looks like" in cards["why"][i] for i in checks)
+    assert all(cards["low"][i] is not None and cards["confidence"][i] == 1 for i in checks)
+    assert not any(cards["link"]) and "canary" not in pages[0].read_text(encoding="utf-8")
+
+
+def test_reviewers_need_a_run_on_disk(run, tmp_path):
+    with pytest.raises(SgoifError, match="run on disk"):
+        make_report(run, tmp_path / "r.html", reviewers=["ann"])
+
+
+def test_a_run_without_probabilities_has_a_page_too(tmp_path):
+    given = np.arange(30) % 4
+    examples = {k: v for k, v in table(np.ones(30), given, (given + 1) % 4).items() if "mislabeled" not in k}
+    run = load(write_run(tmp_path / "run", examples))
+    found = document(page(run, tmp_path))
+    assert len(found["cards"]["id"]) == 30 and found["cards"]["p"][0] is None
+    assert "no</strong><span>probabilities" in page(run, tmp_path).read_text(encoding="utf-8")
+
+
+def test_classes_come_worst_first(tmp_path):
+    run = load(write_run(tmp_path / "run", noisy()))
+    text = page(run, tmp_path).read_text(encoding="utf-8")
+    names = re.findall(r'data-class="\d+">([^<]+)<', text)
+    assert names[0] == "cat" and sorted(names) == sorted(NAMES)
+    assert "mislabelled" in text
+
+
+def test_unknown_ways_to_show_pictures_are_refused(run, tmp_path):
+    with pytest.raises(SgoifError, match="embed, link, none"):
+        page(run, tmp_path, pictures="inline", images=lambda i: None)
