@@ -34,7 +34,7 @@ def downloaded(page, folder):
 
 
 def rows_of(path):
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 

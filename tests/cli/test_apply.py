@@ -6,8 +6,8 @@ import pytest
 
 from sgoif.files import write_csv_rows
 from sgoif.review.decisions import Decision, write_decisions
-from sgoif.review.draws import draw_canaries, draw_unlisted, flagged_cards
-from sgoif.review.plan import make_plan, write_plan
+from sgoif.review.draws import draw_canaries, draw_unlisted
+from sgoif.review.plan import PlannedCard, make_plan, write_plan
 from sgoif.store import RunFiles
 from tests.cli.runs import answer, golden, held_out, invoke, noisy, write_run
 
@@ -33,7 +33,17 @@ def planned(run, people=PEOPLE, checks=0.5):
     with RunFiles(run) as files:
         issues = noisy()
         first = np.argsort(-issues["p_mislabeled"], kind="stable")[:30]
-        flagged = flagged_cards({name: column[first] for name, column in issues.items()})
+        flagged = [
+            PlannedCard(
+                str(issues["id"][i]),
+                int(issues["given_label"][i]),
+                (int(issues["suggested_label"][i]),),
+                float(issues["p_mislabeled"][i]),
+                "flagged",
+                p=float(issues["p_mislabeled"][i]),
+            )
+            for i in first
+        ]
         listed = [card.id for card in flagged]
         unlisted = draw_unlisted(files.sql, listed, 60, seed=1)
         canaries = draw_canaries(files.sql, listed, 20, num_classes=4, seed=1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["class_name", "label_issues", "rank_by_suspicion"]
+__all__ = ["class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_suspicion"]
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -51,7 +51,7 @@ def label_issues(
         "suggested_label_3": rows["suggested_label_3"],
     }
     table |= {name: rows[name] for name in _PASSED_ON if name in rows}
-    table["why"] = _phrases(rows, p, class_names)
+    table["why"] = _phrases(rows, class_names)
     table["source"] = rows["source"] if "source" in rows else np.full(len(order), "train")
     return table
 
@@ -61,23 +61,32 @@ def class_name(label: int, names: Sequence[str]) -> str:
     return names[label] if 0 <= label < len(names) else str(label)
 
 
-def _phrases(rows: Columns, p: NDArray[np.float64], names: Sequence[str]) -> NDArray[Any]:
-    """One plain phrase per row. Rows that would read alike share the work: there are few kinds of them."""
-    share = np.rint(10 * np.nan_to_num(rows["suggested_share"])).astype(np.int64)  # tenths of the visits' weight
+def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
+    """What speaks against each label, ``[N, 4]``: tenths of the visits' weight for the suggestion; whether learning it
+    does harm, whether the model doubts it, and whether it was judged at all.
+    """
+    share = np.rint(10 * np.nan_to_num(rows["suggested_share"])).astype(np.int64)
     harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
     doubt = (np.nan_to_num(rows["margin"]) < 0).astype(np.int64)
-    judged = (np.isfinite(p) | np.isfinite(rows["worst"])).astype(np.int64)
-    keys = np.stack([rows["given_label"], rows["suggested_label"], share, harmful, doubt, judged], 1)
+    known = np.isfinite(rows["p_mislabeled"].astype(np.float64)) if "p_mislabeled" in rows else False
+    judged = np.asarray(known | np.isfinite(rows["worst"])).astype(np.int64)
+    return np.stack([share, harmful, doubt, judged], 1)
+
+
+def _phrases(rows: Columns, names: Sequence[str]) -> NDArray[Any]:
+    """One plain phrase per row. Rows that would read alike share the work: there are few kinds of them."""
+    keys = np.column_stack([rows["given_label"], rows["suggested_label"], phrase_kinds(rows)]).astype(np.int64)
     if not len(keys):
         return np.empty(0, dtype=object)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     said = np.empty(len(unique), dtype=object)
-    said[:] = [_phrase(key, names) for key in unique.tolist()]
+    said[:] = [phrase(given, suggested, kind, names) for given, suggested, *kind in unique.tolist()]
     return said[inverse.reshape(-1)]
 
 
-def _phrase(key: Sequence[int], names: Sequence[str]) -> str:
-    given, suggested, tenths, harmful, doubt, judged = key
+def phrase(given: int, suggested: int, kind: Sequence[int], names: Sequence[str]) -> str:
+    """Say in plain words what speaks against a label; ``kind`` is a row of :func:`phrase_kinds`."""
+    tenths, harmful, doubt, judged = kind
     if not judged:
         return "not judged: it was never seen while the scores could be trusted"
     held, other = class_name(given, names), class_name(suggested, names)

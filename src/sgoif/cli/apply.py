@@ -17,7 +17,7 @@ from sgoif.review.estimate import ErrorRate
 from sgoif.review.losses import Loss, class_losses, group_losses
 from sgoif.review.manifest import Settled, settle, write_manifest
 from sgoif.review.merge import disagreements, merge
-from sgoif.review.plan import ReviewPlan, read_plans
+from sgoif.review.plan import ReviewPlan, read_plans, unveiled
 from sgoif.review.results import ReviewResults, canaries_of, review_results
 from sgoif.run import load
 
@@ -141,6 +141,7 @@ def apply_decisions(url: str, files: Sequence[str], *, by: str | None = None, ta
     if not decisions:
         raise SgoifError(f"nothing is decided in {', '.join(map(repr, files))}: the column decision is empty.")
     plans = _plans_of(url, decisions)
+    decisions = unveiled(decisions, plans)
     settled = settle(run.files, merge(decisions, canaries_of(plans)))
     losses = [(run.name_of(loss.about), loss) for loss in class_losses(run.files, settled)]
     if by is not None and table is not None:

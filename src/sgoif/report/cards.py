@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.adaptors import label_issues
+from sgoif.adaptors.label import phrase_kinds, rank_by_suspicion
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
 from sgoif.adaptors.suspects import columns_of, suspects
 from sgoif.report.findings import Findings
 
-__all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards"]
+__all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards", "isolated"]
 
 _MOST_VISITS = 1_000_000_000  # above, asking for the visits of some examples takes minutes
 _NUM_TYPICAL, _NUM_HARMED, _NUM_NEAREST = 3, 3, 6
@@ -33,6 +35,7 @@ class Card:
     confidence: float | None
     visits: int
     why: str
+    kind: tuple[int, ...]  # of the reason, see `sgoif.adaptors.label.phrase_kinds`
     source: str  # train or holdout
 
 
@@ -60,8 +63,9 @@ def flagged_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None =
 
 
 def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> list[Card]:
-    """Make cards of rows as :func:`sgoif.adaptors.suspects.suspects` gives them."""
-    table = label_issues(rows, class_names)
+    """Make cards of rows as :func:`sgoif.adaptors.suspects.suspects` gives them, in order of suspicion."""
+    table = label_issues(rows, [isolated(name) for name in class_names])
+    kinds = phrase_kinds(rows)[rank_by_suspicion(rows)]
     names = ("suggested_label", "suggested_label_2", "suggested_label_3")
     suggested = np.stack([table[name] for name in names], 1).astype(np.int64)
     numbers = {
@@ -79,6 +83,7 @@ def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> 
             confidence=_finite(numbers["confidence"][i]),
             visits=int(table["n_visits"][i]),
             why=str(table["why"][i]),
+            kind=tuple(kinds[i].tolist()),
             source=str(table["source"][i]),
         )
         for i, (ident, given) in enumerate(zip(table["id"].tolist(), table["given_label"].tolist()))
@@ -92,20 +97,31 @@ def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, sec
         run: what was found.
         cards: of one page.
         blind: show typical pictures of the given class and nothing else.
-        secret: show nothing that only some kinds of cards have, so that checks are not told by what they lack.
+        secret: show nothing in which checks differ from suspicious labels: an example that nothing speaks against
+            has neighbours of its own class.
     """
     shown = {card.given for card in cards}
     if blind:
         return Context(typical=_typical(run, shown))
     shown |= {card.suggested[0] for card in cards if card.suggested}
     ids = [card.id for card in cards]
-    is_alike = has_likeness(run.sql)
-    nearest = _grouped(nearest_examples(run.sql, ids, count=_NUM_NEAREST)) if is_alike else {}
-    found = Context(typical=_typical(run, shown), nearest=nearest)
+    found = Context(typical=_typical(run, shown))
     if secret:
         return found
-    harmed = _grouped(harmed_holdout(run.sql, ids, count=_NUM_HARMED)) if is_alike else {}
-    return replace(found, harmed=harmed, epochs=_epochs(run, ids))
+    found = replace(found, epochs=_epochs(run, ids))
+    if not has_likeness(run.sql):
+        return found
+    nearest, harmed = (
+        nearest_examples(run.sql, ids, count=_NUM_NEAREST),
+        harmed_holdout(run.sql, ids, count=_NUM_HARMED),
+    )
+    return replace(found, nearest=_grouped(nearest), harmed=_grouped(harmed))
+
+
+def isolated(name: str) -> str:
+    """Keep a name that is written from right to left from turning the words around it."""
+    runs_back = any(unicodedata.bidirectional(c) in ("R", "AL", "RLO", "RLE", "LRO", "LRE") for c in name)
+    return f"\u2068{name}\u2069" if runs_back else name
 
 
 def _typical(run: Findings, classes: set[int]) -> dict[int, list[Beside]]:
@@ -142,10 +158,9 @@ def _epochs(run: Findings, ids: Sequence[Any]) -> dict[str, list[list[float]]]:
     )
     found: dict[str, list[list[float]]] = {}
     for row in table.to_pylist():
-        if row["belief"] is not None:
-            found.setdefault(row["id"], []).append(
-                [row["epoch"], round(row["belief"], 3), round(row["score"] or 0.0, 2)]
-            )
+        belief, score = _finite(row["belief"]), _finite(row["score"])
+        if belief is not None:
+            found.setdefault(row["id"], []).append([row["epoch"], belief, score or 0.0])
     return {ident: rows for ident, rows in found.items() if len(rows) > 1}
 
 

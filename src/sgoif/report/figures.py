@@ -51,9 +51,10 @@ def heat_map(shares: NDArray[np.float64], names: Sequence[str], *, title: str) -
                 f"<title>{escape(names[i])} labelled {escape(names[j])}: {100 * share:.1f}%</title></rect>"
             )
             if i != j and share >= 0.01 and cell >= 24:
-                light = ' class="on-dark"' if dark > 0.55 else ""
                 place = f'x="{left + j * cell + cell / 2 - 1}" y="{left + i * cell + cell / 2 + 3}"'
-                parts.append(f'<text{light} {place} text-anchor="middle" font-size="10">{100 * share:.0f}</text>')
+                parts.append(
+                    f'<text class="number" {place} text-anchor="middle" font-size="10">{100 * share:.0f}</text>'
+                )
     return _drawing(width, height, title, parts)
 
 

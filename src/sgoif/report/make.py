@@ -90,13 +90,18 @@ def make_report(
         return [write_page(run, cards, out, look)]
     if run_url is None:
         raise SgoifError("a review by several people needs a run on disk, where its answer key is kept; pass `out`.")
+    places = [_page_of(name, Path(out)) for name in reviewers]
+    if len(set(places)) < len(places):
+        raise SgoifError(f"two reviewers would get the same file: {', '.join(place.name for place in places)}.")
+    if pictures == "link":
+        raise SgoifError("a link to a picture tells which example it is; embed the pictures, or show none.")
     plan = plan_review(run, run_url, cards, reviewers, overlap=overlap, checks=checks, seed=seed)
     write_plan(run_url, plan)
-    pages = []
-    for name in reviewers:
-        mine, where = cards_of(plan, name, cards, run), _page_of(name, Path(out))
-        pages.append(write_page(run, mine, where, look, reviewer=name, list_id=plan.list_id))
-    return pages
+    for name, where in zip(reviewers, places):
+        mine = cards_of(plan, name, cards, run)
+        tokens = [plan.token(card) for card in plan.cards[name]]
+        write_page(run, mine, where, look, reviewer=name, list_id=plan.list_id, tokens=tokens)
+    return places
 
 
 def write_page(
@@ -107,9 +112,20 @@ def write_page(
     *,
     reviewer: str = "",
     list_id: str | None = None,
+    tokens: Sequence[str] | None = None,
 ) -> Path:
-    """Write one page of some cards. One for a reviewer hides ids, which may tell a check from the rest."""
-    context = context_of(run, cards, blind=look.blind, secret=bool(reviewer))
+    """Write one page of some cards.
+
+    Args:
+        run: what was found.
+        cards: in order.
+        out: the file.
+        look: what is shown of them.
+        reviewer: whose page it is.
+        list_id: which list; named by its cards if left out.
+        tokens: what the cards are called instead of their ids, which may tell a check from the rest.
+    """
+    context = context_of(run, cards, blind=look.blind, secret=tokens is not None)
     beside = [item.id for items in context.typical.values() for item in items]
     for of_cards in (context.nearest, context.harmed):
         beside += [item.id for items in of_cards.values() for item in items]
@@ -120,8 +136,8 @@ def write_page(
         list_id=list_id or _list_id(cards),
         reviewer=reviewer,
         blind=look.blind,
-        secret=bool(reviewer),
-        links={} if reviewer else _links(look.place, cards),
+        tokens=tokens,
+        links={} if tokens is not None else _links(look.place, cards),
     )
     write_text(out, render_page(run, overview(run), cards, context, gallery, settings))
     return Path(out)
@@ -138,7 +154,7 @@ def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:
 
 
 def _page_of(reviewer: str, out: Path) -> Path:
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)  # as the page names its decisions
     return out.with_name(f"{out.stem}-{safe}{out.suffix or '.html'}")
 
 

@@ -24,7 +24,7 @@ __all__ = ["PageSettings", "render_page"]
 
 SCRIPTS = (
     *("document", "estimate", "csv", "decisions", "grid", "actions"),
-    *("finder", "opened", "keys", "main"),
+    *("finder", "opened", "keys", "loading", "main"),
 )
 _FORMAT = 1
 
@@ -38,7 +38,7 @@ class PageSettings:
     list_id: str
     reviewer: str = ""
     blind: bool = False
-    secret: bool = False  # whether ids are hidden, because some would tell what a card is there for
+    tokens: Sequence[str] | None = None  # what cards are called where ids would tell what some are there for
     links: Mapping[str, str] | None = None  # addresses of originals, by the text of an id
 
 
@@ -83,25 +83,27 @@ def _document(
     links = settings.links or {}
     on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
 
+    is_secret = settings.tokens is not None
+
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:
-        return [[gallery.number(item.id), item.label, str(item.id)] for item in items or ()]
+        return [[gallery.number(item.id), item.label, "" if is_secret else str(item.id)] for item in items or ()]
 
     return {
         "format": _FORMAT,
         "list": settings.list_id,
         "reviewer": settings.reviewer,
         "blind": settings.blind,
-        "secret": settings.secret,
+        "secret": is_secret,
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
         "beyond": {"errors": max(overview.p_sum - on_page, 0.0)},
         "cards": {
-            "id": [str(card.id) for card in cards],
+            "id": list(settings.tokens or [str(card.id) for card in cards]),
             "given": [card.given for card in cards],
             "suggested": [[] if settings.blind else list(card.suggested) for card in cards],
             **{name: [getattr(card, name) for card in cards] for name in ("p", "low", "high", "confidence", "visits")},
             "why": ["" if settings.blind else card.why for card in cards],
-            "source": [card.source for card in cards],
+            "source": ["train" if is_secret else card.source for card in cards],
             "picture": [gallery.number(card.id) for card in cards],
             "link": [links.get(str(card.id)) for card in cards],
             "content": [gallery.content.get(str(card.id), "") for card in cards],

@@ -1,14 +1,13 @@
-"""Cards of a review by several people. Checks look like all others: they borrow what they lack from a card beside."""
+"""Cards of a review by several people. Checks look like the rest: what they lack is drawn from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from sgoif.report.cards import Card, cards_from
+from sgoif.adaptors.label import phrase
+from sgoif.report.cards import Card, isolated
 from sgoif.report.findings import Findings
 from sgoif.review.draws import draw_canaries, draw_unlisted
 from sgoif.review.plan import FLAGGED, PlannedCard, ReviewPlan, make_plan
@@ -47,36 +46,52 @@ def plan_review(
 
 
 def cards_of(plan: ReviewPlan, reviewer: str, flagged: Sequence[Card], run: Findings) -> list[Card]:
-    """One person's cards. A check has the numbers of the suspicious card before it, and a reason in the same words."""
+    """One person's cards, under names that tell nothing.
+
+    What a check lacks is drawn from suspicious cards, each part from another one: two parts of the same card together
+    would tell where they come from.
+    """
     known = {(str(card.id), card.given): card for card in flagged}
-    found: list[Card] = []
-    before = flagged[0]
-    for planned in plan.cards[reviewer]:
-        if planned.kind == FLAGGED:
-            before = known[planned.key]
-            found.append(before)
-        else:
-            found.append(_disguised(planned, before, run))
-    return found
+    rng = np.random.default_rng([int(plan.list_id, 16) % 2**32, len(reviewer), *reviewer.encode()])
+    return [
+        known[planned.key] if planned.kind == FLAGGED else _disguised(planned, flagged, run, rng)
+        for planned in plan.cards[reviewer]
+    ]
 
 
-def _disguised(planned: PlannedCard, like: Card, run: Findings) -> Card:
-    suggested = [label for label in planned.suggested if label != planned.given_label]
-    suggested = (suggested or [_confused_with(planned.given_label, run)])[:3]
-    padded = [*suggested, -1, -1][:3]
+def _disguised(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:
+    def drawn() -> Card:
+        return flagged[int(rng.integers(len(flagged)))]
+
+    suggested = _suggested(planned, max(len(drawn().suggested), 1), run)
+    kind, width = drawn().kind, drawn()
     p = planned.p_shown
-    row: dict[str, Any] = {
-        "id": planned.id,
-        "given_label": planned.given_label,
-        **dict(zip(("suggested_label", "suggested_label_2", "suggested_label_3"), padded)),
-        **{"p_mislabeled": np.nan if p is None else p, "worst": 1.0, "margin": -1.0, "suggested_share": 0.9},
-        **{"confidence": np.nan, "n_visits": like.visits, "source": planned.source},
-    }
-    card = cards_from({name: _column(value) for name, value in row.items()}, run.class_names)[0]
-    if p is None or like.p is None or like.low is None or like.high is None:
-        return replace(card, p=p, low=like.low, high=like.high, confidence=like.confidence)
-    low, high = max(p + like.low - like.p, 0.0), min(p + like.high - like.p, 1.0)
-    return replace(card, low=round(low, 4), high=round(high, 4), confidence=like.confidence)
+    low = high = None
+    if p is not None and width.p is not None and width.low is not None and width.high is not None:
+        low, high = max(p - (width.p - width.low), 0.0), min(p + width.high - width.p, 1.0)
+    names = [isolated(name) for name in run.class_names]
+    return Card(
+        id=planned.id,
+        given=planned.given_label,
+        suggested=suggested,
+        p=None if p is None else round(p, 4),
+        low=None if low is None else round(low, 4),
+        high=None if high is None else round(high, 4),
+        confidence=drawn().confidence,
+        visits=drawn().visits,
+        why=phrase(planned.given_label, suggested[0], kind, names),
+        kind=kind,
+        source=planned.source,
+    )
+
+
+def _suggested(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ...]:
+    """As many suggestions as others have; the truth of a canary is always among them."""
+    others = [label for label in planned.suggested if label != planned.given_label]
+    others = others or [_confused_with(planned.given_label, run)]
+    if planned.truth is not None and planned.truth not in others[:count]:
+        others = [planned.truth, *(label for label in others if label != planned.truth)]
+    return tuple(others[:count])
 
 
 def _confused_with(label: int, run: Findings) -> int:
@@ -87,9 +102,3 @@ def _confused_with(label: int, run: Findings) -> int:
         others[label] = -1
         return int(others.argmax())
     return label + 1 if label + 1 < len(run.class_names) else max(label - 1, 0)
-
-
-def _column(value: Any) -> Any:
-    column: Any = np.empty(1, dtype=object if isinstance(value, str) else np.asarray(value).dtype)
-    column[0] = value
-    return column

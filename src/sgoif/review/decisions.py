@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files import read_csv_rows, write_csv_rows
@@ -72,7 +73,9 @@ class Decision:
 
 
 def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num_classes: int) -> list[Decision]:
-    """Read a file of decisions; rows without a decision are passed over, and later decisions replace earlier ones.
+    """Read a file of decisions, or a manifest that was made of some.
+
+    Rows without a decision are passed over, and later decisions replace earlier ones.
 
     ``label`` holds numbers of classes. Where it is empty, ``label_name`` is looked up, as people edit such files by
     hand. Without a column ``reviewer``, the file's name is the person's. Further columns do not matter.
@@ -87,6 +90,8 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
     """
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass a decisions.csv that the review page gave.")
+    if Path(path).suffix == ".parquet":
+        return _of_manifest(path)
     found = []
     for line, row in read_csv_rows(path, _NEEDED):
         if not row["decision"].strip():
@@ -96,6 +101,35 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
         except SgoifError as error:
             raise SgoifError(f"line {line} of '{path}': {error}") from None
     return latest(found)
+
+
+def _of_manifest(path: str | os.PathLike[str]) -> list[Decision]:
+    """What people settled on, out of a manifest in Parquet; only its reviewed rows are held."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    needed = ["id", "given_label", "action", "label", "labels", "reviewers", "decided_at", "note", "content"]
+    try:
+        rows = pq.read_table(path, columns=needed, filters=[("action", "in", KINDS)]).to_pylist()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise SgoifError(f"'{path}' is no manifest of `sgoif apply`: {str(error).splitlines()[0]}") from error
+    return [
+        Decision(
+            id=str(row["id"]),
+            given_label=row["given_label"],
+            decision=row["action"],
+            labels=tuple(row["labels"] or ()) if row["action"] == "several" else _new_label(row),
+            note=row["note"] or "",
+            reviewer=row["reviewers"] or "",
+            decided_at=str(row["decided_at"] or ""),
+            content=row["content"] or "",
+        )
+        for row in rows
+    ]
+
+
+def _new_label(row: Mapping[str, Any]) -> tuple[int, ...]:
+    return (row["label"],) if row["action"] == "relabel" else ()
 
 
 def write_decisions(decisions: Iterable[Decision], path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Cards for a review out of a run's tables: what is suspicious, a random sample of the rest, and canaries.
+"""Checks for a review out of a run's tables: a random sample of what is on no list, and canaries.
 
 Rows are chosen inside DuckDB, in an order given by a hash of seed and id: the same on every machine, and only the
 chosen rows leave it.
@@ -6,42 +6,23 @@ chosen rows leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sgoif.review.plan import CANARY, FLAGGED, RANDOM, PlannedCard
+from sgoif.review.plan import CANARY, RANDOM, PlannedCard
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["draw_canaries", "draw_unlisted", "flagged_cards"]
+__all__ = ["draw_canaries", "draw_unlisted"]
 
 _SURELY_RIGHT = 0.02  # p_mislabeled below which an unverified hold-out label may serve as a canary's truth
 _SUGGESTIONS = ("suggested_label", "suggested_label_2", "suggested_label_3")
 
 Sql = Callable[..., "pa.Table"]
-
-
-def flagged_cards(issues: Mapping[str, Sequence[Any] | NDArray[Any]]) -> list[PlannedCard]:
-    """Make cards of the rows of ``label_issues``, in their order."""
-    count = len(issues["id"])
-    p = issues.get("p_mislabeled", np.full(count, np.nan))
-    source = issues.get("source", ["train"] * count)
-    return [
-        PlannedCard(
-            _plain(issues["id"][i]),
-            int(issues["given_label"][i]),
-            _suggested([issues[name][i] for name in _SUGGESTIONS if name in issues]),
-            _number(p[i]),
-            FLAGGED,
-            p=_number(p[i]),
-            source=str(source[i]),
-        )
-        for i in range(count)
-    ]
 
 
 def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0) -> list[PlannedCard]:
@@ -88,9 +69,10 @@ def draw_canaries(
 ) -> list[PlannedCard]:
     """Draw hold-out examples whose label is surely right, and show them with another one.
 
-    Verified ones come first, then those that the run doubts least, below 2%. The label that is shown is the class that
-    the true one is most often labelled as, by the run's noise transition; a random one where that is not known. The
-    truth is one of three suggestions, at any place: who takes the first suggestion unseen is found out.
+    Classes take turns; of each, verified ones come first, then those that the run doubts least, below 2%. The label
+    that is shown is the class that the true one is most often labelled as, by the run's noise transition; a random one
+    where that is not known. The truth is one of three suggestions, at any place: who takes the first suggestion unseen
+    is found out.
 
     Args:
         sql: answers a SELECT over ``holdout``.
@@ -106,8 +88,9 @@ def draw_canaries(
         f"select id, given_label, coalesce(trusted, false) as is_verified, {p} as p from holdout "
         f"where given_label >= 0 and (coalesce(trusted, false) or coalesce({p}, 1) < {_SURELY_RIGHT}) "
         "and id::varchar not in (select unnest($listed::varchar[])) "
-        f"order by is_verified desc, case when is_verified then 0 else coalesce({p}, 1) end, "
-        "md5($seed || '/' || id::varchar) limit $count",
+        "order by row_number() over (partition by given_label order by is_verified desc, "
+        f"case when is_verified then 0 else coalesce({p}, 1) end, md5($seed || '/' || id::varchar)), "
+        "md5($seed || '/' || given_label::varchar) limit $count",
         listed=[str(value) for value in listed],
         seed=str(seed),
         count=count,
@@ -154,7 +137,3 @@ def _suggested(labels: Iterable[Any]) -> tuple[int, ...]:
 
 def _number(value: Any) -> float | None:
     return None if value is None or value != value else float(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

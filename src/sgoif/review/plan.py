@@ -16,13 +16,24 @@ from typing import Any
 import numpy as np
 
 from sgoif.errors import SgoifError
+from sgoif.review.decisions import Decision
 
-__all__ = ["PlannedCard", "ReviewPlan", "make_plan", "plan_document", "read_plan", "read_plans", "write_plan"]
+__all__ = [
+    "PlannedCard",
+    "ReviewPlan",
+    "make_plan",
+    "plan_document",
+    "read_plan",
+    "read_plans",
+    "unveiled",
+    "write_plan",
+]
 
 FLAGGED, RANDOM, CANARY = "flagged", "random", "canary"
 _FOLDER = "reviews"  # in the run's folder, never in the page
 _FEW = 5  # canaries of each person, where there are any
 _CANARY_SHARE = 0.02
+_CLOSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,11 @@ class ReviewPlan:
     def of_kind(self, kind: str) -> dict[tuple[str, int], PlannedCard]:
         """All cards of a kind, those of several people once."""
         return {card.key: card for cards in self.cards.values() for card in cards if card.kind == kind}
+
+    def token(self, card: PlannedCard) -> str:
+        """What a card is called on the page and in the decisions: an id such as ``cat/17.png`` would tell a canary."""
+        text = f"{self.list_id}\0{card.id}\0{card.given_label}"
+        return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
     @property
     def truths(self) -> dict[tuple[str, int], int]:
@@ -105,6 +121,12 @@ def make_plan(
         mine = [canaries[(number * wanted + i) % len(canaries)] for i in range(min(wanted, len(canaries)))]
         cards[name] = _mixed(suspicious[name], [*random[name], *mine], rng)
     return ReviewPlan(list_id, cards, settings)
+
+
+def unveiled(decisions: Sequence[Decision], plans: Sequence[ReviewPlan]) -> list[Decision]:
+    """Give decisions on planned cards their examples' ids back."""
+    cards = {plan.token(card): card for plan in plans for mine in plan.cards.values() for card in mine}
+    return [replace(item, id=str(cards[item.id].id)) if item.id in cards else item for item in decisions]
 
 
 def plan_document(plan: ReviewPlan) -> dict[str, Any]:
@@ -189,18 +211,22 @@ def _mixed(
 ) -> tuple[PlannedCard, ...]:
     """Put cards in at random places, each with a number between those of its neighbours."""
     at: dict[int, list[PlannedCard]] = {}
-    for card, place in zip(others, rng.integers(0, len(suspicious) + 1, len(others)).tolist(), strict=True):
+    # never after the last suspicious card, whose number is the least on the page
+    for card, place in zip(others, rng.integers(0, max(len(suspicious), 1), len(others)).tolist(), strict=True):
         at.setdefault(place, []).append(card)
     found: list[PlannedCard] = []
     for place in range(len(suspicious) + 1):
         here = at.get(place, [])
-        near = suspicious[max(place - 1, 0) : place + 1]
-        drawn = sorted((_drawn(near, rng) for _ in here), key=lambda p: -(p or 0.0))
+        drawn = sorted((_between(suspicious, place, rng) for _ in here), key=lambda p: -(p or 0.0))
         found += [replace(card, p_shown=p) for card, p in zip(here, drawn, strict=True)]
         found += [replace(card, p_shown=card.p) for card in suspicious[place : place + 1]]
     return tuple(found)
 
 
-def _drawn(near: Sequence[PlannedCard], rng: np.random.Generator) -> float | None:
-    known = [card.p for card in near if card.p is not None]
-    return float(rng.uniform(min(known), max(known))) if known else None
+def _between(cards: Sequence[PlannedCard], place: int, rng: np.random.Generator) -> float | None:
+    """Draw a number between those of the cards before and after a place; before the first, close to it."""
+    after = cards[place].p if place < len(cards) else None
+    if after is None:
+        return None
+    before = cards[place - 1].p if place else None
+    return float(rng.uniform(after, min(after + _CLOSE, 1.0) if before is None else before))

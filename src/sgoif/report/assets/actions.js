@@ -11,18 +11,25 @@ function choices() {
 function act(decision, labels = []) {
   const cards = targets();
   if (!cards.length) return;
+  if (isResting && !selected.size) return say("All cards here are decided. Move to one to decide anew.");
   decide(cards, decision, labels);
   if (selected.size && !find("opened").open) {
     say(`${counted(cards.length, "card")}: ${KINDS[decision]}. Z takes it back.`);
     clearSelection();
+    focusCard();
   } else advance();
 }
 
+// On to the next card that is not decided, from the start again after the last.
 function advance() {
-  let next = current + 1;
-  while (next < shown.length && decided.get(shown[next])?.decision) next++;
-  goTo(next < shown.length ? next : current);
+  const isOpen = (i) => !decided.get(i)?.decision;
+  let next = shown.findIndex((i, n) => n > current && isOpen(i));
+  if (next < 0) next = shown.findIndex(isOpen);
+  goTo(next < 0 ? current : next);
   if (find("opened").open) openCard();
+  if (next >= 0) return;
+  isResting = true;
+  say("All cards here are decided.");
 }
 
 function takeBack() {
@@ -30,18 +37,19 @@ function takeBack() {
   if (!cards.length) return say("Nothing to take back.");
   const n = shown.indexOf(cards[0]);
   if (n >= 0) goTo(n);
+  else say("Taken back, on a card that the filters hide.");
   if (find("opened").open) openCard();
 }
 
 function actionButtons() {
   const button = (key, text, run, title) =>
-    make("button", { type: "button", title, onclick: run }, make("span", { class: "name" }, text), make("kbd", {}, key));
+    make("button", { type: "button", title, onclick: run, disabled: !cards.length }, make("bdi", { class: "name" }, text), make("kbd", {}, key));
   const cards = targets();
   const whom = selected.size && !find("opened").open ? `${counted(cards.length, "card")} selected` : cards.length ? shownId(cards[0]) : "no card";
   const given = new Set(cards.map((i) => CARDS.given[i]));
-  const keepText = given.size === 1 ? `Keep ${className([...given][0])}` : "Keep";
+  const keepText = given.size === 1 ? `Keep ${isolated(className([...given][0]))}` : "Keep";
   return [
-    make("span", { class: "target", title: whom }, whom),
+    make("span", { class: `target${selected.size ? " many" : ""}`, title: whom }, whom),
     button("K", keepText, () => act("keep"), "The given label is right"),
     ...choices().map((label, n) => button(n + 1, className(label), () => act("relabel", [label]), `It is ${className(label)}`)),
     button("/", "Other class", () => openFinder(false), "Find any class by typing"),

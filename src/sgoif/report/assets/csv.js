@@ -14,7 +14,7 @@ function toCsv(rows) {
 }
 
 function fromCsv(text) {
-  const body = text.replace(/^\ufeff/, "");
+  const body = text.replace(/^\ufeff/, "").replace(/^sep=.\r?\n/, "");
   const first = body.slice(0, (body + "\n").indexOf("\n"));
   const delimiter = [",", ";", "\t"].reduce((a, b) => (first.split(b).length > first.split(a).length ? b : a));
   const rows = [];

@@ -2,7 +2,9 @@
 const KINDS = { keep: "kept", relabel: "relabelled", drop: "dropped", unsure: "unsure", several: "several", none: "none of these" };
 const WRONG = new Set(["relabel", "drop", "several", "none"]);
 const SHELF = `sgoif/${DOC.list}/${DOC.reviewer}/`;
-const keyOf = (i) => `${CARDS.id[i]}\u0000${CARDS.given[i]}`;
+const CHANGED = `${SHELF}\u0000changed`; // times, by which one knows what was not downloaded yet
+const DOWNLOADED = `${SHELF}\u0000downloaded`;
+const keyOf = (i) => `${SHELF}${CARDS.id[i]}\u0000${CARDS.given[i]}`;
 const PLACE = new Map(CARDS.id.map((_, i) => [keyOf(i), i]));
 
 const decided = new Map(); // card -> { decision, labels, note, at }
@@ -11,34 +13,68 @@ const listeners = [];
 let isUnsaved = false;
 let canKeep = true;
 
+const now = () => new Date().toISOString().replace(/\.\d+Z$/, "Z");
+
 function keep(name, value) {
   try {
-    if (value == null) localStorage.removeItem(SHELF + name);
-    else localStorage.setItem(SHELF + name, value);
+    if (value != null) localStorage.setItem(name, value);
+    else localStorage.removeItem(name);
   } catch {
-    if (canKeep) say("This browser keeps nothing for this page: download your decisions before you close it.");
     canKeep = false;
+    find("trouble").hidden = false;
+    try {
+      localStorage.removeItem(name); // better none than an older one
+    } catch {
+      // a browser that keeps nothing at all
+    }
   }
+}
+
+// A record as this page writes it; null for anything else.
+function sound(text) {
+  try {
+    const { decision, labels, note, at } = JSON.parse(text);
+    const isKnown = decision === null || Object.hasOwn(KINDS, decision);
+    const areClasses = Array.isArray(labels) && labels.every((label) => Number.isInteger(label) && label in DOC.classes);
+    if (isKnown && areClasses && typeof note === "string") return { decision, labels, note, at: String(at ?? "") };
+  } catch {
+    // not JSON
+  }
+  return null;
 }
 
 function restore() {
+  let lost = 0;
   try {
-    for (let n = 0; n < localStorage.length; n++) {
-      const name = localStorage.key(n);
-      if (!name.startsWith(SHELF)) continue;
-      const place = PLACE.get(name.slice(SHELF.length));
-      if (place !== undefined) decided.set(place, JSON.parse(localStorage.getItem(name)));
+    for (const [key, place] of PLACE) {
+      const text = localStorage.getItem(key);
+      if (text === null) continue;
+      const value = sound(text);
+      if (value) decided.set(place, value);
+      else lost++;
     }
-    isUnsaved = localStorage.getItem(`${SHELF}unsaved`) === "yes";
+    isUnsaved = Number(localStorage.getItem(CHANGED)) > Number(localStorage.getItem(DOWNLOADED));
   } catch {
     canKeep = false;
+    find("trouble").hidden = false;
   }
+  if (lost) say(`${counted(lost, "decision")} kept by this browser could not be read, and must be made again.`);
 }
 
-function markUnsaved(yes) {
-  if (isUnsaved === yes) return;
-  isUnsaved = yes;
-  keep("unsaved", yes ? "yes" : null);
+// Another tab with the same page: what is decided there is decided here.
+function changedElsewhere(event) {
+  const place = PLACE.get(event.key);
+  if (place === undefined) return;
+  const value = event.newValue === null ? null : sound(event.newValue);
+  if (value) decided.set(place, value);
+  else decided.delete(place);
+  isUnsaved = true;
+  for (const listener of listeners) listener([place]);
+}
+
+function markDownloaded() {
+  isUnsaved = false;
+  keep(DOWNLOADED, String(Date.now()));
 }
 
 function change(changes) {
@@ -49,12 +85,11 @@ function change(changes) {
     else decided.delete(i);
     keep(keyOf(i), value ? JSON.stringify(value) : null);
   }
-  markUnsaved(true);
+  isUnsaved = true;
+  keep(CHANGED, String(Date.now()));
   for (const listener of listeners) listener([...before.keys()]);
   return before;
 }
-
-const now = () => new Date().toISOString().replace(/\.\d+Z$/, "Z");
 
 function decide(cards, decision, labels = []) {
   const at = now();
@@ -68,14 +103,19 @@ function decide(cards, decision, labels = []) {
 
 function note(i, text) {
   const known = decided.get(i) ?? { decision: null, labels: [], at: now() };
-  const value = { ...known, note: text };
-  change([[i, value.decision || text ? value : null]]);
+  change([[i, known.decision || text ? { ...known, note: text } : null]]);
 }
 
+// Takes a decision back; a note that was written since stays.
 function undo() {
   const last = history.pop();
   if (!last) return [];
-  change([...last]);
+  const changes = [...last].map(([i, value]) => {
+    const text = decided.get(i)?.note ?? "";
+    const old = value ?? { decision: null, labels: [], at: now() };
+    return [i, old.decision || text ? { ...old, note: text } : null];
+  });
+  change(changes);
   return [...last.keys()];
 }
 
@@ -85,7 +125,7 @@ function decisionRows() {
     id: CARDS.id[i],
     given_label: CARDS.given[i],
     given_name: className(CARDS.given[i]),
-    decision: value.decision ?? "unsure",
+    decision: value.decision ?? "", // a note alone decides nothing
     label: value.labels.join("|"),
     label_name: value.labels.map(className).join(" | "),
     note: value.note,
@@ -96,23 +136,9 @@ function decisionRows() {
   }));
 }
 
-function load(text) {
-  const changes = [];
-  let strangers = 0;
-  for (const row of fromCsv(text)) {
-    const place = PLACE.get(`${row.id}\u0000${row.given_label}`);
-    const labels = (row.label || "").split("|").filter((part) => /^\d+$/.test(part.trim())).map(Number);
-    const isSound = row.decision in KINDS && (labels.length > 0 || !["relabel", "several"].includes(row.decision));
-    if (place === undefined || !isSound) strangers++;
-    else changes.push([place, { decision: row.decision, labels, note: row.note ?? "", at: row.decided_at || "" }]);
-  }
-  if (changes.length) history.push(change(changes));
-  return { taken: changes.length, strangers };
-}
-
 function spoken(i) {
   const value = decided.get(i);
   if (!value?.decision) return "";
-  const names = value.labels.map(className).join(" + ");
+  const names = value.labels.map((label) => isolated(className(label))).join(" + ");
   return { keep: "✓ keep", relabel: `→ ${names}`, drop: "✕ drop", unsure: "? unsure", several: `+ ${names}`, none: "∅ none" }[value.decision];
 }

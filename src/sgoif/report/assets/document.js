@@ -4,6 +4,13 @@ const CARDS = DOC.cards;
 const COUNT = CARDS.id.length;
 const find = (id) => document.getElementById(id);
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\u200e\u200f\u202a-\u202e\ufb1d-\ufdff\ufe70-\ufeff]/;
+
+// A name that runs the other way must not turn the words around it.
+function isolated(name) {
+  return RIGHT_TO_LEFT.test(name) ? `\u2068${name}\u2069` : name;
+}
+
 function className(label) {
   return label == null || label < 0 ? "" : (DOC.classes[label] ?? String(label));
 }
@@ -73,6 +80,7 @@ function picture(number, id, description) {
 let hideMessage = 0;
 function say(text) {
   const box = find("message");
+  (document.querySelector("dialog[open]") ?? document.body).append(box); // a dialog covers all that is not in it
   box.textContent = text;
   box.hidden = false;
   clearTimeout(hideMessage);

@@ -10,14 +10,15 @@ let rows = []; // { y, height, group } or { y, height, start, end }
 let columns = 1;
 let width = 180;
 let current = -1; // place in `shown`
+let isResting = false; // all cards are decided: keys change nothing until one is moved to
 const selected = new Set(); // cards
 const drawn = new Map(); // card or -1 - group -> element
 
 const pairOf = (i) => (DOC.blind ? `${CARDS.given[i]}` : `${CARDS.given[i]}>${bestOf(i)}`);
 
 function pairName(i) {
-  const given = className(CARDS.given[i]);
-  return DOC.blind || bestOf(i) < 0 ? given : `${given} → ${className(bestOf(i))}`;
+  const given = isolated(className(CARDS.given[i]));
+  return DOC.blind || bestOf(i) < 0 ? given : `${given} → ${isolated(className(bestOf(i)))}`;
 }
 
 function grouped(cards) {
@@ -40,9 +41,11 @@ function show(cards) {
     group.start = shown.length;
     shown.push(...group.cards);
   }
-  for (const i of [...selected]) if (!cards.includes(i)) selected.delete(i);
+  const kinds = new Set(cards);
+  for (const i of [...selected]) if (!kinds.has(i)) selected.delete(i);
   current = Math.max(shown.indexOf(kept), shown.length ? 0 : -1);
   find("nothing").hidden = shown.length > 0;
+  find("matching").textContent = shown.length < COUNT ? `${counted(shown.length, "card")} of ${COUNT.toLocaleString("en")}` : "";
   layOut();
 }
 
@@ -80,17 +83,15 @@ function rowAt(y) {
 function paint() {
   if (!rows.length) return;
   const top = -grid.getBoundingClientRect().top;
-  const wanted = new Set();
+  const wanted = new Map(); // in the order in which they are seen
   for (let r = rowAt(top - 600); r < rows.length && rows[r].y < top + innerHeight + 600; r++) {
     const row = rows[r];
     if (row.group !== undefined) {
-      wanted.add(-1 - row.group);
-      if (!drawn.has(-1 - row.group)) place(-1 - row.group, headOf(groups[row.group]), 0, row.y);
+      wanted.set(-1 - row.group, () => placed(headOf(groups[row.group]), row.y));
       continue;
     }
     for (let n = row.start; n < row.end; n++) {
-      wanted.add(shown[n]);
-      if (!drawn.has(shown[n])) place(shown[n], cardOf(shown[n], n), (n - row.start) * (width + GAP), row.y);
+      wanted.set(shown[n], () => placed(cardOf(shown[n], n), row.y, (n - row.start) * (width + GAP)));
     }
   }
   for (const [key, element] of drawn) {
@@ -98,36 +99,40 @@ function paint() {
     element.remove();
     drawn.delete(key);
   }
+  let after = null; // the document's order is the order to the eye, for those who hear it
+  for (const [key, made] of [...wanted].reverse()) {
+    if (!drawn.has(key)) {
+      drawn.set(key, made());
+      grid.insertBefore(drawn.get(key), after);
+    }
+    after = drawn.get(key);
+  }
 }
 
-function place(key, element, x, y) {
+function placed(element, y, x = null) {
   element.style.top = `${y}px`;
-  if (key >= 0) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${width + BODY}px` });
-  drawn.set(key, element);
-  grid.append(element);
+  if (x !== null) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${width + BODY}px` });
+  return element;
 }
 
 function headOf(group) {
   const done = group.cards.filter((i) => decided.get(i)?.decision).length;
   const select = make("button", { type: "button", onclick: () => selectAll(group) }, "Select all");
   const said = `${counted(group.cards.length, "card")}${done ? `, ${done} decided` : ""}`;
-  return make("div", { class: "group", role: "presentation" }, make("h3", {}, group.name), make("span", {}, said), select);
+  return make("div", { class: "group" }, make("h3", { title: group.name }, group.name), make("span", {}, said), select);
 }
 
 function cardOf(i, n) {
   const [given, best, id] = [className(CARDS.given[i]), className(bestOf(i)), shownId(i)];
-  const names = make("div", { class: "names" }, given);
-  if (best && !DOC.blind) names.append(" → ", make("b", {}, best));
-  names.title = names.textContent;
+  const names = make("div", { class: "names", title: pairName(i) }, make("bdi", {}, given));
+  if (best && !DOC.blind) names.append(" → ", make("bdi", { class: "best" }, best));
   const isSure = CARDS.p[i] != null && !DOC.blind;
   const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
-  const pick = make("button", { type: "button", class: "pick", tabindex: "-1", "aria-label": "select" }, "");
+  const pick = make("span", { class: "pick", "aria-hidden": "true" });
   const frame = make("div", { class: "picture" }, picture(CARDS.picture[i], id, `example ${id}`), pick);
   if (CARDS.source[i] === "holdout" && !DOC.secret) frame.append(make("span", { class: "held" }, "held out"));
   const body = make("div", { class: "body" }, names, sure, make("div", { class: "id", title: id }, id));
-  const card = make("article", { class: "card", role: "option", "data-card": i, tabindex: "-1" }, frame, body);
-  card.setAttribute("aria-posinset", n + 1);
-  card.setAttribute("aria-setsize", shown.length);
+  const card = make("article", { class: "card", role: "checkbox", "data-card": i, "aria-posinset": n + 1, "aria-setsize": shown.length }, frame, body);
   pick.addEventListener("click", (event) => (event.stopPropagation(), goTo(n), toggle(i)));
   card.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey) return goTo(n), toggle(i);
@@ -145,12 +150,14 @@ function dress(card, i) {
   card.classList.toggle("decided", text !== "");
   card.classList.toggle("selected", isPicked);
   card.classList.toggle("current", shown[current] === i);
-  card.setAttribute("aria-selected", isPicked);
+  card.setAttribute("aria-checked", isPicked);
+  card.tabIndex = shown[current] === i ? 0 : -1;
   const sure = CARDS.p[i] == null || DOC.blind ? "" : `, ${percent(CARDS.p[i])} wrong`;
   card.setAttribute("aria-label", `${pairName(i)}${sure}${text ? `, decided: ${text}` : ""}, ${shownId(i)}`);
   card.querySelector(".pick").textContent = isPicked ? "✓" : "";
   card.querySelector(".badge")?.remove();
-  if (text) card.querySelector(".picture").append(make("span", { class: "badge" }, text));
+  const mark = `${text}${decided.get(i)?.note ? " ✎" : ""}`.trim();
+  if (mark) card.querySelector(".picture").append(make("span", { class: "badge" }, mark));
 }
 
 function redress(cards) {
@@ -170,14 +177,27 @@ function goTo(n, focus = true) {
   const before = shown[current];
   current = Math.min(Math.max(n, 0), shown.length - 1);
   const row = rows.find((item) => item.start !== undefined && item.start <= current && current < item.end);
-  const [top, bar] = [grid.getBoundingClientRect().top + row.y, document.querySelector(".toolbar").offsetHeight + 12];
+  isResting = false;
+  const toolbar = document.querySelector(".toolbar");
+  const bar = 12 + (getComputedStyle(toolbar).position === "sticky" ? toolbar.offsetHeight : 0);
+  const top = grid.getBoundingClientRect().top + row.y;
   const under = top + row.height - (innerHeight - find("actions").offsetHeight - 12);
   if (top < bar) scrollBy(0, top - bar - (groups.some((group) => group.start === row.start) ? HEAD : 0));
   else if (under > 0) scrollBy(0, under);
   paint();
   redress([before, shown[current]].filter((i) => i !== undefined));
-  if (focus && !document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
+  if (focus) focusCard();
   showActions();
+}
+
+function focusCard() {
+  if (!document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
+}
+
+// Whether the current card can be seen; a key must not decide about one that cannot.
+function isInSight() {
+  const card = drawn.get(shown[current])?.getBoundingClientRect();
+  return card !== undefined && card.bottom > 40 && card.top < innerHeight - 80;
 }
 
 // One row up or down, in the same column where the row is long enough.
@@ -207,6 +227,7 @@ function selectAll(group) {
   for (const i of group.cards) all ? selected.delete(i) : selected.add(i);
   redress(group.cards);
   showActions();
+  focusCard();
 }
 
 function clearSelection() {

@@ -17,9 +17,14 @@ const KEYS = [
 function openKeys() {
   const list = KEYS.flatMap(([keys, text]) => [make("dt", {}, ...keys.split(" or ").flatMap((part, n) => [n ? " or " : "", make("kbd", {}, part)])), make("dd", {}, text)]);
   const close = make("button", { type: "button", class: "primary", onclick: () => find("keys").close() }, "Close");
-  find("keys").replaceChildren(make("div", { class: "keys" }, make("h2", {}, "Keys"), make("dl", {}, ...list), make("p", {}, "With cards selected, a key decides about all of them."), close));
+  const letters = make("input", { type: "checkbox", checked: lettersDecide });
+  letters.addEventListener("change", () => (lettersDecide = letters.checked));
+  const choice = make("label", {}, letters, " Letters and digits decide (switch off where dictation or a screen reader types them)");
+  find("keys").replaceChildren(make("div", { class: "keys" }, make("h2", {}, "Keys"), make("dl", {}, ...list), make("p", {}, "With cards selected, a key decides about all of them."), make("p", {}, choice), close));
   find("keys").showModal();
 }
+
+let lettersDecide = true;
 
 const DECIDING = {
   k: () => act("keep"),
@@ -44,29 +49,48 @@ function moved(event) {
   return true;
 }
 
-function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || find("finder").open || find("keys").open) return;
-  const isTyping = event.target.matches("input, textarea, select");
-  if (isTyping) {
-    if (event.key === "Escape" && event.target.id === "note") return event.preventDefault(), event.stopPropagation(), event.target.blur();
-    return;
-  }
-  if (find("findings").hidden) return;
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  const isOpen = find("opened").open;
-  const isOnButton = event.target.matches("button, a, summary, label, [role=tab]");
-  let isDone = true;
-  if (moved(event)) isDone = true;
-  else if (/^[123]$/.test(key)) {
+// The letter of a key, on keyboards that write another script too.
+function letterOf(event) {
+  if (event.key.length > 1) return event.key;
+  const latin = /^[\x20-\x7e]$/.test(event.key) ? event.key : /^Key([A-Z])$/.exec(event.code)?.[1];
+  return (latin ?? event.key).toLowerCase();
+}
+
+function decidedBy(key) {
+  if (/^[123]$/.test(key)) {
     const label = choices()[Number(key) - 1];
     if (label === undefined) say("There is no such suggestion here; / finds any class.");
     else act("relabel", [label]);
-  } else if (key in DECIDING) DECIDING[key]();
-  else if (key === "t" && isOpen) find("note").focus();
-  else if ((key === "x" || (key === " " && !isOnButton)) && !isOpen && current >= 0) toggle(shown[current]);
-  else if (key === "a" && !isOpen && current >= 0) selectAll(groups.find((group) => group.cards.includes(shown[current])));
-  else if (key === "Enter" && !isOnButton && !isOpen) openCard();
-  else if (key === "Escape" && !isOpen && selected.size) clearSelection();
-  else isDone = false;
-  if (isDone) event.preventDefault();
+  } else DECIDING[key]();
+}
+
+function pressed(event) {
+  const isOpen = find("opened").open;
+  if (find("finder").open || find("keys").open || find("findings").hidden || event.altKey) return;
+  if (event.target.matches("input, textarea, select")) {
+    if (event.key !== "Escape" || event.target.id !== "note") return;
+    event.preventDefault(); // leaves the note, not the card
+    event.stopPropagation();
+    return document.querySelector(".sheet-head").focus();
+  }
+  const key = letterOf(event);
+  if (event.ctrlKey || event.metaKey) {
+    if (key !== "z" || event.shiftKey) return;
+    event.preventDefault();
+    return takeBack();
+  }
+  const isDeciding = /^[123]$/.test(key) || key in DECIDING;
+  const isOnButton = event.target.matches("button, a, summary, label, [role=tab]");
+  if (moved(event)) event.preventDefault();
+  else if (isDeciding && (lettersDecide || key === "?")) {
+    event.preventDefault();
+    if (event.repeat) return; // a key that is held down decides once
+    const isSeen = isOpen || selected.size || isInSight() || key === "?" || key === "z";
+    if (isSeen) decidedBy(key);
+    else goTo(current);
+  } else if (key === "t" && isOpen) event.preventDefault(), find("note").focus();
+  else if ((key === "x" || (key === " " && !isOnButton)) && !isOpen && current >= 0) event.preventDefault(), toggle(shown[current]);
+  else if (key === "a" && !isOpen && current >= 0) event.preventDefault(), selectAll(groups.find((group) => group.cards.includes(shown[current])));
+  else if (key === "Enter" && !isOnButton && !isOpen) event.preventDefault(), openCard();
+  else if (key === "Escape" && !isOpen && selected.size) event.preventDefault(), clearSelection();
 }

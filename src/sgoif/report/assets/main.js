@@ -75,14 +75,14 @@ function soon() {
 function download() {
   const rows = decisionRows();
   if (!rows.length) return say("Nothing is decided yet.");
-  const address = URL.createObjectURL(new Blob([toCsv(rows)], { type: "text/csv" }));
-  const name = `decisions${DOC.reviewer ? `-${DOC.reviewer.replace(/[^\w.-]+/g, "_")}` : ""}.csv`;
+  const address = URL.createObjectURL(new Blob(["\ufeff", toCsv(rows)], { type: "text/csv" }));
+  const name = `decisions${DOC.reviewer ? `-${DOC.reviewer.replace(/[^\p{L}\p{N}._-]/gu, "_")}` : ""}.csv`;
   const link = make("a", { href: address, download: name });
   document.body.append(link);
   link.click();
   link.remove();
   setTimeout(() => URL.revokeObjectURL(address), 10000);
-  markUnsaved(false);
+  markDownloaded();
   showProgress();
 }
 
@@ -90,9 +90,7 @@ async function loadFile(event) {
   const file = event.target.files[0];
   event.target.value = "";
   if (!file) return;
-  const { taken, strangers } = load(await file.text());
-  const rest = strangers ? ` ${counted(strangers, "row")} are about other cards.` : "";
-  say(`${counted(taken, "decision")} loaded.${rest}`);
+  say(loadedText(load(await file.text())));
   soon();
 }
 
@@ -106,20 +104,36 @@ function chooseTab(name) {
   if (name === "findings") layOut();
 }
 
+const THEME = "sgoif/theme";
+
 function colour(theme) {
   document.documentElement.dataset.theme = theme;
   find("theme").textContent = theme === "dark" ? "Light" : "Dark";
 }
 
+function chosenTheme() {
+  try {
+    return localStorage.getItem(THEME);
+  } catch {
+    return null;
+  }
+}
+
 function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  colour(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => colour(dark.matches ? "dark" : "light"));
-  find("theme").addEventListener("click", () => colour(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  const follow = () => colour(chosenTheme() ?? (dark.matches ? "dark" : "light"));
+  follow();
+  dark.addEventListener("change", follow);
+  find("theme").addEventListener("click", () => {
+    keep(THEME, document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    colour(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  });
   if (innerWidth < 720) document.querySelectorAll("details.filters, details.figures-panel").forEach((part) => (part.open = false));
   restore();
   fillFilters();
   listeners.push((cards) => (redress(cards), soon()));
+  addEventListener("storage", changedElsewhere);
+  for (const name of ["pair", "class", "state"]) find(`filter-${name}`).addEventListener("change", () => focusCard());
   for (const name of ["pair", "class", "p", "confidence", "state", "id"]) find(`filter-${name}`).addEventListener("input", filter);
   find("clear").addEventListener("click", () => {
     for (const name of ["pair", "class", "id"]) find(`filter-${name}`).value = "";
@@ -149,7 +163,7 @@ function start() {
   });
   find("download").addEventListener("click", download);
   find("load").addEventListener("change", loadFile);
-  find("load-label").addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), find("load").click()));
+  find("choose").addEventListener("click", () => find("load").click());
   find("help").addEventListener("click", openKeys);
   document.addEventListener("keydown", pressed);
   addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });

@@ -1,9 +1,11 @@
 // One card, opened: the picture large, what speaks against its label, and what lies beside it.
 function strip(title, pictures) {
   if (!pictures?.length) return null;
-  const figures = pictures.map(([number, label, id]) =>
-    make("figure", {}, make("div", { class: "picture", title: id }, picture(number, id, `${className(label)}: ${id}`)), make("figcaption", { title: id }, className(label))),
-  );
+  const figures = pictures.map(([number, label, id]) => {
+    const name = className(label);
+    const frame = make("div", { class: "picture", title: id }, picture(number, id || name, id ? `${name}: ${id}` : name));
+    return make("figure", {}, frame, make("figcaption", { title: name }, make("bdi", {}, name)));
+  });
   return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "strip" }, ...figures));
 }
 
@@ -34,8 +36,8 @@ function openCard() {
   const dialog = find("opened");
   const i = shown[current];
   const [given, best] = [className(CARDS.given[i]), className(bestOf(i))];
-  const heading = make("h2", {}, "Labelled ", make("b", {}, given));
-  if (best && !DOC.blind) heading.append(", looks like ", make("b", {}, best));
+  const heading = make("h2", { title: pairName(i) }, "Labelled ", make("bdi", {}, given));
+  if (best && !DOC.blind) heading.append(", looks like ", make("bdi", {}, best));
   const link = CARDS.link[i] ? make("a", { href: CARDS.link[i], target: "_blank", rel: "noreferrer noopener" }, "Open original") : null;
   const text = make("textarea", { id: "note", rows: "2", dir: "auto", placeholder: "For yourself and others" });
   text.value = decided.get(i)?.note ?? "";
@@ -54,10 +56,10 @@ function openCard() {
     make(
       "div",
       { class: "both" },
-      strip(`Typical ${given}`, beside.typical[CARDS.given[i]]),
-      best && !DOC.blind ? strip(`Typical ${best}`, beside.typical[bestOf(i)]) : null,
+      strip(`Typical ${isolated(given)}`, beside.typical[CARDS.given[i]]),
+      best && !DOC.blind ? strip(`Typical ${isolated(best)}`, beside.typical[bestOf(i)]) : null,
     ),
-    strip(`Held-out pictures that it harms most, kept as ${given}`, beside.harmed[i]),
+    strip(`Held-out pictures that it harms most, kept as ${isolated(given)}`, beside.harmed[i]),
     strip("Nearest training pictures, with their labels", beside.nearest[i]),
     overEpochs(beside.epochs[i]),
   );

@@ -1,0 +1,50 @@
+// Takes up decisions from a file, by the rules of `sgoif.review.decisions`: a person may have edited it in between.
+function labelOf(text) {
+  const wanted = text.trim();
+  if (/^\d+$/.test(wanted) && Number(wanted) < DOC.classes.length) return Number(wanted);
+  const exact = DOC.classes.indexOf(wanted);
+  if (exact >= 0) return exact;
+  const alike = DOC.classes.flatMap((name, label) => (name.trim().toLowerCase() === wanted.toLowerCase() ? [label] : []));
+  return alike.length === 1 ? alike[0] : -1;
+}
+
+// The decision of a row; null where it cannot be understood.
+function readRow(row, i) {
+  const decision = (row.decision ?? "").trim().toLowerCase();
+  const [text, at] = [row.note ?? "", (row.decided_at ?? "").trim()];
+  if (!decision) return text ? { decision: null, labels: [], note: text, at } : null;
+  if (!Object.hasOwn(KINDS, decision)) return null;
+  if (decision !== "relabel" && decision !== "several") return { decision, labels: [], note: text, at };
+  const parts = (row.label ?? "").trim() ? row.label.split("|") : decision === "several" ? (row.label_name ?? "").split("|") : [row.label_name ?? ""];
+  const labels = [...new Set(parts.map(labelOf))];
+  if (labels.includes(-1) || (decision === "relabel" ? labels.length !== 1 : labels.length < 2)) return null;
+  const isSame = decision === "relabel" && labels[0] === CARDS.given[i];
+  return isSame ? { decision: "keep", labels: [], note: text, at } : { decision, labels, note: text, at };
+}
+
+// Newer decisions win; rows of other people, of other cards, and those that cannot be read are counted.
+function load(text) {
+  const changes = new Map();
+  const counts = { taken: 0, older: 0, others: 0, strangers: 0, unreadable: 0 };
+  for (const row of fromCsv(text)) {
+    const place = PLACE.get(`${SHELF}${row.id}\u0000${(row.given_label ?? "").trim()}`);
+    const value = place === undefined ? null : readRow(row, place);
+    if (place === undefined) counts.strangers++;
+    else if (!value) counts.unreadable++;
+    else if (DOC.reviewer && row.reviewer && row.reviewer !== DOC.reviewer) counts.others++;
+    else if (value.at && (changes.get(place) ?? decided.get(place))?.at > value.at) counts.older++;
+    else changes.set(place, { ...value, at: value.at || now() });
+  }
+  counts.taken = changes.size;
+  if (changes.size) history.push(change([...changes]));
+  return counts;
+}
+
+function loadedText({ taken, older, others, strangers, unreadable }) {
+  const parts = [`${counted(taken, "decision")} loaded.`];
+  if (older) parts.push(`${older} older than yours, left out.`);
+  if (others) parts.push(`${others} by other people, left out.`);
+  if (strangers) parts.push(`${strangers} about cards that are not on this page.`);
+  if (unreadable) parts.push(`${unreadable} could not be understood.`);
+  return parts.join(" ");
+}

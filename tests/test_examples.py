@@ -1,0 +1,78 @@
+"""The notebook's code runs from top to bottom on real pictures, with fewer of them."""
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+SIZE = 600
+
+
+def code_cells():
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def run_command(line):
+    """What ``!sgoif ...`` does in a notebook."""
+    program, *arguments = shlex.split(line)
+    assert program == "sgoif"
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "sgoif.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_cell(source, names):
+    """Run one cell; gives the value of its last line, which a notebook would show."""
+    if source.startswith("!"):
+        return run_command(source[1:])
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, NOTEBOOK.name, "exec"), names)
+    return None if last is None else eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names)
+
+
+@pytest.mark.data
+def test_the_notebook_runs_and_its_decisions_reach_the_second_training(tmp_path, monkeypatch, data_root, capsys):
+    monkeypatch.chdir(tmp_path)  # the notebook goes elsewhere; this brings us back
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("SGOIF_DATA", str(data_root))
+    monkeypatch.setenv("SGOIF_EXAMPLE_SIZE", str(SIZE))
+    names = {"__name__": "__main__"}
+    shown = [run_cell(source, names) for source in code_cells()]
+
+    pages = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
+    assert sum("wrong labels expected" in page for page in pages) == 1
+    assert sum(page.count("<img") == 12 for page in pages) == 1
+    manifest = pq.read_table(next(tmp_path.rglob("manifest.parquet"))).to_pydict()
+    assert len(manifest["id"]) == SIZE
+    decided = {
+        i: label
+        for i, label, action in zip(*(manifest[key] for key in ("id", "label", "action")))
+        if action == "relabel"
+    }
+    assert decided
+    trained = names["second"].table
+    assert {i: g for i, g in zip(trained["id"].tolist(), trained["given_label"].tolist()) if i in decided} == decided
+    assert "before" in capsys.readouterr().out
+
+
+def test_the_stored_notebook_is_executed_small_and_names_no_machine():
+    text = NOTEBOOK.read_text()
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert sum(bool(cell["outputs"]) for cell in cells) >= 8
+    assert not [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error"]
+    assert len(text) < 1_500_000
+    assert not [word for word in ("/tmp/", "/home/", "/root/", "/work/", "\\u001b") if word in text]
+    assert not any("execution" in cell["metadata"] for cell in cells)
