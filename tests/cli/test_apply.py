@@ -150,3 +150,17 @@ def test_mistakes_are_told_and_nothing_is_written(run, tmp_path):
         done = invoke("apply", run, *args)
         assert done.exit_code == 2 and said in done.stderr, done.stderr
     assert not (tmp_path / "m.csv").exists()
+
+
+def test_labels_are_cleaned_without_anybody_looking(run):
+    write_csv_rows("d.csv", ("id", "given_label", "decision"), [("img/000.png", 0, "keep")])
+    found = answer("apply", run, "d.csv", "--out", "m.parquet", "--relabel-from", "90%")
+    assert found["counts"]["relabel"] == found["num_automatic"] == 29 and found["counts"]["keep"] == 1
+    rows = {row["id"]: row for row in pq.read_table("m.parquet").to_pylist()}
+    assert rows["img/000.png"]["label"] == 0 and rows["img/001.png"]["label"] == 1
+    assert rows["img/001.png"]["reviewers"] == "sgoif"
+    alone = answer("apply", run, "--out", "m.csv", "--drop-from", "0.9")
+    assert alone["counts"]["drop"] == 30 and "kappa" not in alone
+    assert (
+        "30 of these by their probability alone" in invoke("apply", run, "--out", "m.csv", "--drop-from", "0.9").stdout
+    )

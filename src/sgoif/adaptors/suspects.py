@@ -51,7 +51,7 @@ def suspects(
     where, parameters = ["given_label >= 0"], dict[str, Any]()
     if given is not None:
         where, parameters["given"] = [*where, "given_label = $given"], given
-    if min_p is not None:
+    if min_p is not None and _has_p(sql):
         where, parameters["min_p"] = [*where, "p_mislabeled >= $min_p"], min_p
     if ids is not None:
         where = [*where, "id::varchar in (select unnest($ids))"]

@@ -12,6 +12,7 @@ from sgoif.cli.output import clean, count, emit_json, percent, percents, print_l
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
 from sgoif.files import read_columns
+from sgoif.review.automatic import MACHINE, automatic_outcomes, with_automatic
 from sgoif.review.decisions import KINDS, Decision, read_decisions
 from sgoif.review.estimate import ErrorRate
 from sgoif.review.losses import Loss, class_losses, group_losses
@@ -40,7 +41,7 @@ class Review:
 
     run: OpenRun
     settled: Settled
-    results: ReviewResults
+    results: ReviewResults | None  # None where nobody has looked
     losses: list[tuple[str, Loss]]  # name of the class or group
 
     @property
@@ -77,6 +78,8 @@ def show_apply(
     out: str,
     by: str | None = None,
     table: str | None = None,
+    relabel_from: float | None = None,
+    drop_from: float | None = None,
     page: tuple[str, str | None] | None = None,
     as_json: bool = False,
 ) -> None:
@@ -88,10 +91,12 @@ def show_apply(
         out: where the manifest goes.
         by: see :func:`apply_decisions`.
         table: see :func:`apply_decisions`.
+        relabel_from: see :func:`apply_decisions`.
+        drop_from: see :func:`apply_decisions`.
         page: where to put a page of what people disagree about, and where its pictures are.
         as_json: print one JSON document.
     """
-    found = apply_decisions(url, files, by=by, table=table)
+    found = apply_decisions(url, files, by=by, table=table, relabel_from=relabel_from, drop_from=drop_from)
     write_manifest(found.run.files, found.settled, out, found.run.class_names)
     second = None if page is None or not found.disputed else _second_page(found, *page)
     if as_json:
@@ -99,7 +104,8 @@ def show_apply(
         emit_json({"command": "apply", "format": 1, **document})
         return
     for lines in (_people(found.results), _labels(found.results), _examples(found)):
-        print_lines([*lines, ""])
+        if lines:
+            print_lines([*lines, ""])
     warnings = [f"Warning: {line}" for line in found.warnings()]
     if warnings:
         print_lines([*warnings, ""])
@@ -126,7 +132,15 @@ def _second_page(found: Review, out: str, images: str | None) -> str:
     return str(run.report(out, ids=found.disputed, images=find_images(run, images), title=title)[0])
 
 
-def apply_decisions(url: str, files: Sequence[str], *, by: str | None = None, table: str | None = None) -> Review:
+def apply_decisions(
+    url: str,
+    files: Sequence[str],
+    *,
+    by: str | None = None,
+    table: str | None = None,
+    relabel_from: float | None = None,
+    drop_from: float | None = None,
+) -> Review:
     """Hold the decisions of some files against a run.
 
     Args:
@@ -134,20 +148,28 @@ def apply_decisions(url: str, files: Sequence[str], *, by: str | None = None, ta
         files: a ``decisions.csv`` of each person.
         by: a column of ``table``; groups that would lose many of their examples are told besides classes.
         table: the user's own CSV or Parquet file with a column ``id``.
+        relabel_from: labels that nobody decided on and that are at least so probably wrong take the suggested one.
+        drop_from: examples whose labels are at least so probably wrong go.
     """
     run = open_run(url)
     run.need_examples()
     decisions = [item for path in files for item in read_decisions(path, run.class_names, run.num_classes)]
-    if not decisions:
+    is_automatic = relabel_from is not None or drop_from is not None
+    if not decisions and not is_automatic:
         raise SgoifError(f"nothing is decided in {', '.join(map(repr, files))}: the column decision is empty.")
     plans = _plans_of(url, decisions)
     decisions = unveiled(decisions, plans)
-    settled = settle(run.files, merge(decisions, canaries_of(plans)))
+    merged = merge(decisions, canaries_of(plans))
+    by_people = settled = settle(run.files, merged)
+    if is_automatic:
+        added = automatic_outcomes(run.files.sql, relabel_from=relabel_from, drop_from=drop_from)
+        settled = settle(run.files, with_automatic(merged, added))
     losses = [(run.name_of(loss.about), loss) for loss in class_losses(run.files, settled)]
     if by is not None and table is not None:
         own = read_columns(table, ["id", by])
         losses += [(f"{by} {loss.about}", loss) for loss in group_losses(settled, own, by)]
-    return Review(run, settled, review_results(run.files, decisions, settled, plans), losses)
+    results = review_results(run.files, decisions, by_people, plans) if decisions else None
+    return Review(run, settled, results, losses)
 
 
 def _plans_of(url: str, decisions: Sequence[Decision]) -> list[ReviewPlan]:
@@ -156,7 +178,9 @@ def _plans_of(url: str, decisions: Sequence[Decision]) -> list[ReviewPlan]:
     return [plan for plan in read_plans(url) if plan.list_id in lists]
 
 
-def _people(results: ReviewResults) -> list[str]:
+def _people(results: ReviewResults | None) -> list[str]:
+    if results is None:
+        return []
     names = [f"{clean(name)} {count(number)}" for name, number in results.num_decisions.items()]
     lines = [f"{count(sum(results.num_decisions.values()), 'decision')} read: {', '.join(names)}."]
     shared = results.agreement
@@ -171,8 +195,10 @@ def _people(results: ReviewResults) -> list[str]:
     return lines
 
 
-def _labels(results: ReviewResults) -> list[str]:
-    lines = []
+def _labels(results: ReviewResults | None) -> list[str]:
+    lines: list[str] = []
+    if results is None:
+        return lines
     precision = results.precision
     if precision is not None:
         lines.append(
@@ -214,13 +240,27 @@ def _examples(found: Review) -> list[str]:
         ),
     ]
     said = [f"{'; '.join(line for line in lines if line)}."]
+    automatic = sum(item.outcome.reviewers == (MACHINE,) for item in found.settled.applied)
+    if automatic:
+        said.append(f"{count(automatic)} of these by their probability alone, without anybody looking.")
     if found.disputed:
         said.append(f"People disagree about {count(len(found.disputed), 'example')}, kept as given.")
     return said
 
 
 def _document(found: Review) -> dict[str, Any]:
-    results, settled = found.results, found.settled
+    settled = found.settled
+    return (_results_document(found.results) if found.results is not None else {}) | {
+        "counts": {kind: settled.counts().get(kind, 0) for kind in (*KINDS, "unreviewed")},
+        "num_automatic": sum(item.outcome.reviewers == (MACHINE,) for item in settled.applied),
+        "not_in_run": len(settled.strangers),
+        "other_label_in_run": len(settled.changed),
+        "disagreements": found.disputed,
+        "warnings": found.warnings(),
+    }
+
+
+def _results_document(results: ReviewResults) -> dict[str, Any]:
     rate, (left, deviation) = results.error_rate, results.left_over or (None, None)
     return {
         "decisions": dict(results.num_decisions),
@@ -232,9 +272,4 @@ def _document(found: Review) -> dict[str, Any]:
         "expected_errors_undecided": left,
         "expected_errors_undecided_sd": deviation,
         "error_rate": None if rate is None else asdict(rate),
-        "counts": {kind: settled.counts().get(kind, 0) for kind in (*KINDS, "unreviewed")},
-        "not_in_run": len(settled.strangers),
-        "other_label_in_run": len(settled.changed),
-        "disagreements": found.disputed,
-        "warnings": found.warnings(),
     }

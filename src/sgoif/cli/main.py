@@ -234,8 +234,16 @@ def compare(
 @app.command("apply", rich_help_panel=_JUDGE)
 def apply_(
     run: RunPath,
-    files: Annotated[list[str], typer.Argument(metavar="DECISIONS.csv...", help="One per person.", show_default=False)],
     out: Annotated[str, typer.Option(metavar="FILE", help="The manifest: .parquet or .csv.", show_default=False)],
+    files: Annotated[
+        MaybeTexts, typer.Argument(metavar="DECISIONS.csv...", help="One per person.", show_default=False)
+    ] = None,
+    relabel_from: Annotated[
+        MaybeText, typer.Option(metavar="P", help="Labels so probably wrong take the suggestion, unseen: 95%.")
+    ] = None,
+    drop_from: Annotated[
+        MaybeText, typer.Option(metavar="P", help="Examples with labels so probably wrong go, unseen.")
+    ] = None,
     by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Warn by a column of --table too.")] = None,
     table: Annotated[MaybeText, typer.Option(metavar="FILE", help="Your CSV or Parquet with a column `id`.")] = None,
     disagreements: Annotated[
@@ -247,10 +255,24 @@ def apply_(
     """Turn what people decided into a manifest to train on."""
     if (by is None) != (table is None):
         raise SgoifError("--by COLUMN and --table FILE go together.")
+    if not files and relabel_from is None and drop_from is None:
+        raise SgoifError(
+            "name the DECISIONS.csv of the page; or clean unseen, by --relabel-from or --drop-from."
+        )
     from sgoif.cli.apply import show_apply
+    from sgoif.cli.limits import parse_share
 
-    page = None if disagreements is None else (disagreements, images)
-    show_apply(run, files, out=out, by=by, table=table, page=page, as_json=as_json)
+    show_apply(
+        run,
+        files or [],
+        out=out,
+        by=by,
+        table=table,
+        relabel_from=None if relabel_from is None else parse_share(relabel_from, "--relabel-from"),
+        drop_from=None if drop_from is None else parse_share(drop_from, "--drop-from"),
+        page=None if disagreements is None else (disagreements, images),
+        as_json=as_json,
+    )
 
 
 @app.command(rich_help_panel=_JUDGE)
