@@ -217,14 +217,21 @@ def _labels(results: ReviewResults | None) -> list[str]:
 
 
 def _rate(found: ErrorRate) -> str:
-    parts = [f"{count(found.num_known)} wrong labels found"]
-    if found.num_sampled:
-        parts.append(f"a random sample of {count(found.num_sampled)} of the rest")
+    everything = f"all {count(found.num_examples, 'training example')}"
+    if not found.num_sampled:  # nothing has checked what the run thinks of the rest
+        return (
+            f"Wrong labels of {everything}: {count(found.num_known)} found, {percent(found.rate)} by the run's "
+            "probabilities for the rest. Only random cards can check that: `sgoif report --reviewers`."
+        )
+    parts = [
+        f"{count(found.num_known)} wrong labels found",
+        f"a random sample of {count(found.num_sampled)} of the rest",
+    ]
     if found.model_share > 0.0005:
         parts.append(f"the run's probabilities for {percent(found.model_share)} of the errors")
     return (
-        f"Error rate of all {count(found.num_examples, 'training example')}: {percent(found.rate)} (90% interval "
-        f"{percents(found.low, found.high)}), from {', '.join(parts)}."
+        f"Error rate of {everything}: {percent(found.rate)} (90% interval {percents(found.low, found.high)}), from "
+        f"{', '.join(parts)}."
     )
 
 

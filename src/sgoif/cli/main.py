@@ -256,9 +256,7 @@ def apply_(
     if (by is None) != (table is None):
         raise SgoifError("--by COLUMN and --table FILE go together.")
     if not files and relabel_from is None and drop_from is None:
-        raise SgoifError(
-            "name the DECISIONS.csv of the page; or clean unseen, by --relabel-from or --drop-from."
-        )
+        raise SgoifError("name the DECISIONS.csv of the page; or clean unseen, by --relabel-from or --drop-from.")
     from sgoif.cli.apply import show_apply
     from sgoif.cli.limits import parse_share
 

@@ -59,9 +59,12 @@ class Summary:
         lines = [f"{about}; hold-out{held} {self.holdout}."]
         if not self.is_calibrated:
             return [*lines, f"Not calibrated, so ranked by `worst` without probabilities: {self.why_not_calibrated}."]
+        # measured on human labels: an unverified hold-out shares the blind spots of the labels that it judges
+        least = "" if self.holdout == "trusted" else "at least about "
+        rates = f"{percent(self.error_rate)} of the labels, 90% interval "
+        rates += percents(self.error_rate_low, self.error_rate_high)
         lines.append(
-            f"Expected errors: {count(self.expected_errors or 0)} ({percent(self.error_rate)} of the labels, 90% "
-            f"interval {percents(self.error_rate_low, self.error_rate_high)}); {count(self.num_flagged)} are more "
+            f"Expected errors: {least}{count(self.expected_errors or 0)} ({rates}); {count(self.num_flagged)} are more "
             "likely wrong than right."
         )
         tops = [

@@ -102,7 +102,8 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
         low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
         interval = f"{share(float(rates.low[0]))} to {share(float(rates.high[0]))}, 90% interval"
-        found.append((f"{np.nansum(p):,.0f}", "wrong labels expected", f"{share(float(rates.rate[0]))} ({interval})"))
+        what = "wrong labels expected" if run.info.get("trusted") else "wrong labels expected, at least"
+        found.append((f"{np.nansum(p):,.0f}", what, f"{share(float(rates.rate[0]))} ({interval})"))
         flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     else:
