@@ -70,9 +70,12 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(path.as_uri())
         page.wait_for_selector(".card")
+        page.locator("#review").evaluate("part => part.scrollIntoView()")  # a key decides about nothing out of sight
         opened = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
         took = decide_all(page, count)
         decided = page.evaluate("sgoif.decided.size")
+        timing = "() => { const start = performance.now(); sgoif.estimate(); return performance.now() - start; }"
+        estimated = page.evaluate(timing)
         before = page.evaluate("sgoif.toCsv(sgoif.decisionRows())")
         page.reload()
         page.wait_for_selector(".card")
@@ -85,6 +88,7 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         "decided": decided,
         "kept_after_reload": before == after,
         "step_ms": {"median": float(np.median(took)), "p99": float(np.quantile(took, 0.99)), "max": max(took)},
+        "estimate_ms": estimated,
         "steps_over_limit": sum(value > LIMIT_MS for value in took),
     }
 

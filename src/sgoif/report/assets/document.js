@@ -29,8 +29,10 @@ function percent(share) {
   return share > 0 && share < 0.0005 ? "<0.1%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 }
 
+const thousands = new Intl.NumberFormat("en").format; // made once: making it takes longer than drawing a card
+
 function counted(number, one, many = `${one}s`) {
-  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+  return `${thousands(number)} ${number === 1 ? one : many}`;
 }
 
 function make(tag, attributes = {}, ...children) {

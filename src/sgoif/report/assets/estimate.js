@@ -3,47 +3,52 @@ const SWEEPS = 25;
 const PRIOR_OF_ALL = 1; // 1 / variance
 const PRIOR_OF_PAIR = 4;
 
+const squash = (value) => 1 / (1 + Math.exp(-value));
+
+function logit(p) {
+  const clipped = Math.min(Math.max(p, 1e-4), 1 - 1e-4);
+  return Math.log(clipped / (1 - clipped));
+}
+
 // p: probabilities; pairs: a key per card; verdicts: Map from card to 1 (wrong) or 0 (right).
+// Plain arrays in the loops: this runs over all cards after every few decisions.
 function recalibrate(p, pairs, verdicts) {
-  const logit = p.map((value) => {
-    const clipped = Math.min(Math.max(value, 1e-4), 1 - 1e-4);
-    return Math.log(clipped / (1 - clipped));
+  const numbers = new Map();
+  const cards = [...verdicts.keys()];
+  const x = Float64Array.from(cards, (i) => logit(p[i]));
+  const y = Float64Array.from(cards, (i) => verdicts.get(i));
+  const pairOfRow = Int32Array.from(cards, (i) => {
+    if (!numbers.has(pairs[i])) numbers.set(pairs[i], numbers.size);
+    return numbers.get(pairs[i]);
   });
-  const squash = (value) => 1 / (1 + Math.exp(-value));
-  const members = new Map();
-  for (const i of verdicts.keys()) {
-    if (!members.has(pairs[i])) members.set(pairs[i], []);
-    members.get(pairs[i]).push(i);
-  }
+  const ofPair = new Float64Array(numbers.size);
+  const slope = new Float64Array(numbers.size);
+  const bend = new Float64Array(numbers.size);
   let shift = 0;
-  const ofPair = new Map([...members.keys()].map((pair) => [pair, 0]));
-  const all = [...verdicts.keys()];
-  const slopes = (cards) => {
-    let [slope, bend] = [0, 0];
-    for (const i of cards) {
-      const q = squash(logit[i] + shift + ofPair.get(pairs[i]));
-      slope += verdicts.get(i) - q;
-      bend += q * (1 - q);
+  const measure = () => {
+    slope.fill(0);
+    bend.fill(0);
+    for (let row = 0; row < cards.length; row++) {
+      const pair = pairOfRow[row];
+      const q = squash(x[row] + shift + ofPair[pair]);
+      slope[pair] += y[row] - q;
+      bend[pair] += q * (1 - q);
     }
-    return [slope, bend];
   };
-  const step = (cards, value, prior) => {
-    const [slope, bend] = slopes(cards);
-    return Math.min(Math.max((slope - prior * value) / (bend + prior), -1), 1);
-  };
+  const total = (values) => values.reduce((sum, value) => sum + value, 0);
+  const step = (down, curve, value, prior) => Math.min(Math.max((down - prior * value) / (curve + prior), -1), 1);
   for (let sweep = 0; sweep < SWEEPS; sweep++) {
-    shift += step(all, shift, PRIOR_OF_ALL);
-    for (const [pair, cards] of members) ofPair.set(pair, ofPair.get(pair) + step(cards, ofPair.get(pair), PRIOR_OF_PAIR));
+    measure();
+    shift += step(total(slope), total(bend), shift, PRIOR_OF_ALL);
+    measure();
+    for (let pair = 0; pair < ofPair.length; pair++) ofPair[pair] += step(slope[pair], bend[pair], ofPair[pair], PRIOR_OF_PAIR);
   }
+  measure();
   let known = PRIOR_OF_ALL; // a pair's decisions tell of all cards what its own shift leaves open
-  for (const cards of members.values()) {
-    const weight = slopes(cards)[1];
-    known += (weight * PRIOR_OF_PAIR) / (weight + PRIOR_OF_PAIR);
-  }
-  const variance = 1 / known;
-  const q = logit.map((value, i) => squash(value + shift + (ofPair.get(pairs[i]) ?? 0)));
+  for (const weight of bend) known += (weight * PRIOR_OF_PAIR) / (weight + PRIOR_OF_PAIR);
+  const q = p.map((value, i) => squash(logit(value) + shift + (ofPair[numbers.get(pairs[i])] ?? 0)));
   for (const [i, wrong] of verdicts) q[i] = wrong;
-  return { p: q, variance };
+  return { p: q, variance: 1 / known };
 }
 
 // Expected errors among some cards, and the standard deviation of that.

@@ -9,6 +9,7 @@ let groups = []; // { name, cards, start }
 let rows = []; // { y, height, group } or { y, height, start, end }
 let columns = 1;
 let width = 180;
+let covered = 0; // pixels at the top that the toolbar takes
 let current = -1; // place in `shown`
 let isResting = false; // all cards are decided: keys change nothing until one is moved to
 const selected = new Set(); // cards
@@ -45,11 +46,13 @@ function show(cards) {
   for (const i of [...selected]) if (!kinds.has(i)) selected.delete(i);
   current = Math.max(shown.indexOf(kept), shown.length ? 0 : -1);
   find("nothing").hidden = shown.length > 0;
-  find("matching").textContent = shown.length < COUNT ? `${counted(shown.length, "card")} of ${COUNT.toLocaleString("en")}` : "";
+  find("matching").textContent = shown.length < COUNT ? `${counted(shown.length, "card")} of ${thousands(COUNT)}` : "";
   layOut();
 }
 
 function layOut() {
+  const toolbar = document.querySelector(".toolbar");
+  covered = getComputedStyle(toolbar).position === "sticky" ? toolbar.offsetHeight : 0;
   const room = grid.clientWidth || 1000;
   columns = Math.max(room < 520 ? 2 : 3, Math.floor((room + GAP) / (178 + GAP)));
   width = Math.floor((room - GAP * (columns - 1)) / columns);
@@ -178,9 +181,8 @@ function goTo(n, focus = true) {
   current = Math.min(Math.max(n, 0), shown.length - 1);
   const row = rows.find((item) => item.start !== undefined && item.start <= current && current < item.end);
   isResting = false;
-  const toolbar = document.querySelector(".toolbar");
-  const bar = 12 + (getComputedStyle(toolbar).position === "sticky" ? toolbar.offsetHeight : 0);
   const top = grid.getBoundingClientRect().top + row.y;
+  const bar = covered + 12;
   const under = top + row.height - (innerHeight - find("actions").offsetHeight - 12);
   if (top < bar) scrollBy(0, top - bar - (groups.some((group) => group.start === row.start) ? HEAD : 0));
   else if (under > 0) scrollBy(0, under);

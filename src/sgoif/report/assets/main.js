@@ -34,6 +34,8 @@ function filter() {
   showActions();
 }
 
+const PAIRS = CARDS.id.map((_, i) => pairOf(i));
+
 function estimate() {
   const verdicts = new Map();
   let reviewed = 0;
@@ -45,7 +47,7 @@ function estimate() {
   const open = CARDS.id.map((_, i) => i).filter((i) => !decided.get(i)?.decision);
   const wrong = [...verdicts.values()].filter((value) => value === 1).length;
   if (CARDS.p.some((p) => p == null)) return { reviewed, wrong, open: open.length };
-  const { p, variance } = recalibrate(CARDS.p, CARDS.id.map((_, i) => pairOf(i)), verdicts);
+  const { p, variance } = recalibrate(CARDS.p, PAIRS, verdicts);
   const next = [...open].sort((a, b) => p[b] - p[a]).slice(0, 100);
   const left = leftOver(p, open, variance);
   return { reviewed, wrong, open: open.length, left, next: leftOver(p, next, variance).expected, numNext: next.length };
@@ -53,13 +55,13 @@ function estimate() {
 
 function showProgress() {
   const found = estimate();
-  const parts = [`Reviewed ${found.reviewed.toLocaleString("en")} of ${COUNT.toLocaleString("en")}, found ${found.wrong.toLocaleString("en")} wrong.`];
+  const parts = [`Reviewed ${thousands(found.reviewed)} of ${thousands(COUNT)}, found ${thousands(found.wrong)} wrong.`];
   if (found.left && found.open) {
     const about = Math.round(found.left.expected);
-    parts.push(`About ${about.toLocaleString("en")} ± ${Math.round(1.645 * found.left.deviation)} left here; the next ${found.numNext} hold about ${Math.round(found.next)}.`);
+    parts.push(`About ${thousands(about)} ± ${Math.round(1.645 * found.left.deviation)} left here; the next ${found.numNext} hold about ${Math.round(found.next)}.`);
   }
   if (!found.open) parts.push("All cards are decided.");
-  if (DOC.beyond.errors >= 1 && !found.open) parts.push(`About ${Math.round(DOC.beyond.errors).toLocaleString("en")} more are expected beyond this page.`);
+  if (DOC.beyond.errors >= 1 && !found.open) parts.push(`About ${thousands(Math.round(DOC.beyond.errors))} more are expected beyond this page.`);
   find("progress").textContent = parts.join(" ");
   const kept = canKeep ? "Kept in this browser" : "Not kept by this browser";
   find("saved").textContent = found.reviewed ? `${kept}, ${isUnsaved ? "not downloaded" : "downloaded"}` : "";

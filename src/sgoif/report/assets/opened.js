@@ -69,7 +69,7 @@ function openCard() {
     { class: "sheet-head", tabindex: "-1" },
     make("button", { type: "button", onclick: () => turn(-1), "aria-label": "previous" }, "←"),
     make("button", { type: "button", onclick: () => turn(1), "aria-label": "next" }, "→"),
-    make("span", {}, `${(current + 1).toLocaleString("en")} of ${shown.length.toLocaleString("en")}`),
+    make("span", {}, `${thousands(current + 1)} of ${thousands(shown.length)}`),
     make("span", { class: "grow" }),
     make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc")),
   );
