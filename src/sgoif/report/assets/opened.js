@@ -19,7 +19,9 @@ function overEpochs(points) {
   const title = `belief in the given label by epoch: ${points.map(([, belief]) => percent(belief)).join(", ")}`;
   const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, width: w, class: "figure", role: "img", "aria-label": title });
   svg.append(draw("line", { class: "axis", x1: 0, x2: w, y1: h - 4, y2: h - 4 }), draw("polyline", { class: "line", points: line }));
-  const said = `How far the model believed the label, epoch ${first + 1} to ${last + 1}: ${percent(points[0][1])} to ${percent(points[points.length - 1][1])}.`;
+  const [start, end] = [points[0], points[points.length - 1]];
+  const belief = `How far the model believed the label, epoch ${first + 1} to ${last + 1}: ${percent(start[1])} to ${percent(end[1])}.`;
+  const said = `${belief} Its score: ${start[2].toFixed(1)} to ${end[2].toFixed(1)} (0 is usual, high is bad).`;
   return make("section", { class: "beside" }, make("h3", {}, "Over the training"), svg, make("div", {}, make("small", {}, said)));
 }
 
