@@ -40,6 +40,7 @@ __all__ = [
     "fashion_mnist",
     "first_per_class",
     "human_labels",
+    "long_tail",
     "mnist",
     "normalise",
     "reported",
@@ -227,6 +228,17 @@ def as_given_holdout(held: Images, given: NDArray[np.integer], per_class: int = 
     A class that was given to fewer than ``per_class`` held images contributes all of them.
     """
     return held.relabel(given).take(first_per_class(given, per_class, held.num_classes))
+
+
+def long_tail(images: Images, ratio: float = 100) -> Images:
+    """Keep the first ``ratio^(-c / (C - 1))`` of class ``c``, one image at least: sizes fall exponentially to 1:ratio.
+
+    The long tail of Cui et al. 2019; which class is large depends on its number alone. Images stay in their order.
+    """
+    last = max(images.num_classes - 1, 1)
+    of_class = [np.flatnonzero(images.labels == label) for label in range(images.num_classes)]
+    kept = [found[: max(1, round(len(found) * ratio ** (-c / last)))] for c, found in enumerate(of_class)]
+    return images.take(np.sort(np.concatenate(kept)))
 
 
 def first_per_class(labels: NDArray[np.integer], count: int, num_classes: int) -> NDArray[np.int64]:

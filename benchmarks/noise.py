@@ -12,17 +12,19 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data import Split, cifar100_superclasses, class_conditional_labels, human_labels
+from benchmarks.data import Split, cifar100_superclasses, class_conditional_labels, human_labels, long_tail
 
 __all__ = [
     "CIFAR10_PAIRS",
     "MNIST_PAIRS",
     "apply",
     "apply_to_split",
+    "flip_by_pixels",
     "flip_pairs",
     "flip_symmetric",
     "flip_within_superclass",
     "settings",
+    "thinned",
 ]
 
 Labels = NDArray[np.int64]
@@ -90,13 +92,51 @@ def flip_within_superclass(labels: Labels, coarse: NDArray[np.integer], rate: fl
     return noisy
 
 
+def flip_by_pixels(labels: Labels, pixels: NDArray[np.uint8], rate: float, num_classes: int, seed: int) -> Labels:
+    """Flip each example by what it shows: the instance-dependent generator of Xia et al. 2020 (part-dependent noise).
+
+    An example flips with its own rate, drawn around ``rate`` with deviation 0.1 and kept within [0, 1], so that the
+    mean lies a little above ``rate`` where that is near 0 (20.5% for 20%). Where it goes is drawn from a softmax over
+    random projections of its standardised pixels, one matrix per class: pictures that look alike go the same way.
+
+    Args:
+        labels: Clean labels.
+        pixels: ``[N, H, W, C]``.
+        rate: Location of the flip rates.
+        num_classes: Number of classes.
+        seed: Seed of rates, projections and draws.
+    """
+    rng = np.random.default_rng(seed)
+    flips = rng.random(len(labels)) < _truncated_normal(rng, rate, 0.1, len(labels))
+    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2)) + 1e-9
+    size = int(np.prod(pixels.shape[1:]))
+    noisy = labels.copy()
+    for label in range(num_classes):
+        projection = rng.standard_normal((size, num_classes), dtype=np.float32)
+        chosen = np.flatnonzero(flips & (labels == label))
+        rows = ((pixels[chosen] - mean) / std).reshape(len(chosen), size).astype(np.float32)
+        scores = (rows @ projection).astype(np.float64)
+        scores[:, label] = -np.inf
+        # the largest of scores with Gumbel noise is a draw from their softmax
+        noisy[chosen] = (scores + rng.gumbel(size=scores.shape)).argmax(1)
+    return noisy
+
+
+def _truncated_normal(rng: np.random.Generator, mean: float, std: float, count: int) -> NDArray[np.float64]:
+    """Draw from a normal distribution cut off at 0 and 1, drawing again what falls outside."""
+    values = rng.normal(mean, std, count)
+    while (outside := (values < 0) | (values > 1)).any():
+        values[outside] = rng.normal(mean, std, int(outside.sum()))
+    return values
+
+
 HUMAN = {"cifar10": ("aggre", "worst", "random1", "random2", "random3"), "cifar100": ("noisy",)}
 
 
 def settings(dataset: str = "cifar10") -> tuple[str, ...]:
     """List the settings of a dataset, with R for a percentage and S for a sparsity."""
     published = ("cl-R-S",) if dataset == "cifar10" else ()
-    return ("clean", "pair-R", "sym-R", *published, *HUMAN.get(dataset, ()))
+    return ("clean", "pair-R", "sym-R", "idn-R", "tail-R", *published, *HUMAN.get(dataset, ()))
 
 
 def apply(
@@ -108,29 +148,38 @@ def apply(
     num_classes: int = 10,
     ids: NDArray[np.integer] | None = None,
     coarse: NDArray[np.integer] | None = None,
+    pixels: NDArray[np.uint8] | None = None,
 ) -> Labels:
     """Make the noisy labels of a setting from clean ones.
 
     Args:
-        setting: ``clean``, ``pair-R``, ``sym-R``, ``cl-R-S`` (rate in percent, sparsity as in ``cl-40-.6``), or the
-            name of a set of human labels such as ``worst``.
+        setting: ``clean``, ``pair-R``, ``sym-R``, ``idn-R``, ``tail-R`` (as ``sym-R``, on a long tail of classes),
+            ``cl-R-S`` (rate in percent, sparsity as in ``cl-40-.6``), or the name of a set of human labels such as
+            ``worst``.
         labels: Clean labels.
         seed: Seed of the draw; settings with published labels ignore it.
         dataset: Which human labels and pairs are meant: cifar10, cifar100, mnist.
-        num_classes: Number of classes, for ``sym-R``.
+        num_classes: Number of classes, for ``sym-R``, ``idn-R`` and ``tail-R``.
         ids: Dataset ids of the examples, for published labels; without them, the first ``len(labels)``.
         coarse: Superclass of each class, for ``pair-R`` on cifar100.
+        pixels: What the examples show, ``[N, H, W, C]``, for ``idn-R``.
 
     Raises:
-        ValueError: The setting is unknown; the message lists those of the dataset.
+        ValueError: The setting is unknown; the message lists those of the dataset. Or what it needs is missing.
     """
     kind, _, rest = setting.partition("-")
     if setting == "clean":
         return labels.copy()
     if setting in HUMAN.get(dataset, ()):
         return _of_ids(human_labels(setting, dataset), ids, len(labels))
-    if kind == "sym" and _is_percentage(rest):
+    if kind == "tail" and _is_percentage(rest):
+        _check_tail(setting, labels, num_classes)
+    if kind in ("sym", "tail") and _is_percentage(rest):
         return flip_symmetric(labels, float(rest) / 100, num_classes, seed)
+    if kind == "idn" and _is_percentage(rest):
+        if pixels is None:
+            raise ValueError("instance-dependent noise needs `pixels`; pass those of the examples")
+        return flip_by_pixels(labels, pixels, float(rest) / 100, num_classes, seed)
     if kind == "pair" and _is_percentage(rest):
         if dataset == "cifar100":
             if coarse is None:
@@ -145,13 +194,31 @@ def apply(
     raise ValueError(f"unknown noise setting {setting!r} for {dataset}; known: {', '.join(settings(dataset))}")
 
 
+def thinned(setting: str, split: Split) -> Split:
+    """Give a split the class sizes of a setting: ``tail-R`` thins train and held images 100:1, others leave both."""
+    if not setting.startswith("tail-"):
+        return split
+    return Split(long_tail(split.train), long_tail(split.held), split.trusted)
+
+
 def apply_to_split(setting: str, split: Split, seed: int = 0, dataset: str = "cifar10") -> tuple[Labels, Labels]:
-    """Draw a setting's labels for the train and held images of a split, in one draw over both."""
+    """Draw a setting's labels for the train and held images of a split, in one draw over both.
+
+    For ``tail-R`` the split must have been :func:`thinned` first.
+    """
     coarse = cifar100_superclasses() if dataset == "cifar100" else None
+    pixels = np.concatenate([split.train.pixels, split.held.pixels]) if setting.startswith("idn-") else None
     clean = np.concatenate([split.train.labels, split.held.labels])
     ids = np.concatenate([split.train.ids, split.held.ids])
     noisy = apply(
-        setting, clean, seed=seed, dataset=dataset, num_classes=split.train.num_classes, ids=ids, coarse=coarse
+        setting,
+        clean,
+        seed=seed,
+        dataset=dataset,
+        num_classes=split.train.num_classes,
+        ids=ids,
+        coarse=coarse,
+        pixels=pixels,
     )
     return noisy[: len(split.train)], noisy[len(split.train) :]
 
@@ -161,6 +228,15 @@ def _count(rate: float, total: int, available: int) -> int:
     if not 0 <= count <= available:
         raise ValueError(f"rate {rate} asks for {count} flips, but {available} of {total} examples can be flipped")
     return count
+
+
+def _check_tail(setting: str, labels: Labels, num_classes: int) -> None:
+    sizes = np.bincount(labels, minlength=num_classes)
+    if sizes.max() < 10 * sizes.min():
+        raise ValueError(
+            f"{setting} needs a long tail, but the largest class has {sizes.max()} examples and the smallest "
+            f"{sizes.min()}; pass the split through benchmarks.noise.thinned first"
+        )
 
 
 def _of_ids(labels: Labels, ids: NDArray[np.integer] | None, count: int) -> Labels:

@@ -50,6 +50,17 @@ def test_first_per_class_is_in_order_class_by_class():
     assert data.first_per_class(np.array([1, 0, 1, 1, 0, 2]), 2, 3).tolist() == [1, 4, 0, 2, 5]
 
 
+def test_a_long_tail_falls_exponentially_and_keeps_the_order():
+    labels = np.random.default_rng(0).permutation(np.arange(10).repeat(500))
+    pixels = np.zeros((5000, 1, 1, 3), np.uint8)
+    tail = data.long_tail(data.Images(pixels, labels, tuple("abcdefghij"), np.arange(5000)))
+    assert np.bincount(tail.labels).tolist() == [500, 300, 180, 108, 65, 39, 23, 14, 8, 5]
+    assert (np.diff(tail.ids) > 0).all()
+    np.testing.assert_array_equal(labels[tail.ids], tail.labels)
+    assert (tail.labels == 9).nonzero()[0].size == 5
+    np.testing.assert_array_equal(tail.ids[tail.labels == 9], np.flatnonzero(labels == 9)[:5])
+
+
 def test_as_given_holdout_carries_given_labels(images):
     given = np.roll(images.labels, 1)
     holdout = data.as_given_holdout(images, given, per_class=4)

@@ -50,6 +50,53 @@ def test_a_superclass_of_one_is_refused():
         noise.flip_within_superclass(LABELS, np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), 0.1, 0)
 
 
+def random_pixels(count, side=4):
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(5, 0.1009), (20, 0.2055), (40, 0.4000), (90, 0.8712)])
+def test_instance_flips_have_the_mean_of_the_truncated_normal(percent, expected):
+    # expected: loc + 0.1 (pdf(a) - pdf(b)) / (cdf(b) - cdf(a)) with a and b the ends 0 and 1 in deviations
+    labels = np.arange(60_000) % 10
+    noisy = noise.apply(f"idn-{percent}", labels, seed=1, pixels=random_pixels(len(labels)))
+    # a share of 60,000 draws has a deviation of at most 0.0021; four of them
+    assert abs((noisy != labels).mean() - expected) < 0.0085
+    assert noisy.min() >= 0 and noisy.max() <= 9
+
+
+def test_instance_flips_follow_the_picture():
+    pixels, labels = random_pixels(8, side=16).repeat(100, 0), np.full(800, 3)
+    noisy = noise.flip_by_pixels(labels, pixels, 0.5, 10, seed=2).reshape(8, 100)
+    counts = np.array([np.bincount(row[row != 3], minlength=10) for row in noisy])
+    assert (np.abs(counts.sum(1) - 50) < 25).all()
+    # the projections of a picture lie some 28 apart, so nearly all its flips go one way; blind flips would give a ninth
+    assert np.mean(counts.max(1) / counts.sum(1)) > 0.8
+    assert len(set(counts.argmax(1).tolist())) > 2
+
+
+def test_instance_flips_depend_on_the_seed_alone_and_need_pixels():
+    pixels = random_pixels(len(LABELS))
+    first = noise.apply("idn-40", LABELS, seed=3, pixels=pixels)
+    np.testing.assert_array_equal(first, noise.apply("idn-40", LABELS, seed=3, pixels=pixels))
+    assert not np.array_equal(first, noise.apply("idn-40", LABELS, seed=4, pixels=pixels))
+    with pytest.raises(ValueError, match="needs `pixels`"):
+        noise.apply("idn-40", LABELS)
+
+
+def test_a_long_tail_is_thinned_first_then_flipped():
+    images = data.Images(random_pixels(len(LABELS)), LABELS, tuple("abcdefghij"), np.arange(len(LABELS)))
+    split = data.Split(images, images.take(slice(0, 200)), images.take(slice(0, 100)))
+    assert noise.thinned("sym-40", split) is split
+    with pytest.raises(ValueError, match=r"tail-40 needs a long tail, .* 12\d examples and the smallest 11\d"):
+        noise.apply_to_split("tail-40", split)
+    tail = noise.thinned("tail-40", split)
+    given, held = noise.apply_to_split("tail-40", tail, seed=1)
+    assert (len(given), len(held)) == (len(tail.train), len(tail.held))
+    wrong = int((given != tail.train.labels).sum() + (held != tail.held.labels).sum())
+    assert wrong == round(0.4 * (len(given) + len(held)))
+    assert len(tail.trusted) == 100
+
+
 def test_too_many_pair_flips_are_refused():
     with pytest.raises(ValueError, match="500 of 1000 examples can be flipped"):
         noise.flip_pairs(LABELS, 0.6, 0)
@@ -83,9 +130,11 @@ def test_apply_parses_settings():
     np.testing.assert_array_equal(mnist, noise.flip_pairs(LABELS, 0.1, 1, noise.MNIST_PAIRS))
 
 
-@pytest.mark.parametrize("setting", ["", "pair", "pair-", "pair-x", "sym-101", "pair20", "noisy", "cl-20", "cl-20-x"])
+@pytest.mark.parametrize(
+    "setting", ["", "pair", "pair-", "pair-x", "sym-101", "pair20", "noisy", "cl-20", "cl-20-x", "idn-x"]
+)
 def test_unknown_settings_are_refused_with_the_list(setting):
-    with pytest.raises(ValueError, match="known: clean, pair-R, sym-R, cl-R-S, aggre, worst"):
+    with pytest.raises(ValueError, match="known: clean, pair-R, sym-R, idn-R, tail-R, cl-R-S, aggre, worst"):
         noise.apply(setting, LABELS)
 
 

@@ -83,7 +83,7 @@ def test_ten_decisions_by_keyboard_alone(page, tmp_path):
     for key in ["k", "1", "1", "1", "d", "u", "n", "k", "1"]:
         page.keyboard.press(key)
     page.keyboard.press("/")
-    page.keyboard.type("fo")
+    page.keyboard.type("fox")
     page.keyboard.press("Enter")
     rows = rows_of(downloaded(page, tmp_path))
     assert len(rows) == 10
