@@ -92,11 +92,11 @@ def test_an_empty_enter_ends_several_classes(page):
 
 
 def test_the_very_name_is_found_first_whatever_accents_are_typed(tmp_path, open_page):
-    names = [f"caterpillar {i}" for i in range(100)] + ["cat", "cafe\u0301"]
+    names = [f"caterpillar {i}" for i in range(100)] + ["cat", "e\u0301tude"]
     given = np.zeros(4, int)
     url = write_run(tmp_path / "run", table(np.full(4, 0.9), given, given + 1), names=names)
     page = open_page(make_report(load(url), tmp_path / "report.html"))
-    for typed, label in (("cat", 100), ("CAF\u00c9", 101)):
+    for typed, label in (("cat", 100), ("\u00c9TUDE", 101)):
         page.keyboard.press("/")
         page.keyboard.type(typed)
         page.keyboard.press("Enter")
