@@ -69,8 +69,8 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(path.as_uri())
-        page.wait_for_selector(".card")
         page.locator("#review").evaluate("part => part.scrollIntoView()")  # a key decides about nothing out of sight
+        page.wait_for_selector(".card")
         opened = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
         took = decide_all(page, count)
         decided = page.evaluate("sgoif.decided.size")
@@ -78,7 +78,6 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         estimated = page.evaluate(timing)
         before = page.evaluate("sgoif.toCsv(sgoif.decisionRows())")
         page.reload()
-        page.wait_for_selector(".card")
         after = page.evaluate("sgoif.toCsv(sgoif.decisionRows())")
         browser.close()
     return {

@@ -30,7 +30,7 @@ def reviewed(tmp_path):
 
 def decide_on_all(page, key_of):
     """Press a key on every card, as a person would who knows what each is."""
-    cards = page.evaluate("JSON.parse(document.getElementById('document').textContent).cards")
+    cards = page.evaluate("sgoif.document.cards")
     for _ in cards["id"]:
         i = int(page.locator(".card.current").get_attribute("data-card"))
         page.keyboard.press(key_of(cards["id"][i], cards["suggested"][i]))

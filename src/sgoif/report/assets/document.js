@@ -1,5 +1,6 @@
 // The page's data, and how elements are made of it. Text from the data is only ever set as text, never as markup.
 const DOC = JSON.parse(document.getElementById("document").textContent);
+document.getElementById("document").remove(); // the text is as large as the pictures, and not needed twice
 const CARDS = DOC.cards;
 const COUNT = CARDS.id.length;
 const find = (id) => document.getElementById(id);

@@ -2,6 +2,7 @@
 const HEAD = 52;
 const GAP = 14;
 const BODY = 82;
+const BEYOND = 300; // pixels above and below the window that are drawn too
 const grid = find("grid");
 
 let shown = []; // cards in order
@@ -87,7 +88,7 @@ function paint() {
   if (!rows.length) return;
   const top = -grid.getBoundingClientRect().top;
   const wanted = new Map(); // in the order in which they are seen
-  for (let r = rowAt(top - 600); r < rows.length && rows[r].y < top + innerHeight + 600; r++) {
+  for (let r = rowAt(top - BEYOND); r < rows.length && rows[r].y < top + innerHeight + BEYOND; r++) {
     const row = rows[r];
     if (row.group !== undefined) {
       wanted.set(-1 - row.group, () => placed(headOf(groups[row.group]), row.y));

@@ -71,7 +71,7 @@ function showProgress() {
 let waiting = 0;
 function soon() {
   clearTimeout(waiting);
-  waiting = setTimeout(showProgress, 120);
+  waiting = setTimeout(() => (window.requestIdleCallback ?? setTimeout)(showProgress), 120);
 }
 
 function download() {
@@ -178,4 +178,4 @@ function start() {
 }
 
 start();
-window.sgoif = { recalibrate, leftOver, toCsv, fromCsv, decisionRows, decided, estimate };
+window.sgoif = { document: DOC, recalibrate, leftOver, toCsv, fromCsv, decisionRows, decided, estimate };
