@@ -167,7 +167,70 @@ def _reviewed(runs: Sequence[Mapping[str, Any]]) -> str:
     return f"{np.mean(accuracies):.1f}{each}; {wrong:,.0f} wrong labels left"
 
 
-# `review` joins when docs/benchmarks.md has a place for it
+def cleaned() -> str:
+    """Test accuracy after cleaning without people, and the share of the gap to true labels that it recovers."""
+    runs = _latest("cleaned.jsonl")
+    columns = [where for (where,), _ in _grouped(runs, ("setting",))]
+    found = dict(_grouped(runs, ("setting", "judge", "way")))
+    lines = [f"| judged by | changed how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    kinds = dict.fromkeys((run["settings"]["judge"], run["settings"]["way"]) for run in runs)
+    for judge, way in kinds:
+        cells = [_cleaned(found, where, judge, way) for where in columns]
+        lines.append(f"| {_JUDGES.get(judge, judge)} | {way or '-'} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+_JUDGES = {
+    "none": "nobody (labels as given)",
+    "truth": "all labels true",
+    "frozen ours": "sgoif, heads on frozen features",
+    "frozen confident": "confident learning, same features",
+    "scratch ours": "sgoif, one watched training",
+    "scratch confident": "confident learning, same network (4 trainings)",
+}
+
+
+def _cleaned(found: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], where: str, judge: str, way: str) -> str:
+    """Mean accuracy over the seeds, how much of the gap that is, and what became of the labels."""
+    mine = {run["seed"]: run for run in found.get((where, judge, way), ())}
+    if not mine:
+        return ""
+    accuracy = 100 * float(np.mean([run["accuracy"] for run in mine.values()]))
+    wrong = np.mean([run["wrong_labels"] for run in mine.values()])
+    if judge in ("none", "truth"):
+        return f"{accuracy:.1f}; {wrong:,.0f} wrong"
+    ends = [{run["seed"]: run["accuracy"] for run in found.get((where, end, ""), ())} for end in ("none", "truth")]
+    both = [seed for seed in mine if seed in ends[0] and seed in ends[1]]
+    shares = [(mine[seed]["accuracy"] - ends[0][seed]) / (ends[1][seed] - ends[0][seed]) for seed in both]
+    share = f", {100 * float(np.mean(shares)):.0f}% of the gap" if shares else ""
+    return f"{accuracy:.1f}{share}; {wrong:,.0f} wrong"
+
+
+def rivals(file: str = "rivals.jsonl") -> str:
+    """AP of every rival in every setting, mean over seeds, and what it costs beside the training.
+
+    Raises:
+        ValueError: The file mixes tiers, whose figures must not stand side by side.
+    """
+    runs = _latest(file)
+    for (dataset,), same in _grouped(runs, ("dataset",)):
+        sizes = {(run["settings"]["examples"], run["settings"]["epochs"]) for run in same}
+        if len(sizes) > 1:
+            raise ValueError(f"{file} mixes tiers on {dataset} (examples, epochs): {sorted(sizes)}; split the file")
+    columns = [where for where, _ in _grouped(runs, ("dataset", "setting"))]
+    names = [setting if dataset == "cifar10" else f"CIFAR-100 {setting}" for dataset, setting in columns]
+    lines = [f"| uses | rival | {' | '.join(names)} | cost |", "|---|---|" + "---|" * (len(names) + 1)]
+    for group, said in (("label-free", "given labels"), ("trusted", "trusted hold-out")):
+        for (rival,), same in _grouped([run for run in runs if run["group"] == group], ("rival",)):
+            found = dict(_grouped(same, ("dataset", "setting")))
+            cells = [_interval([run["report"]["ap"] for run in found[key]]) if key in found else "" for key in columns]
+            cost = np.mean([run["cost"] for run in same])
+            lines.append(f"| {said} | {rival} | {' | '.join(cells)} | {cost:.2f} |")
+            said = ""
+    return "\n".join(lines)
+
+
+# `rivals` joins when docs/benchmarks.md has a place for it
 TABLES: Mapping[str, Callable[[], str]] = {
     "label_noise": label_noise,
     "calibration": calibration,
@@ -176,6 +239,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scan": scan,
     "verified": verified,
     "controller": controller,
+    "review": review,
+    "cleaned": cleaned,
 }
 
 
