@@ -188,7 +188,12 @@ def test_an_interrupt_ends_quietly(tmp_path):
         "import time\nfrom pathlib import Path\n\ndef model():\n    Path('begun').touch()\n    time.sleep(60)\n"
     )
     process = subprocess.Popen(
-        command("bench", "--model", "slow:model"), cwd=tmp_path, env=bare(), stderr=subprocess.PIPE, text=True
+        command("bench", "--model", "slow:model"),
+        cwd=tmp_path,
+        env=bare(),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored by what a shell runs behind its back
     )
     end = time.monotonic() + 60
     while not (tmp_path / "begun").exists() and time.monotonic() < end and process.poll() is None:
