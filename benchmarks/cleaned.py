@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 import sgoif
 from benchmarks import data, frozen, loops
-from benchmarks.records import RESULTS, append_result, read_results
+from benchmarks.records import append_result, is_recorded
 from benchmarks.review import Labels, Setup, World, finished_run, fresh_model, make_world, retrained_accuracy
 from sgoif.evidence import hash_ids
 from sgoif.scan.heads import audit_embeddings, standardised, train_head
@@ -152,12 +151,6 @@ def cases() -> list[tuple[str, str]]:
     return [("none", ""), ("truth", ""), *((judge, way) for way in WAYS for judge in JUDGES)]
 
 
-def is_done(settings: Mapping[str, Any], seed: int) -> bool:
-    if not (RESULTS / FILE).is_file():
-        return False
-    return any(row["settings"] == settings and row["seed"] == seed for row in read_results(FILE))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", default="pair-20,worst", help="comma-separated")
@@ -178,7 +171,7 @@ def main() -> None:
             common = {name: value for name, value in asdict(setup).items() if name != "seed"}
             for judge, way in cases():
                 settings = {**common, "from": FROM, "judge": judge, "way": way}
-                if is_done(settings, seed):
+                if is_recorded(FILE, settings, seed):
                     continue
                 found = measure(world, setup, judges, judge, way)
                 said = f"{found['wrong_labels']} of {found['examples']} labels wrong, accuracy"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["RESULTS", "append_result", "commit", "host", "read_results"]
+__all__ = ["RESULTS", "append_result", "commit", "host", "is_recorded", "read_results"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -48,6 +48,13 @@ def append_result(path: str | Path, record: Mapping[str, Any]) -> dict[str, Any]
 def read_results(path: str | Path) -> list[dict[str, Any]]:
     """Read all results of a file, oldest first."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines() if line]
+
+
+def is_recorded(path: str | Path, settings: Mapping[str, Any], seed: int) -> bool:
+    """Whether a file holds a result of these settings and seed already, so that a stopped run goes on where it was."""
+    if not (RESULTS / path).is_file():
+        return False
+    return any(row["settings"] == settings and row["seed"] == seed for row in read_results(path))
 
 
 def commit() -> str:

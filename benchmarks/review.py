@@ -33,7 +33,7 @@ from benchmarks import data, loops, noise
 from benchmarks.label_noise import weighted_mean
 from benchmarks.metrics import detection_report
 from benchmarks.models import ResNet9
-from benchmarks.records import RESULTS, append_result, read_results
+from benchmarks.records import append_result, is_recorded
 from sgoif.review.decisions import Decision, read_decisions, write_decisions
 from sgoif.review.manifest import settle, write_manifest
 from sgoif.review.merge import merge
@@ -231,12 +231,6 @@ def measure(world: World, setup: Setup, order: str, budget: int) -> dict[str, An
     return {"accuracy": accuracy, "wrong_labels": wrong, "counts": dict(counts), "seconds": seconds, **found}
 
 
-def is_done(settings: Mapping[str, Any], seed: int) -> bool:
-    if not (RESULTS / FILE).is_file():
-        return False
-    return any(row["settings"] == settings and row["seed"] == seed for row in read_results(FILE))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1", help="comma-separated")
@@ -255,7 +249,7 @@ def main() -> None:
         for order, budget in cases():
             common = {name: value for name, value in asdict(setup).items() if name != "seed"}
             settings = {**common, "slips": SLIPS, "order": order, "budget": min(budget, len(world.given))}
-            if is_done(settings, seed):
+            if is_recorded(FILE, settings, seed):
                 continue
             found = measure(world, setup, order, settings["budget"])
             wrong, accuracy = found["wrong_labels"], 100 * found["accuracy"]
