@@ -120,6 +120,17 @@ def test_reviewers_get_pages_of_their_own_with_checks_that_look_alike(run, tmp_p
     assert not any(cards["link"]) and not re.search("canary|img/|held/|holdout", json.dumps(ann))
 
 
+def test_what_reviewers_decided_is_not_asked_again_either(run, tmp_path):
+    options = {"top": 10, "run_url": run.url}
+    make_report(run, tmp_path / "r.html", reviewers=["ann"], **options)
+    plan = read_plans(run.url)[0]
+    first = next(card for card in plan.cards["ann"] if card.id == "img/000.png")
+    kept = Decision(plan.token(first), first.given_label, "keep", reviewer="ann", list_id=plan.list_id)
+    write_decisions([kept], tmp_path / "ann.csv")
+    cards = document(page(run, tmp_path, decisions=[tmp_path / "ann.csv"], **options))["cards"]
+    assert cards["id"] == [f"img/{i:03d}.png" for i in range(1, 11)]
+
+
 def test_reviewers_need_a_run_on_disk(run, tmp_path):
     with pytest.raises(SgoifError, match="run on disk"):
         make_report(run, tmp_path / "r.html", reviewers=["ann"])

@@ -10,6 +10,7 @@ from sgoif.cli.models import find_here
 from sgoif.cli.output import clean, count, emit_json, print_lines
 from sgoif.cli.settings import read_settings
 from sgoif.errors import SgoifError
+from sgoif.report.make import file_name_of
 from sgoif.run import Run, load
 from sgoif.store.places import place_of
 
@@ -59,7 +60,7 @@ def show_report(
         print_lines(
             ["Cards show ids only. For pictures: --images FOLDER, a URL, Parquet, tar shards, or module:function."]
         )
-    files = " ".join(f"decisions-{clean(name)}.csv" for name in reviewers) if reviewers else "decisions.csv"
+    files = " ".join(f"decisions-{file_name_of(name)}.csv" for name in reviewers) if reviewers else "decisions.csv"
     lines = ["Decide there, download the decisions, and make a cleaned list of them:"]
     if reviewers:
         shared = (

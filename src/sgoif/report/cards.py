@@ -111,11 +111,8 @@ def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, sec
     found = replace(found, epochs=_epochs(run, ids))
     if not has_likeness(run.sql):
         return found
-    nearest, harmed = (
-        nearest_examples(run.sql, ids, count=_NUM_NEAREST),
-        harmed_holdout(run.sql, ids, count=_NUM_HARMED),
-    )
-    return replace(found, nearest=_grouped(nearest), harmed=_grouped(harmed))
+    nearest = _grouped(nearest_examples(run.sql, ids, count=_NUM_NEAREST))
+    return replace(found, nearest=nearest, harmed=_grouped(harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
 
 
 def isolated(name: str) -> str:

@@ -19,9 +19,9 @@ from sgoif.report.memory import recall
 from sgoif.report.page import PageSettings, render_page
 from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
-from sgoif.review.plan import write_plan
+from sgoif.review.plan import read_plans, unveiled, write_plan
 
-__all__ = ["Look", "make_report", "write_page"]
+__all__ = ["Look", "file_name_of", "make_report", "write_page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def make_report(
     """
     place = None if images is None else find_pictures(images)
     look = Look(place, pictures, display, blind, title or "Label review")
-    past = _past(run, decisions)
+    past = _past(run, decisions, run_url)
     cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
     cards = recall(cards, past, place) if past else cards
     cards = cards if top is None or ids is not None else cards[:top]
@@ -89,7 +89,10 @@ def make_report(
     if not reviewers:
         return [write_page(run, cards, out, look)]
     if run_url is None:
-        raise SgoifError("a review by several people needs a run on disk, where its answer key is kept; pass `out`.")
+        raise SgoifError(
+            "a review by several people needs a run on disk, where its answer key is kept; watch, audit or "
+            "scan with `out`, and load that."
+        )
     places = [_page_of(name, Path(out)) for name in reviewers]
     if len(set(places)) < len(places):
         raise SgoifError(f"two reviewers would get the same file: {', '.join(place.name for place in places)}.")
@@ -143,9 +146,16 @@ def write_page(
     return Path(out)
 
 
-def _past(run: Findings, paths: Sequence[str | os.PathLike[str]]) -> list[Decision]:
+def file_name_of(reviewer: str) -> str:
+    """A person's name as it stands in names of files; the page's script does the same."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)
+
+
+def _past(run: Findings, paths: Sequence[str | os.PathLike[str]], run_url: str | None) -> list[Decision]:
+    """Earlier decisions; those on planned cards of this run have their examples' ids again."""
     count = max(len(run.class_names), len(run.info.get("held_out_per_class") or ()))
-    return [item for path in paths for item in read_decisions(path, run.class_names, count)]
+    found = [item for path in paths for item in read_decisions(path, run.class_names, count)]
+    return unveiled(found, read_plans(run_url)) if found and run_url is not None else found
 
 
 def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:
@@ -154,8 +164,7 @@ def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:
 
 
 def _page_of(reviewer: str, out: Path) -> Path:
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)  # as the page names its decisions
-    return out.with_name(f"{out.stem}-{safe}{out.suffix or '.html'}")
+    return out.with_name(f"{out.stem}-{file_name_of(reviewer)}{out.suffix or '.html'}")
 
 
 def _about(count: int, gallery: Gallery, place: Pictures | None, reviewer: str) -> str:

@@ -26,6 +26,7 @@ _KIND = b"sgoif.kind"
 _ISSUES = b"label_issues"
 _SHOWN_CLASSES, _SHOWN_ISSUES = 5, 20
 _SIDE = 128
+_PNG = b"\x89PNG"
 
 
 def run_html(run: Findings) -> str:
@@ -138,9 +139,6 @@ def _cell(card: Card, value: Any, display: Callable[[Any], Any] | None, names: S
     sure = "" if card.p is None else f"{share(card.p)} wrong<br>"
     ident = escape(str(card.id)[-24:])
     return f'<div style="width:{_SIDE}px;overflow:hidden">{picture}<div>{label}</div><small>{sure}{ident}</small></div>'
-
-
-_PNG = b"\x89PNG"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

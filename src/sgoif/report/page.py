@@ -82,7 +82,6 @@ def _document(
     """What the page's script works on: cards by columns, pictures by number."""
     links = settings.links or {}
     on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
-
     is_secret = settings.tokens is not None
 
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:
