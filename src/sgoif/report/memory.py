@@ -34,19 +34,15 @@ def recall(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures
     known = [card for card in cards if (str(card.id), card.given) in past]
     content = content_hashes(place, [card.id for card in known])
     verdicts: dict[int, bool] = {}
-    held = set()
     for number, card in enumerate(cards):
         found = remembered(past, card.id, card.given, content.get(str(card.id), ""))
-        if found is None or found.is_wrong is None:
-            continue
-        held.add(number)
-        verdicts[number] = found.is_wrong
-    corrected = _corrected(cards, verdicts)
-    return [card for number, card in enumerate(corrected) if number not in held]
+        if found is not None and found.is_wrong is not None:
+            verdicts[number] = found.is_wrong
+    return [card for number, card in enumerate(_corrected(cards, verdicts)) if number not in verdicts]
 
 
 def _corrected(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
-    """Shift probabilities and their intervals alike, and sort anew."""
+    """Shift probabilities and their intervals alike; cards stay in their order, which the page makes anew by pairs."""
     if not verdicts or any(card.p is None for card in cards):
         return list(cards)
     p = np.array([card.p for card in cards], dtype=np.float64)
