@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import noise
+from benchmarks import noise, stability
 from benchmarks.metrics import detection_report
 from benchmarks.records import append_result
 from benchmarks.trainings import Setup, Trained, train
@@ -39,6 +39,7 @@ SIGNALS = (
     "el2n",
 )
 WINDOWS = ("gate", "second half", "all", "ramp", "ramp2", "last")
+TRACKED = ("harm", "worst", "probe_margin", "margin")  # from epoch to epoch
 AUDITED = ("harm", "worst", "harm_identity", "worst_identity", "probe_loss", "probe_margin", "margin", "loss")
 TIERS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "S": {name: {"examples": 2_000, "epochs": 2} for name in ("cifar10", "cifar100")},
@@ -54,6 +55,9 @@ def report_on(found: Trained) -> dict[str, Any]:
         "suggested label right, of true errors": suggestion_accuracy(found),
         "confidence by epoch": _by_epoch(found.visits, found.visits["confidence"]),
         "residual by epoch": _by_epoch(found.visits, found.residual.mean(1)[found.visits["step"]]),
+        "epochs": {
+            name: stability.by_epoch(found.visits["epoch"], _so_far(found, name), found.wrong) for name in TRACKED
+        },
         **calibration_report(found),
         **{key: found.info[key] for key in ("seconds", "overhead", "counters", "accuracy")},
     }
@@ -64,7 +68,7 @@ def _by_window(found: Trained, name: str) -> dict[str, Any]:
     when = (visits["step"] + 1) / (visits["step"].max() + 1)
     last = visits["epoch"].max()
     weights = {
-        "gate": visits["confidence_worst" if name.startswith("worst") else "confidence"],
+        "gate": _gate(found, name),
         "second half": visits["epoch"] > last // 2,
         "all": np.ones(len(when)),
         "ramp": when,
@@ -76,6 +80,22 @@ def _by_window(found: Trained, name: str) -> dict[str, Any]:
         window: detection_report(weighted_mean(visits["id"], values, weight, len(found.given)), found.wrong)
         for window, weight in weights.items()
     }
+
+
+def _gate(found: Trained, name: str) -> NDArray[np.float64]:
+    weight: NDArray[np.float64] = found.visits["confidence_worst" if name.startswith("worst") else "confidence"]
+    return weight
+
+
+def _so_far(found: Trained, name: str) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
+    """A signal's ranking from some of its visits, weighted by the gate; where the gate was shut, all count alike."""
+    ids, values, gate = found.visits["id"], _suspicion(found.visits, name), _gate(found, name)
+
+    def score(seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        weight = np.where(seen, gate, 0.0)
+        return weighted_mean(ids, values, weight if weight.any() else seen.astype(float), len(found.given))
+
+    return score
 
 
 def _suspicion(table: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.float64]:
