@@ -35,6 +35,7 @@ __all__ = [
     "cifar100",
     "cifar100_superclasses",
     "class_conditional_labels",
+    "confident_learning_probabilities",
     "data_root",
     "development",
     "fashion_mnist",
@@ -174,6 +175,14 @@ def class_conditional_labels(rate: int, sparsity: int) -> NDArray[np.int64]:
         sparsity: Percent of zero off-diagonal entries in the noise matrix: 0, 20, 40 or 60.
     """
     return _labels_in(_file("cifar10", "cl_noise_labels.npz"), f"noise{rate}_sparsity{sparsity:02d}")
+
+
+def confident_learning_probabilities(rate: int, sparsity: int) -> NDArray[np.float64]:
+    """Read the out-of-sample probabilities, ``[50000, 10]``, that were published with those labels (ResNet-50)."""
+    path = _file("cifar10", "cl_noise_crossval_probs.npz")
+    with np.load(path) as arrays:
+        found: NDArray[np.float64] = arrays[f"noise{rate}_sparsity{sparsity:02d}"].astype(np.float64)
+    return found
 
 
 def normalise(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> Tensor:

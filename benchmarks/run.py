@@ -38,6 +38,21 @@ TABLES = {
         "benchmarks.label_noise --tier S --setting pair-20 --seeds 0 --holdout both",
         "benchmarks.label_noise --setting pair-20 --seeds 1,2,3 --holdout both --save label_noise_reported.jsonl",
     ),
+    "lengths": Table(
+        "one epoch, ten, forty",
+        "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0",
+        "benchmarks.label_noise --setting pair-20 --epochs 1 --seeds 1,2,3 --save label_noise_lengths.jsonl",
+    ),
+    "backends": Table(
+        "curvatures and solvers",
+        "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0 --curvature diagonal",
+        "benchmarks.label_noise --setting pair-20 --seeds 1 --curvature diagonal --save label_noise_backends.jsonl",
+    ),
+    "published": Table(
+        "confident learning by its own published probabilities",
+        None,  # it trains nothing: the full one takes half a minute
+        "benchmarks.published",
+    ),
     "rivals": Table(
         "what others find in the same training",
         "benchmarks.rivals --tier S --setting sym-40 --seeds 0",

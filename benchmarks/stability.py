@@ -6,6 +6,7 @@ is what a user would see had the training stopped there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def by_epoch(
 
 def persistence(scores: Sequence[Floats]) -> dict[str, float]:
     """Compare each ranking with the next: over all examples, and over the first percent; means over the pairs."""
-    pairs = list(zip(scores[:-1], scores[1:], strict=True))
+    pairs = list(itertools.pairwise(scores))
     if not pairs:
         return {}
     tops = [(top_rows(before), top_rows(after)) for before, after in pairs]

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import loops, tables
+from benchmarks import loops
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals import confident, ekfac, gold, tracin, trajectories, trak
 from benchmarks.rivals.case import Case, fresh_model, learning_rates, make_case, train_bare
+from benchmarks.tables import training
 from benchmarks.trainings import Setup, train
 
 SMALL = Setup(setting="sym-40", examples=400, epochs=2)
@@ -211,7 +212,7 @@ def test_a_run_writes_one_row_per_score_and_goes_on_where_it_was(tmp_path):
     kept = (tmp_path / "rivals.jsonl").read_text().splitlines()[:-1]
     (tmp_path / "rivals.jsonl").write_text("\n".join(kept) + "\n")
     assert rivals.missing(SMALL, cheap, file) == cheap[1:]
-    table = tables.rivals(file).splitlines()
+    table = training.rivals(file).splitlines()
     assert table[0] == "| uses | rival | sym-40 | cost |"
     assert len(table) == 2 + len(kept)
 
@@ -246,10 +247,10 @@ def test_the_table_holds_means_over_seeds_by_group(tmp_path):
     ]
     file = tmp_path / "rivals.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    assert tables.rivals(str(file)).splitlines()[2:] == [
+    assert training.rivals(str(file)).splitlines()[2:] == [
         "| given labels | AUM | 35.0 ± 63.5 | 70.0 | 0.50 |",
         "| trusted hold-out | probe | 80.0 |  | 0.50 |",
     ]
     file.write_text("\n".join(map(json.dumps, [*rows, row("AUM", "worst", 2, 70, examples=2_000)])))
     with pytest.raises(ValueError, match="mixes tiers on cifar10"):
-        tables.rivals(str(file))
+        training.rivals(str(file))

@@ -1,12 +1,22 @@
-"""The benchmarks page says what the raw results say."""
+"""The benchmark pages say what the raw results say."""
 
-from benchmarks import figures, tables
+import pytest
 
-
-def test_the_page_agrees_with_the_results():
-    page = tables.PAGE.read_text()
-    assert tables.rewritten(page) == page, "run python -m benchmarks.tables"
+from benchmarks import figures
+from benchmarks.tables import pages
 
 
-def test_the_figure_is_that_of_the_results():
-    assert (figures.FOLDER / "residual.svg").read_text() == figures.residual_and_confidence(), "run benchmarks.figures"
+@pytest.mark.parametrize("path", sorted(pages.FOLDER.glob("*.md")), ids=lambda path: path.name)
+def test_a_page_agrees_with_the_results(path):
+    page = path.read_text()
+    assert pages.rewritten(page) == page, "run python -m benchmarks.tables"
+
+
+def test_every_table_has_one_place():
+    found = [name for path in pages.FOLDER.glob("*.md") for name in pages.places_of(path.read_text())]
+    assert sorted(found) == sorted(pages.TABLES)
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figure_is_that_of_the_results(name):
+    assert (figures.FOLDER / name).read_text() == figures.FIGURES[name](), "run python -m benchmarks.figures"

@@ -1,0 +1,46 @@
+"""Where tables stand: between two marker lines of a page in ``docs/benchmarks/``, each on one page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.tables import ablations, bars, cleaning, cost, frozen, training
+
+__all__ = ["FOLDER", "TABLES", "places_of", "rewritten"]
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "bars": bars.bars,
+    "label_noise": training.label_noise,
+    "signals": training.signals,
+    "rivals": training.rivals,
+    "published": training.published,
+    "calibration": training.calibration,
+    "lengths": training.lengths,
+    "persistence": training.persistence,
+    "frozen_noise": frozen.frozen_noise,
+    "frozen_calibration": frozen.frozen_calibration,
+    "verified": frozen.verified,
+    "scan": frozen.scan,
+    "ablations": ablations.ablations,
+    "backends": ablations.backends,
+    "controller": ablations.controller,
+    "review": cleaning.review,
+    "cleaned": cleaning.cleaned,
+    "overhead": cost.overhead,
+}
+
+_PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def places_of(page: str) -> list[str]:
+    """The tables that a page has a place for."""
+    return [match[2] for match in _PLACE.finditer(page)]
+
+
+def rewritten(page: str) -> str:
+    """The page with every table between its markers made anew."""
+    return _PLACE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", page)
