@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -147,8 +148,8 @@ def measure(world: World, setup: Setup, judges: Judges, judge: str, way: str) ->
     return {"accuracy": accuracy, "wrong_labels": left, "examples": len(rows), "seconds": seconds, **found}
 
 
-def cases() -> list[tuple[str, str]]:
-    return [("none", ""), ("truth", ""), *((judge, way) for way in WAYS for judge in JUDGES)]
+def cases(judges: Sequence[str], ways: Sequence[str]) -> list[tuple[str, str]]:
+    return [("none", ""), ("truth", ""), *((judge, way) for way in ways for judge in judges)]
 
 
 def main() -> None:
@@ -158,6 +159,8 @@ def main() -> None:
     parser.add_argument("--split", choices=["development", "reported"], default="reported")
     parser.add_argument("--examples", type=int, default=Setup().examples)
     parser.add_argument("--epochs", type=int, default=Setup().epochs)
+    parser.add_argument("--judges", nargs="+", choices=JUDGES, default=JUDGES)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--dry", action="store_true", help="print, and append no result")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -169,7 +172,7 @@ def main() -> None:
             world = make_world(setup)
             judges = Judges(world, setup)
             common = {name: value for name, value in asdict(setup).items() if name != "seed"}
-            for judge, way in cases():
+            for judge, way in cases(options.judges, options.ways):
                 settings = {**common, "from": FROM, "judge": judge, "way": way}
                 if is_recorded(FILE, settings, seed):
                     continue

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks import data, frozen, noise
 from benchmarks.metrics import detection_report
-from benchmarks.records import append_result
+from benchmarks.records import append_result, is_recorded
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
 from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, standardised, train_head
@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--verified", help="instead, with so many hold-out labels verified: 0,100,300,500")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--save", metavar="FILE")
+    parser.add_argument("--again", action="store_true", help="measure also what that file holds already")
     options = parser.parse_args()
     kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
     for seed in map(int, options.seeds.split(",")):
@@ -193,6 +194,8 @@ def main() -> None:
                 continue
             for holdout in kinds:
                 what = {"setting": setting, "split": options.split, "holdout": holdout}
+                if options.save and not options.again and is_recorded(options.save, what, seed):
+                    continue
                 found = examine(seed=seed, **what)
                 print(json.dumps(found)) if options.json else show({**what, "seed": seed}, found)
                 if options.save:

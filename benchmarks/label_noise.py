@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks import noise, stability
 from benchmarks.metrics import detection_report
-from benchmarks.records import append_result
+from benchmarks.records import append_result, is_recorded
 from benchmarks.trainings import Setup, Trained, train
 
 SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "own_solved", "probe_margin")
@@ -222,10 +222,13 @@ def main() -> None:
     parser.add_argument("--solver", default="richardson")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     parser.add_argument("--save", metavar="FILE", help="append to a JSONL file under benchmarks/results")
+    parser.add_argument("--again", action="store_true", help="measure also what that file holds already")
     options = parser.parse_args()
     options.split = options.split or ("development" if options.seeds == "0" else "reported")
     results: list[dict[str, Any]] = []
     for setup in setups(options):
+        if options.save and not options.again and is_recorded(options.save, asdict(setup), setup.seed):
+            continue
         print(f"\n{options.setting}, {setup.holdout} hold-out, {setup.split} set, seed {setup.seed}", flush=True)
         report = report_on(train(setup))
         show(report)
