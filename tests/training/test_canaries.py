@@ -109,3 +109,16 @@ def test_an_audit_is_calibrated_by_its_own_hold_out(trusted, holdout_rate, floor
 
 def test_the_calibration_sees_columns_that_visits_have():
     assert set(CALIBRATED_SIGNALS) <= set(SIGNALS)
+
+
+def test_canaries_and_training_examples_are_scored_by_one_curvature():
+    train, holdout = world(held=500)
+    monitor, _ = watched_run(train, holdout, trusted=True, epochs=3)
+    plain, diagonal = (
+        sgoif.audit(monitor.model, train[:2], anchors=holdout[:2], trusted=True, curvature=name).table
+        for name in ("identity", "diagonal")
+    )
+    assert not np.allclose(plain["harm"], diagonal["harm"])
+    # Canaries have no diagonal directions, so both are calibrated on the identity's; the suggested labels still differ,
+    # by 0.006 in the end. With the diagonal's columns under weights learnt on the identity's it was 0.32.
+    np.testing.assert_allclose(plain["p_mislabeled"], diagonal["p_mislabeled"], atol=0.02)

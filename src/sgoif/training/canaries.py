@@ -300,7 +300,7 @@ def calibrate_run(
     canaries, count = ledger.canaries(engine), len(recorder.index)
     if canaries is None or not count:
         return None
-    signals = np.stack([recorder.means.mean(name)[:count] for name in CALIBRATED_SIGNALS], 1)
+    signals = np.stack([recorder.means.mean(name)[:count] for name in _columns(engine)], 1)
     given = recorder.given[:count]
     if noise is not None:
         signals = np.column_stack([signals, noise.model.log_odds(noise.probabilities, given)])
@@ -338,6 +338,13 @@ def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any
 def _rows(snapshot: Snapshot) -> NDArray[np.int64]:
     assert snapshot.rows is not None
     return snapshot.rows
+
+
+def _columns(engine: Engine) -> tuple[str, ...]:
+    """The training examples' columns that mean what the canaries' do: without Kronecker factors, the identity's."""
+    if _inverse_factors(engine) is not None:
+        return CALIBRATED_SIGNALS
+    return tuple(name.replace("_solved", "_identity") for name in CALIBRATED_SIGNALS)
 
 
 def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
