@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,8 @@ Labels = NDArray[np.int64]
 def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> dict[str, Any]:
     """Run one draw, ours and the rivals; returns what each finds, in percent."""
     torch.set_num_threads(1)
-    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
-    given = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64)
-    rows, clean = frozen.embeddings("train")[parts.train.ids], parts.train.labels
-    ids = np.array([f"train/{i}" for i in parts.train.ids])
-    if holdout == "trusted":
-        rows = np.concatenate([rows, frozen.embeddings("test")[parts.trusted.ids]])
-        ids = np.concatenate([ids, [f"test/{i}" for i in parts.trusted.ids]])
-        given, clean = (np.concatenate([labels, parts.trusted.labels]) for labels in (given, clean))
-        held = np.arange(len(ids)) >= len(parts.train.ids)
-    else:
-        held = choose_holdout(ids, given, 10)
+    case = noisy_features(setting, split, holdout, seed, examples)
+    rows, given, clean, ids, held = case.rows, case.given, case.clean, case.ids, case.held
     is_trusted = holdout == "trusted"
     what: dict[str, Any] = {"num_classes": 10, "verified": held & is_trusted, "seed": seed}
     found = audit_embeddings(rows, given, ids, held, **what)
@@ -78,6 +70,33 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
         "suggested_right": float(is_right[wrong].mean()),
         "cleaning": found.info.get("holdout_cleaning"),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyFeatures:
+    """Frozen features with labels as given and as they should be, the hold-out among them."""
+
+    rows: NDArray[np.float32]  # [N, 1280]
+    given: Labels
+    clean: Labels
+    ids: NDArray[np.str_]
+    held: NDArray[np.bool_]
+
+
+def noisy_features(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> NoisyFeatures:
+    """One draw of the noise on one split, with a hold-out of either kind."""
+    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
+    given = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64)
+    rows, clean = frozen.embeddings("train")[parts.train.ids], parts.train.labels
+    ids = np.array([f"train/{i}" for i in parts.train.ids])
+    if holdout == "trusted":
+        rows = np.concatenate([rows, frozen.embeddings("test")[parts.trusted.ids]])
+        ids = np.concatenate([ids, [f"test/{i}" for i in parts.trusted.ids]])
+        given, clean = (np.concatenate([labels, parts.trusted.labels]) for labels in (given, clean))
+        held = np.arange(len(ids)) >= len(parts.train.ids)
+    else:
+        held = choose_holdout(ids, given, 10)
+    return NoisyFeatures(rows, given, clean, ids, held)
 
 
 def verified_curve(setting: str, split: str, seed: int, counts: Sequence[int]) -> list[dict[str, float]]:

@@ -64,6 +64,12 @@ TABLES = {
         "benchmarks.frozen_noise --split reported --seeds 1,2,3 --save frozen_noise.jsonl",
         FROZEN,
     ),
+    "frozen_backends": Table(
+        "curvature and damping on frozen features",
+        None,
+        "benchmarks.frozen_backends --split reported --seeds 1,2,3 --save frozen_backends.jsonl",
+        FROZEN,
+    ),
     "verified": Table(
         "what some verified labels are worth",
         None,
