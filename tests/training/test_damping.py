@@ -25,9 +25,10 @@ def test_a_head_that_learns_alone_is_damped_more(model):
     assert damping(model) == sgoif.api._FROZEN_DAMPING
 
 
-@pytest.mark.parametrize("learning", [("0", "2"), ("0",), ()])
-def test_other_models_keep_the_backends_own_damping(learning):
-    assert damping(two_layers(*learning), head="2") == 0.1
+def test_models_that_learn_below_the_head_keep_the_backends_own_damping():
+    assert damping(two_layers("0", "2")) == 0.1
+    tuned = nn.Sequential(two_layers(), nn.LayerNorm(3), nn.Linear(3, 3))  # a frozen backbone but for its norm
+    assert damping(tuned) == 0.1
 
 
 def test_what_is_given_is_taken():
