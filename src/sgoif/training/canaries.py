@@ -342,14 +342,19 @@ def _rows(snapshot: Snapshot) -> NDArray[np.int64]:
 
 def _columns(engine: Engine) -> tuple[str, ...]:
     """The training examples' columns that mean what the canaries' do: without Kronecker factors, the identity's."""
-    if _inverse_factors(engine) is not None:
+    if _kronecker(engine) is not None:
         return CALIBRATED_SIGNALS
     return tuple(name.replace("_solved", "_identity") for name in CALIBRATED_SIGNALS)
 
 
 def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
-    inverse = engine.curvature.factorised(engine.head.name).inverse
-    if not isinstance(inverse, KroneckerInverse):
+    inverse = _kronecker(engine)
+    if inverse is None:
         return None
     left, right = (part.inverse()[0].double().cpu().numpy() for part in (inverse.left, inverse.right))
     return left, right
+
+
+def _kronecker(engine: Engine) -> KroneckerInverse | None:
+    inverse = engine.curvature.factorised(engine.head.name).inverse
+    return inverse if isinstance(inverse, KroneckerInverse) else None
