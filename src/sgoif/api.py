@@ -40,10 +40,10 @@ __all__ = ["Run", "audit", "cleaned", "load", "make_sink", "split", "watch", "wi
 log = logging.getLogger(__name__)
 
 # Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
-# directions (the largest eigenvalue is 50 times the mean, unstandardised 390 times) and a thousand weak ones, in which
-# a class's mean over 100 hold-out examples is noise, and 0.1 amplifies it: on the development set, frozen EfficientNet
-# features, `harm` of an audit lost 12 to 34 AP to H = I. At 100 it lost at most 0.9; `worst` gained up to 1.9.
-# At 10 `worst` gained up to 6.4, but `harm` lost 4.5 where the hold-out was noisy.
+# directions (the largest eigenvalue is 50 times the mean, unstandardised 390 times) and a thousand weak ones, which 0.1
+# amplifies. On the development set (frozen EfficientNet, pair-20 and human noise) `harm` of an audit lost 12 to
+# 34 AP to H = I at 0.1 and at most 0.9 at 100, where `worst` gained up to 1.9. At 10 `worst` gained up to 6.4, but
+# `harm` lost 4.5 where the hold-out was noisy.
 _FROZEN_DAMPING = 100.0
 
 
