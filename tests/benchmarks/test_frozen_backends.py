@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from benchmarks import frozen_backends, records
-from benchmarks.tables import backends as tables
 from benchmarks.frozen_backends import BACKENDS, Case, examine
 from benchmarks.frozen_noise import NoisyFeatures
+from benchmarks.tables import backends as tables
+from benchmarks.tables import rows
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_kfac_becomes_the_identity_as_its_damping_grows(case, monkeypatch):
 
 def test_the_table_has_a_line_per_backend_and_a_cell_per_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
     common = {"split": "reported", "holdout": "trusted", "features": "standardised", "way": "audited"}
     found = (("identity", 1, 80.0), ("identity", 2, 90.0), ("kfac, 0.1", 1, 60.0), ("diagonal, 0.1", 1, 95.0))
     for backend, seed, ap in found:
