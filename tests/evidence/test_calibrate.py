@@ -178,13 +178,6 @@ def test_canary_ap_is_measured_on_the_other_fold():
     assert remembered == pytest.approx(canaries.prior, abs=0.1)
 
 
-def test_prior_per_class_is_offered():
-    world = make_world(0)
-    found, signals = run(world)
-    shifted = found.believed.with_prior(signals, world.given, per_class=True)
-    assert len(np.unique(shifted.shift)) == 4
-
-
 def test_mistakes_are_named():
     world = make_world(0, n=100, m=100)
     found, signals = run(world)

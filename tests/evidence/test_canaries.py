@@ -83,6 +83,18 @@ def test_columns_and_weights():
     assert (canaries.taken_as_given().weight[~canaries.is_flip] == 1).all()
 
 
+def test_growth_moves_weight_between_flips_and_adds_none():
+    canaries = make_canaries(random_holdout())
+    transition = np.full((4, 4), 0.1)
+    growth = np.random.default_rng(0).exponential(size=len(canaries))
+    plain, grown = canaries.reweighted(transition), canaries.reweighted(transition, 7 * growth)
+    flip = canaries.is_flip
+    np.testing.assert_array_equal(grown.weight[~flip], plain.weight[~flip])
+    assert grown.weight[flip].sum() == pytest.approx(plain.weight[flip].sum())
+    ratio = grown.weight[flip] / (plain.weight[flip] * growth[flip])
+    np.testing.assert_allclose(ratio, ratio[0])
+
+
 def test_directions_can_be_kept_as_training_examples_met_them():
     holdout = random_holdout(2)
     belief = np.random.default_rng(0).random(40)

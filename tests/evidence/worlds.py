@@ -31,12 +31,28 @@ def flip_pairs(labels, rate, rng):
     return np.where(rng.random(len(labels)) < rate, target, labels)
 
 
-def make_world(seed=0, n=3_000, m=600, num_classes=4, num_inputs=8, rate=0.35, trusted=True, spread=1.0):
+def flip_any(labels, chance, num_classes, rng):
+    """Call examples any other class; ``chance`` is one number or one for each."""
+    other = (labels + rng.integers(1, num_classes, len(labels))) % num_classes
+    return np.where(rng.random(len(labels)) < chance, other, labels)
+
+
+def hard_ones(inputs, centres):
+    """Compute how little the nearest centre stands out, ``[N]``, one on average."""
+    nearness = softmax(-((inputs[:, None] - centres) ** 2).sum(2) / 2).max(1)
+    return np.sqrt(1 - nearness) / np.sqrt(1 - nearness).mean()
+
+
+def make_world(seed=0, n=3_000, m=600, num_classes=4, num_inputs=8, rate=0.35, trusted=True, spread=1.0, noise="pairs"):
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(num_classes, num_inputs))
     true = rng.integers(0, num_classes, n + m)
     inputs = np.c_[centres[true] + spread * rng.normal(size=(n + m, num_inputs)), np.ones(n + m)]
-    given = flip_pairs(true, rate, rng)
+    if noise == "pairs":
+        given = flip_pairs(true, rate, rng)
+    else:
+        chance = rate * hard_ones(inputs[:, :-1], centres) if noise == "on hard ones" else rate
+        given = flip_any(true, chance, num_classes, rng)
     head = train_head(inputs[:n], given[:n], num_classes)
     logits = inputs @ head
     labels = true[n:] if trusted else given[n:]

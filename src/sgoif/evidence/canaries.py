@@ -54,11 +54,18 @@ class Canaries:
             raise SgoifError(f"no signal {name!r}; there are {', '.join(SIGNALS)}.")
         return np.asarray(self.signals[:, SIGNALS.index(name)])
 
-    def reweighted(self, transition: Floats) -> Canaries:
-        """Weight the flips by another transition."""
+    def reweighted(self, transition: Floats, growth: Floats | None = None) -> Canaries:
+        """Weight the flips by another transition, and by how much likelier each is than others of its kind.
+
+        Args:
+            transition: ``P(given | true)``, ``[C, C]``.
+            growth: ``[M]``, up to a factor: the flips' total weight stays that of the transition.
+        """
         if transition.shape != (self.num_classes, self.num_classes):
             raise SgoifError(f"the transition must be {self.num_classes} x {self.num_classes}, got {transition.shape}.")
         flips = transition[self.label, self.assigned_label]
+        if growth is not None:
+            flips = flips * growth / np.average(growth[self.is_flip], weights=flips[self.is_flip])
         return replace(self, weight=self.belief * np.where(self.is_flip, flips, 1.0))
 
     def taken_as_given(self) -> Canaries:
