@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches
 from sgoif.run import MemoryTables, Run, load
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, NoiseEvidence, RunCalibration, calibrate_run
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, RunCalibration, calibrate_run
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
+from sgoif.training.noise import NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink, ScoreSink
 
@@ -61,7 +62,7 @@ def calibrated_run(
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration, sketches=sketches, noise=noise)
+    return collect_run(recorder, facts, calibration, sketches=sketches)
 
 
 def collect_run(
@@ -70,13 +71,12 @@ def collect_run(
     calibration: RunCalibration | None = None,
     *,
     sketches: Sketches | None = None,
-    noise: NoiseEvidence | None = None,
 ) -> Run:
     """One row per example from the recorder's evidence, with the facts of the run beside it."""
     tables = {"examples": _examples(recorder)}
-    if noise is not None:
-        tables["examples"] |= _suggestions(noise, tables["examples"]["given_label"])
     if calibration is not None:
+        if calibration.noise is not None:
+            tables["examples"] |= _suggestions(calibration.noise, tables["examples"])
         tables["examples"]["p_mislabeled"] = calibration.p_mislabeled
         tables["examples"]["p_mislabeled_low"] = calibration.p_low
         tables["examples"]["p_mislabeled_high"] = calibration.p_high
@@ -133,12 +133,14 @@ def _examples(recorder: Recorder) -> Columns:
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 
 
-def _suggestions(noise: NoiseEvidence, given: NDArray[np.int64]) -> Columns:
-    """What a model of the noise suggests, which knows more than the class of the worst anchor."""
+def _suggestions(noise: NoiseEvidence, examples: Columns) -> Columns:
+    """What a model of the noise suggests: it knows more than the class of the worst anchor, where a class was given."""
+    given = examples["given_label"]
     labels, probability = noise.suggested(given)
     share = probability[:, 0] / np.maximum(probability.sum(1), 1e-12)
-    names = ("suggested_label", "suggested_label_2", "suggested_label_3")
-    return {**{name: labels[:, i] for i, name in enumerate(names)}, "suggested_share": share}
+    names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
+    found = (*labels.T, share)
+    return {name: np.where(given >= 0, values, examples[name]) for name, values in zip(names, found, strict=True)}
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:

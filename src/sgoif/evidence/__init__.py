@@ -7,6 +7,7 @@ from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, shoul
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
+from sgoif.evidence.likely import LikelyClasses, LikelyOthers, best_others
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
 from sgoif.evidence.noise import NoiseModel
@@ -54,6 +55,8 @@ __all__ = [
     "IdIndex",
     "LabelCalibration",
     "LatestWords",
+    "LikelyClasses",
+    "LikelyOthers",
     "NoiseModel",
     "SelfCleaning",
     "Sketches",
@@ -63,6 +66,7 @@ __all__ = [
     "TwoNormals",
     "VoteCounts",
     "WeightedMeans",
+    "best_others",
     "calibrate",
     "calibrate_on",
     "class_directions",

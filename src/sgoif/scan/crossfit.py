@@ -23,7 +23,8 @@ from sgoif.run import Run
 from sgoif.scan.folds import Folds, Progress, Rows, Trainer, no_progress
 from sgoif.scan.noise import learn_noise, read_noise
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
-from sgoif.training.canaries import CanaryLedger, NoiseEvidence
+from sgoif.training.canaries import CanaryLedger
+from sgoif.training.noise import NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
 

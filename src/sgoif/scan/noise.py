@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import NoiseModel, concentration
 from sgoif.scan.folds import Folds, Progress, Rows, no_progress
-from sgoif.training.canaries import NoiseEvidence
+from sgoif.training.noise import NoiseEvidence
 
 __all__ = ["learn_noise", "read_noise"]
 

@@ -27,8 +27,9 @@ from sgoif.evidence import (
     ExpectedPrecision,
     Holdout,
     LabelCalibration,
-    NoiseModel,
+    LikelyOthers,
     Snapshot,
+    best_others,
     calibrate,
     calibrate_on,
     cross_fitted_signals,
@@ -44,9 +45,10 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
+from sgoif.training.noise import NoiseEvidence, Predictions, noise_of_run
 from sgoif.training.recorder import Recorder
 
-__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "NoiseEvidence", "RunCalibration", "calibrate_run"]
+__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
 
 # What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
 # form that canaries have too, solved and not tracked.
@@ -92,6 +94,7 @@ class CanaryLedger:
         count, classes = (len(self.labels), self.num_classes) if self.is_on else (0, 0)
         self._assigned = np.zeros((count, 0), np.int64)  # labels tried, [m, F]; F is known with the first look
         self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
+        self._others = np.zeros((count, 0, classes), np.float32)  # probability of the best other class, where it lies
         self._mass = np.zeros((count, 1, 1))
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
@@ -133,8 +136,16 @@ class CanaryLedger:
         usable = np.isfinite(values).all((1, 2))
         self._total[rows[usable]] += trust * values[usable]
         self._mass[rows[usable]] += trust
-        weights = (trust * believed[rows])[:, None]
-        np.add.at(self._leaks, self.labels[rows], weights * logits.softmax(1).double().cpu().numpy())
+        predicted = logits.softmax(1).double().cpu().numpy()
+        self._add_others(rows[usable], assigned[usable], trust * predicted[usable])
+        np.add.at(self._leaks, self.labels[rows], (trust * believed[rows])[:, None] * predicted)
+
+    def _add_others(self, rows: NDArray[np.int64], assigned: NDArray[np.int64], predicted: Floats) -> None:
+        """Note the most probable class beside each label tried, as a training visit notes its runner-up."""
+        if self._others.shape[2]:
+            others, p = best_others(predicted, assigned)
+            tried = np.arange(assigned.shape[1])
+            self._others[rows[:, None], tried, others] += p  # no row comes twice in a look
 
     def _labels_for(self, snapshot: Snapshot) -> NDArray[np.int64]:
         """The labels that the examples of a snapshot are tried under, fixed when each is first seen."""
@@ -145,6 +156,8 @@ class CanaryLedger:
         if self._assigned.shape[1] == 0:
             self._assigned = np.full((len(self.labels), proposed.shape[1]), -1, np.int64)
             self._total = np.zeros((len(self.labels), proposed.shape[1], len(CALIBRATED_SIGNALS)))
+            width = self.num_classes if Predictions.is_affordable(self._assigned.size, self.num_classes) else 0
+            self._others = np.zeros((*self._assigned.shape, width), np.float32)
         known = self._assigned[rows]
         self._assigned[rows] = np.where(known < 0, proposed, known)
         return self._assigned[rows]
@@ -213,6 +226,22 @@ class CanaryLedger:
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
+    def predictions(self, canaries: Canaries) -> NDArray[np.float32] | None:
+        """Mean predictions of canaries, ``[M, C]``, known as far as those of training examples are; None if too many.
+
+        Args:
+            canaries: from :meth:`canaries`, with ``p_given`` among its signals.
+        """
+        if not self._others.shape[2]:
+            return None
+        rows = np.unique(canaries.holdout_row)
+        found = (self._others[rows] / self._mass[rows]).reshape(len(canaries), -1)
+        top = np.argsort(-found, axis=1, kind="stable")[:, :3]
+        p = np.take_along_axis(found, top, 1).astype(np.float64)
+        others = LikelyOthers(np.where(p > 0, top, -1), p)
+        p_given = canaries.signals[:, CALIBRATED_SIGNALS.index("p_given")]
+        return others.spread(p_given, canaries.assigned_label, self.num_classes)
+
     def judged(self, calibration: LabelCalibration, engine: Engine) -> dict[str, NDArray[Any]]:
         """The hold-out's own labels, judged like those of training examples: one row per example that was seen."""
         own = np.flatnonzero(~calibration.canaries.is_flip)
@@ -235,6 +264,7 @@ class CanaryLedger:
             "assigned": self._assigned.copy(),
             "total": self._total.copy(),
             "mass": self._mass.copy(),
+            "others": self._others.copy(),
             "leaks": self._leaks.copy(),
             "suggested": self._suggested.copy(),
             "recent": list(self._recent),
@@ -245,30 +275,11 @@ class CanaryLedger:
         """Continue where another ledger stood."""
         self._assigned, self._total = state["assigned"].copy(), state["total"].copy()
         self._mass, self._leaks = state["mass"].copy(), state["leaks"].copy()
+        # states from before it have none, and half of the sums would be worse than none
+        self._others = state["others"].copy() if "others" in state else np.zeros((*self._assigned.shape, 0), np.float32)
         self._suggested = state["suggested"].copy()
         self._refreshes = int(state["refreshes"])
         self._recent = deque(state["recent"], maxlen=_KEPT_SNAPSHOTS)
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseEvidence:
-    """What a model of the noise says, beside classifiers that have not seen the examples they judge."""
-
-    model: NoiseModel
-    probabilities: NDArray[np.floating[Any]]  # P(true | input) of training examples, by the recorder's rows, [N, C]
-    held_probabilities: NDArray[np.floating[Any]]  # of hold-out examples, [m, C]
-    is_learnt: bool = True  # the classifiers were trained through the model, so that it judges the hold-out as well
-
-    def suggested(self, given: NDArray[np.int64], top: int = 3) -> tuple[NDArray[np.int64], Floats]:
-        """The most probable classes other than the given one, ``[N, top]``, and their probabilities."""
-        posterior = self.model.posterior(self.probabilities, given)
-        posterior[np.arange(len(given)), given] = -1.0
-        order = np.argsort(-posterior, axis=1)[:, :top]
-        found = np.take_along_axis(posterior, order, 1)
-        if order.shape[1] < top:
-            order = np.pad(order, ((0, 0), (0, top - order.shape[1])), constant_values=-1)
-            found = np.pad(found, ((0, 0), (0, top - found.shape[1])))
-        return np.where(found < 0, -1, order), found.clip(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +294,7 @@ class RunCalibration:
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
     holdout_ids: NDArray[Any]  # of all hold-out examples, by row
+    noise: NoiseEvidence | None  # the model of the noise that was used
 
     @property
     def expected_errors(self) -> float:
@@ -295,34 +307,78 @@ def calibrate_run(
 ) -> RunCalibration | None:
     """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from.
 
-    With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips.
+    With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips. Where
+    none is given, one is read off a first calibration.
     """
     canaries, count = ledger.canaries(engine), len(recorder.index)
     if canaries is None or not count:
         return None
     signals = np.stack([recorder.means.mean(name)[:count] for name in _columns(engine)], 1)
-    given = recorder.given[:count]
-    if noise is not None:
-        signals = np.column_stack([signals, noise.model.log_odds(noise.probabilities, given)])
-        held = noise.model.log_odds(noise.held_probabilities[canaries.holdout_row], canaries.assigned_label)
-        canaries = replace(canaries, signals=np.column_stack([canaries.signals, held]))
-    judged = np.isfinite(signals).all(1)
+    judged = np.asarray(np.isfinite(signals).all(axis=1))
     if judged.sum() < 2:
         return None
-    suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
-    if noise is not None:
-        found = calibrate_on(canaries, signals[judged], given[judged], noise.model.transition, is_sure=noise.is_learnt)
+    given = recorder.given[:count]
+    asked = _Asked(signals[judged], given[judged], recorder.evidence.suggested_label(top=1).labels[:count, 0][judged])
+    choice = ledger.choice
+    if noise is None:
+        adapt = ledger.trusted or (choice is not None and choice.clean)
+        found = calibrate(canaries, asked.signals, asked.given, asked.suggested, adapt=adapt)
+        seen = _predictions(recorder, judged, canaries, ledger)
+        read = None if seen is None else noise_of_run(found, seen, asked.given, canaries)
+        if read is not None:
+            noise, belief = read
+            if ledger.cleans_itself:
+                belief = np.where(ledger.verified[canaries.holdout_row], 1.0, belief)
+                choice = CleaningChoice(True, f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out")
+                canaries = replace(canaries, belief=belief, weight=belief)
+            asked, canaries = asked.with_noise(noise.log_odds(asked.given)), _with_noise(canaries, noise)
+            if bool((canaries.belief == 1).all()):
+                weighted = canaries.reweighted(noise.model.transition)
+                found = calibrate(weighted, asked.signals, asked.given, asked.suggested)
+            else:
+                found = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition)
+            noise = noise.at_rows(judged)
     else:
-        adapt = ledger.trusted or (ledger.choice is not None and ledger.choice.clean)
-        found = calibrate(canaries, signals[judged], given[judged], suggested[judged], adapt=adapt)
-    draws = draw_calibrations(found, signals[judged], given[judged])
+        asked, canaries = asked.with_noise(noise.log_odds(given)[judged]), _with_noise(canaries, noise)
+        found = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition, is_sure=noise.is_learnt)
+    draws = draw_calibrations(found, asked.signals, asked.given)
     p, low, high = np.full((3, count), np.nan)
-    p[judged] = found.predict(signals[judged], given[judged])
-    low[judged], high[judged] = draws.bounds(signals[judged], given[judged])
-    precision = expected_precision(found, signals[judged], given[judged], draws=draws)
+    p[judged] = found.predict(asked.signals, asked.given)
+    low[judged], high[judged] = draws.bounds(asked.signals, asked.given)
+    precision = expected_precision(found, asked.signals, asked.given, draws=draws)
     holdout = ledger.judged(found, engine)
     ids = np.asarray(engine.holdout.ids)
-    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), found, precision, ledger.choice, holdout, ids)
+    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), found, precision, choice, holdout, ids, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Training examples that can be judged."""
+
+    signals: Floats  # [n, S]
+    given: NDArray[np.int64]
+    suggested: NDArray[np.int64]  # class of the worst anchor
+
+    def with_noise(self, log_odds: Floats) -> _Asked:
+        return replace(self, signals=np.column_stack([self.signals, log_odds]))
+
+
+def _with_noise(canaries: Canaries, noise: NoiseEvidence) -> Canaries:
+    return replace(canaries, signals=np.column_stack([canaries.signals, noise.canary_log_odds(canaries)]))
+
+
+def _predictions(
+    recorder: Recorder, judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
+) -> Predictions | None:
+    """What the network said of the examples that can be judged, and of the canaries; None where that is too much."""
+    held = ledger.predictions(canaries)
+    if held is None or not Predictions.is_affordable(len(judged), ledger.num_classes):
+        return None
+    count = len(judged)
+    others = recorder.likely.top(count)
+    known = LikelyOthers(others.labels[judged], others.probabilities[judged])
+    p_given = recorder.means.mean("p_given")[:count][judged]
+    return Predictions(known.spread(p_given, recorder.given[:count][judged], ledger.num_classes), held)
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, IdIndex, LatestWords, Standardiser, WeightedMeans
+from sgoif.evidence import Evidence, IdIndex, LatestWords, LikelyClasses, Standardiser, WeightedMeans
 from sgoif.records import ScoreBatch
 from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.sinks import ScoreSink
@@ -58,6 +58,7 @@ class Recorder:
         self.index = IdIndex()
         self.evidence = Evidence(_STANDARDISED, num_classes)
         self.means = _Means(MEAN_SIGNALS)
+        self.likely = LikelyClasses(num_classes)
         self.likeness = LatestWords()
         self.standardisers = {name: Standardiser() for name in _STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
@@ -113,6 +114,7 @@ class Recorder:
             for name in ("confidence", "confidence_worst")
         }
         self.means.add(rows, columns, trust["confidence"])
+        self.likely.add(rows, columns["p_given"], columns["margin"], columns["runner_up"], trust["confidence"])
         raw = np.stack([columns[name] for name in _STANDARDISED], 1).astype(np.float64)
         values = np.stack([columns[f"{name}_std"] for name in _STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
@@ -133,6 +135,7 @@ class Recorder:
             "given": self.given[: len(self.index)].copy(),
             "evidence": self.evidence.state_dict(),
             "means": self.means.state_dict(),
+            "likely": self.likely.state_dict(),
             "likeness": self.likeness.words(len(self.index)).copy(),
             "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
             "num_visits": self.num_visits,
@@ -147,6 +150,8 @@ class Recorder:
         self.given = np.array(state["given"])
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
+        if "likely" in state:  # states from before it have none
+            self.likely.load_state_dict(state["likely"])
         self.likeness = LatestWords(state.get("likeness"))  # states from before it have none
         for name, item in self.standardisers.items():
             item.load_state_dict(state["standardisers"][name])

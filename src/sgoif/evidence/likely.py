@@ -1,0 +1,106 @@
+"""Which other classes a model finds probable, kept sparse: at each visit the best one beside the given label.
+
+What a visit keeps anyway, the probability of the given class and the runner-up with its own, says nearly all that a
+model of the noise needs of a prediction; what is left over is spread evenly. An example has few runners-up in its life,
+however many classes there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sgoif.evidence.votes import VoteCounts
+
+__all__ = ["LikelyClasses", "LikelyOthers", "best_others"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_TOP = 3
+_UNIT = 1 << 20  # of a probability that is summed in whole numbers, so that the order of visits does not matter
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyOthers:
+    """The most probable classes beside the given one, best first, with their mean probabilities."""
+
+    labels: Ints  # [N, 3], -1 where there are fewer
+    probabilities: Floats  # [N, 3]
+
+    def spread(self, p_given: Floats, given: Ints, num_classes: int) -> NDArray[np.float32]:
+        """Fill whole predictions, ``[N, C]``: the given class, the others known, and an even rest.
+
+        >>> others = LikelyOthers(np.array([[2, -1, -1]]), np.array([[0.3, 0.0, 0.0]]))
+        >>> others.spread(np.array([0.5]), np.array([0]), num_classes=4).round(2).tolist()
+        [[0.5, 0.10000000149011612, 0.30000001192092896, 0.10000000149011612]]
+        """
+        known = (self.labels >= 0).sum(1)
+        rest = (1 - p_given - self.probabilities.sum(1)).clip(0) / np.maximum(num_classes - 1 - known, 1)
+        found = np.repeat(rest.astype(np.float32)[:, None], num_classes, 1)
+        rows, places = np.nonzero(self.labels >= 0)
+        found[rows, self.labels[rows, places]] = self.probabilities[rows, places]
+        found[np.arange(len(given)), given] = p_given
+        return found
+
+
+class LikelyClasses:
+    """Sums of the runners-up's probabilities, weighted by the gate: order-free and mergeable.
+
+    >>> likely = LikelyClasses(num_classes=10)
+    >>> likely.add([0, 0], p_given=[0.2, 0.4], margin=np.log([0.5, 1.0]), runner_up=[7, 3], weight=[1.0, 1.0])
+    >>> found = likely.top(num_rows=1)
+    >>> found.labels.tolist(), found.probabilities.round(2).tolist()
+    ([[3, 7, -1]], [[0.2, 0.2, 0.0]])
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self._votes = VoteCounts(num_classes + 1)  # the last one counts the weight of all visits
+
+    def add(
+        self, rows: ArrayLike, p_given: ArrayLike, margin: ArrayLike, runner_up: ArrayLike, weight: ArrayLike
+    ) -> None:
+        """Add one visit per entry; ``margin`` is the given class's log-probability above the runner-up's."""
+        p, above, c = (np.asarray(values, dtype=np.float64) for values in (p_given, margin, weight))
+        with np.errstate(over="ignore", invalid="ignore"):
+            other = p * np.exp(-above)
+        usable = np.isfinite(other) & (c > 0) & (np.asarray(runner_up) >= 0)
+        row, label = (np.asarray(values)[usable].astype(np.int64) for values in (rows, runner_up))
+        whole = np.rint(c[usable] * _UNIT)
+        self._votes.add(row, label, np.rint(whole * other[usable].clip(0, 1)).astype(np.int64))
+        self._votes.add(row, np.full(len(row), self.num_classes), whole.astype(np.int64))
+
+    def top(self, num_rows: int) -> LikelyOthers:
+        """The three that were most probable on average."""
+        found = self._votes.top(num_rows, _TOP + 1)  # the weight of all is never below that of a class
+        is_class = (found.labels >= 0) & (found.labels < self.num_classes)
+        weight = np.where(found.labels == self.num_classes, found.counts, 0).sum(1, keepdims=True)
+        # The count of all is moved to the end, the others keep their order.
+        order = np.argsort(~is_class, axis=1, kind="stable")[:, :_TOP]
+        labels, counts = (np.take_along_axis(values, order, 1) for values in (found.labels, found.counts))
+        kept = np.take_along_axis(is_class, order, 1) & (counts > 0)
+        return LikelyOthers(np.where(kept, labels, -1), np.where(kept, counts / np.maximum(weight, 1), 0.0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums."""
+        return {"keys": self._votes.keys.copy(), "counts": self._votes.counts.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved sums."""
+        self._votes.load(state["keys"], state["counts"])
+
+
+def best_others(probabilities: Floats, assigned: Ints) -> tuple[Ints, Floats]:
+    """Find the most probable class beside each label tried, and its probability, ``[N, F]`` each.
+
+    >>> labels, p = best_others(np.array([[0.5, 0.3, 0.2]]), np.array([[0, 1]]))
+    >>> labels.tolist(), p.tolist()
+    ([[1, 0]], [[0.3, 0.5]])
+    """
+    first, second = np.argsort(-probabilities, axis=1, kind="stable")[:, :2].T
+    others = np.where(assigned == first[:, None], second[:, None], first[:, None])
+    return others, np.take_along_axis(probabilities, others, 1)
