@@ -127,6 +127,15 @@ def test_without_adapting_the_canaries_prior_stays():
     np.testing.assert_array_equal(found.canaries.weight, make_canaries(world.holdout).weight)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_clean_labels_are_promised_to_be_clean(seed):
+    world = make_world(seed, rate=0.0)
+    found, signals = run(world)
+    p = np.sort(found.predict(signals, world.given))[::-1]
+    assert p[: len(p) // 100].mean() < 0.1  # 0.78-0.88 by the canaries' own share
+    assert p.mean() < 0.005
+
+
 def test_probabilities_do_not_depend_on_the_order_and_average_to_the_prior():
     world = make_world(0)
     canaries = make_canaries(world.holdout)

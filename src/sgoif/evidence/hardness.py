@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _BIN = 0.1  # log odds, and deviations of hardness, that are taken for one
-_STEEPEST = 2.0  # log odds of an error per standard deviation of hardness; 0.4-0.6 is true of human labels
+_STEEPEST = 3.0  # log odds of an error per standard deviation of hardness; 0.4-0.6 is true of human labels
 _PULL = 0.001  # a ridge on the slope, per example: where errors are rarer than that, the line stays level
 _LEVELS = (-14.0, 5.0)  # log odds of an error at mean hardness
 
