@@ -123,6 +123,7 @@ def _examples(recorder: Recorder) -> Columns:
         "n_visits": visits,
         "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(visits, 1),
     }
+    table |= recorder.likely.top(count).columns()
     for name in recorder.means.signals:
         table[name] = recorder.means.mean(name)[:count]
     for name in evidence.signals:

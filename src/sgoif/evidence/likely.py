@@ -31,6 +31,12 @@ class LikelyOthers:
     labels: Ints  # [N, 3], -1 where there are fewer
     probabilities: Floats  # [N, 3]
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """As columns of a table: ``runner_up``, ``runner_up_2``, ..., and ``p_runner_up``, ..."""
+        tails = ["" if place == 0 else f"_{place + 1}" for place in range(self.labels.shape[1])]
+        labels = {f"runner_up{tail}": self.labels[:, i] for i, tail in enumerate(tails)}
+        return labels | {f"p_runner_up{tail}": self.probabilities[:, i] for i, tail in enumerate(tails)}
+
     def spread(self, p_given: Floats, given: Ints, num_classes: int) -> NDArray[np.float32]:
         """Fill whole predictions, ``[N, C]``: the given class, the others known, and an even rest.
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, WeightedMeans
+from sgoif.evidence import Evidence, LikelyClasses, WeightedMeans
 from sgoif.store.blocks import encode_part, table_groups, table_of
 from sgoif.store.buckets import bucket_rows, count_buckets
 from sgoif.store.errors import StoreError
@@ -35,6 +35,7 @@ _COLUMNS = (
     "given_label",
     *MEAN_SIGNALS,
     *(f"{name}_std" for name in STANDARDISED),
+    "runner_up",
     "worst_anchor",
     "confidence",
     "confidence_worst",
@@ -123,14 +124,19 @@ def _merge_bucket(table: pa.Table) -> dict[str, Any]:
     anchors = column["worst_anchor"]
     evidence = Evidence(STANDARDISED, max(1, int(anchors.max(initial=0)) + 1), len(ids))
     means = [WeightedMeans(names) for names in _MEANS]
+    likely = LikelyClasses(max(1, int(column["runner_up"].max(initial=0)) + 1))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        _add(evidence, means, rows[part], {name: values[part] for name, values in column.items()})
-    return _read_out(ids, rows, column, evidence, means)
+        _add(evidence, means, likely, rows[part], {name: values[part] for name, values in column.items()})
+    return _read_out(ids, rows, column, evidence, means) | likely.top(len(ids)).columns()
 
 
 def _add(
-    evidence: Evidence, means: list[WeightedMeans], rows: NDArray[np.int64], column: dict[str, NDArray[Any]]
+    evidence: Evidence,
+    means: list[WeightedMeans],
+    likely: LikelyClasses,
+    rows: NDArray[np.int64],
+    column: dict[str, NDArray[Any]],
 ) -> None:
     """Do with stored visits what the recorder does with fresh ones."""
     usable = (column["flags"] & FLAGS_NOT_USABLE) == 0
@@ -139,6 +145,7 @@ def _add(
     )
     for some in means:  # each passes over visits with a value that is not finite
         some.add(rows, np.stack([column[name] for name in some.signals], 1), gate)
+    likely.add(rows, column["p_given"], column["margin"], column["runner_up"], gate)
     evidence.add(
         rows,
         np.stack([column[f"{name}_std"] for name in STANDARDISED], 1),
