@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgoif.api import Run, audit, cleaned, load, split, watch, with_ids
+    from sgoif.api import Run, attribute, audit, cleaned, load, split, watch, with_ids
     from sgoif.overhead import BenchResult, bench
     from sgoif.training.schedule import Plan
 
@@ -18,6 +18,7 @@ __all__ = [
     "Plan",
     "Run",
     "__version__",
+    "attribute",
     "audit",
     "bench",
     "cleaned",
@@ -33,7 +34,7 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "Plan": "sgoif.training.schedule",
     **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
-    **dict.fromkeys(("Run", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
+    **dict.fromkeys(("Run", "attribute", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
 }
 
 

@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -29,13 +31,14 @@ from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import LossSettings
 from sgoif.training.monitor import Monitor
+from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 from sgoif.training.targets import SoftTargets
 from sgoif.training.work import Work, count_work
 
-__all__ = ["Run", "audit", "cleaned", "load", "make_sink", "split", "watch", "with_ids"]
+__all__ = ["Run", "attribute", "audit", "cleaned", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +245,56 @@ def audit(
     audit_examples([part], recorder, ledger)
     facts = {"kind": "audit", "trusted": trusted, "seed": seed, "head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
     return calibrated_run(ledger, recorder, engine, facts)
+
+
+def attribute(
+    model: nn.Module,
+    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    queries: tuple[Tensor, Tensor] | Dataset[Any],
+    *,
+    layers: str | Sequence[str] = "head",
+    curvature: str = "kfac",
+    curvature_settings: Mapping[str, Any] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    forward: Callable[[Any], Tensor] | None = None,
+    num_observed: int = 20_000,
+    batch_size: int = 256,
+) -> NDArray[np.floating[Any]]:
+    """What every training example did to the loss of every query, by a finished model: ``[examples, queries]``.
+
+    ``I(i, v) = -g_vᵀ H⁻¹ g_i``, **positive where example i harms query v**: to first order, training without i would
+    change the loss of v by ``-I/n``. Linear in the query: the mean over the columns of a group is the influence on the
+    group's mean loss. It says nothing about layers that were left out, nor about the path that training took.
+
+    Args:
+        model: trained; used in eval mode and left as found.
+        dataset: the training examples, ``(input, label)``, or a tuple of tensors; rows are in its order.
+        queries: examples with the labels whose loss is asked about.
+        layers: ``"head"``, ``"all"`` that can be scored, or names. All are more faithful, and cost a pass over the
+            training examples for every 256 MB of query gradients.
+        curvature: a backend's name, or ``"gauss-newton"``: the matrix itself by conjugate gradients, the most faithful
+            and by far the dearest, some 30 passes over the training examples for a block of queries.
+        curvature_settings: its keyword arguments; of ``"gauss-newton"``: ``damping`` (0.01), ``products`` (30),
+            ``tolerance`` (0.001).
+        loss: as in :func:`watch`.
+        forward: as in :func:`watch`.
+        num_observed: training examples that a backend measures curvature on.
+        batch_size: examples per forward pass.
+    """
+    model = _unwrapped(model)
+    device = next(model.parameters()).device
+    run_forward = forward or _default_forward(model)
+    asked = HoldOut(queries, device=device)
+    if layers == "head":
+        few = asked.inputs(torch.arange(min(2, len(asked))))
+        scored: Sequence[Layer] = [find_head(model, lambda: run_forward(few))]
+    else:
+        scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
+    for layer in scored:
+        _refuse_compiled(model, layer.module_name)
+    examples = HoldOut(dataset, device=device)
+    pairs = Pairs(model, scored, run_forward, loss or _cross_entropy(0.0), examples, asked, batch_size)
+    return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
 
 
 def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:

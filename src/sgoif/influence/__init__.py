@@ -2,6 +2,7 @@
 
 from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
+from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.influence.holdout import HoldOut
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
@@ -21,6 +22,7 @@ __all__ = [
     "GateMode",
     "GateReading",
     "GateSettings",
+    "GaussNewton",
     "HoldOut",
     "Likeness",
     "Scores",

@@ -25,7 +25,7 @@ from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.losses import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 
-__all__ = ["AuditPart", "audit_engine", "audit_examples"]
+__all__ = ["AuditPart", "audit_engine", "audit_examples", "captured_calls"]
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
@@ -112,6 +112,21 @@ def audit_examples(
                     after_batch(len(labels))
 
 
+def captured_calls(
+    model: nn.Module,
+    forward: Callable[[Any], Tensor],
+    losses: Callable[[Tensor, Tensor], Tensor],
+    capture: Capture,
+    inputs: Any,
+    labels: Tensor,
+) -> list[LayerCapture]:
+    """Run a batch forward and its loss back to the captured layers, in eval mode, touching nothing."""
+    capture.scale, capture.num_examples = 1.0, len(labels)
+    with quiet_eval(model), torch.enable_grad(), capture:
+        capture.differentiate(losses(forward(inputs), labels).sum())
+    return list(capture.calls)
+
+
 def _measure_curvature(part: AuditPart, most: int) -> None:
     capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
     for count, (calls, _) in enumerate(_passes(part, capture)):
@@ -146,9 +161,5 @@ def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCaptu
 
 
 def _calls(part: AuditPart, capture: Capture, batch: Batch) -> list[LayerCapture]:
-    """Run a batch forward and its loss back to the scored layers, in eval mode, touching nothing."""
     inputs, labels, _ = batch
-    capture.scale, capture.num_examples = 1.0, len(labels)
-    with quiet_eval(part.model), torch.enable_grad(), capture:
-        capture.differentiate(part.losses(part.forward(inputs), labels).sum())
-    return list(capture.calls)
+    return captured_calls(part.model, part.forward, part.losses, capture, inputs, labels)
