@@ -1,10 +1,9 @@
-"""Are the scores what they claim to be? ``python -m benchmarks.faithfulness [--part convex|mlp]``.
+"""Are the scores what they claim to be? ``python -m benchmarks.faithfulness``.
 
-*convex*: MNIST softmax regression, where influence is known exactly. Every solver against the exact scores, every
-curvature backend against them, the exact scores against retraining without an example and on random halves
+MNIST softmax regression, where influence is known exactly. Every solver against the exact scores, every curvature
+backend against them, the exact scores against retraining without an example and on random halves
 (:mod:`benchmarks.exactness`), and the confidence of unfinished solves against their true error
-(:mod:`benchmarks.confidence`). *mlp*: a small network, where retraining on random halves is the only truth
-(:mod:`benchmarks.subsets`).
+(:mod:`benchmarks.confidence`). :mod:`benchmarks.attributors` puts other libraries beside us, there and on a network.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import data, subsets
+from benchmarks import data
 from benchmarks.confidence import KAPPA, ladder, ladder_summary
 from benchmarks.convex import SoftmaxProblem
 from benchmarks.exactness import (
@@ -148,18 +147,13 @@ def show_bars(rows: list[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["convex", "mlp"], default="convex")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     parser.add_argument("--save", metavar="FILE", help="append to a JSONL file under benchmarks/results")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    settings: Row = {"part": options.part, "train": 5000, "test": 500}
-    if options.part == "convex":
-        settings |= {"l2": L2, "tolerance": TOLERANCE, "solver_columns": 50, "kappa": KAPPA}
-        report = run_convex(mnist_problem("train", 5000), mnist_problem("test", 500))
-    else:
-        settings |= subsets.SETTINGS
-        report = subsets.run_mlp()
+    settings: Row = {"part": "convex", "train": 5000, "test": 500}
+    settings |= {"l2": L2, "tolerance": TOLERANCE, "solver_columns": 50, "kappa": KAPPA}
+    report = run_convex(mnist_problem("train", 5000), mnist_problem("test", 500))
     result = {"benchmark": "faithfulness", "settings": settings, "seed": 0, "report": report}
     if options.save:
         result = append_result(options.save, result)

@@ -110,7 +110,13 @@ TABLES = {
     "faithfulness": Table(
         "scores against retraining",
         None,
-        "benchmarks.faithfulness --part convex --save faithfulness.jsonl",
+        "benchmarks.faithfulness --save faithfulness.jsonl",
+    ),
+    "attributors": Table(
+        "attributions of ours and of other libraries against retraining",
+        None,
+        "benchmarks.attributors --subject mlp --save faithfulness.jsonl",
+        ("kronfluence", "dattri"),
     ),
     "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
 }

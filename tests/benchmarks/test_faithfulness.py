@@ -138,27 +138,6 @@ def test_the_ceiling_is_one_without_noise_and_low_with_nothing_else():
     assert subsets.ceiling(signal + noise) == pytest.approx((2 / 3) ** 0.5, abs=0.03)
 
 
-def test_gauss_newton_products_are_those_of_the_written_out_matrix():
-    examples = random_digits(3, seed=0)
-    torch.manual_seed(0)
-    model = subsets.network()
-    operator = subsets.GaussNewton(model, examples)
-    layers = subsets.select_layers(model)
-    logits = model(examples.pixels)
-    p = logits.detach().softmax(1)
-    vector = torch.randn(operator.shape[0], 2, generator=torch.Generator().manual_seed(1))
-    expected = torch.zeros_like(vector)
-    for i in range(3):
-        rows = []
-        for c in range(10):
-            grads = torch.autograd.grad(logits[i, c], list(model.parameters()), retain_graph=True)
-            named = dict(zip([name for name, _ in model.named_parameters()], grads))
-            rows.append(torch.cat([layer.block(named).flatten() for layer in layers]))
-        jacobian = torch.stack(rows)  # [10, P]
-        expected += jacobian.mT @ ((torch.diag(p[i]) - p[i][:, None] * p[i]) @ (jacobian @ vector)) / 3
-    torch.testing.assert_close(operator.matmul(vector), expected, rtol=1e-3, atol=1e-6)
-
-
 def test_training_repeats_itself_and_retraining_is_read_from_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("SGOIF_CACHE", str(tmp_path))
     monkeypatch.setitem(subsets.RECIPE, "epochs", 2)
