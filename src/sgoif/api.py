@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from sgoif.adaptors import INFLUENCE
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
@@ -22,7 +23,7 @@ from sgoif.influence import GateSettings, HoldOut
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.tasks.classification import example_losses, smooth_once
-from sgoif.training.audit import AuditPart, audit_engine, audit_examples
+from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.datasets import split, with_ids
@@ -194,6 +195,7 @@ def audit(
     curvature: str = "kfac",
     curvature_settings: Mapping[str, Any] | None = None,
     probe: bool = True,
+    keep_anchors: bool = False,
     batch_size: int = 256,
     seed: int = 0,
 ) -> Run:
@@ -211,6 +213,7 @@ def audit(
         curvature: a backend's name.
         curvature_settings: as in :func:`watch`.
         probe: as in :func:`watch`.
+        keep_anchors: keep what each example did to each class, for :meth:`Run.influence`; up to 64 classes.
         batch_size: examples per forward pass.
         seed: of the hold-out's order.
     """
@@ -242,9 +245,11 @@ def audit(
 
     ledger = CanaryLedger(engine, trusted=trusted)
     part = AuditPart(model, engine, batches, run_forward, loss or _cross_entropy(0.0))
-    audit_examples([part], recorder, ledger)
+    kept = KeptAnchors(engine) if keep_anchors else None
+    audit_examples([part], recorder, ledger, keep=kept)
+    more = {} if kept is None else {INFLUENCE: kept.column(len(recorder.index))}
     facts = {"kind": "audit", "trusted": trusted, "seed": seed, "head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
-    return calibrated_run(ledger, recorder, engine, facts)
+    return calibrated_run(ledger, recorder, engine, facts, more=more)
 
 
 def attribute(

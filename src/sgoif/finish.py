@@ -52,6 +52,7 @@ def calibrated_run(
     *,
     sketches: Sketches | None = None,
     noise: NoiseEvidence | None = None,
+    more: Columns | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
     calibration = None
@@ -62,7 +63,7 @@ def calibrated_run(
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration, sketches=sketches)
+    return collect_run(recorder, facts, calibration, sketches=sketches, more=more)
 
 
 def collect_run(
@@ -71,9 +72,10 @@ def collect_run(
     calibration: RunCalibration | None = None,
     *,
     sketches: Sketches | None = None,
+    more: Columns | None = None,
 ) -> Run:
-    """One row per example from the recorder's evidence, with the facts of the run beside it."""
-    tables = {"examples": _examples(recorder)}
+    """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it."""
+    tables = {"examples": _examples(recorder) | (more or {})}
     if calibration is not None:
         if calibration.noise is not None:
             tables["examples"] |= _suggestions(calibration.noise, tables["examples"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, label_issues
+from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, influence_on_anchors, label_issues
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
@@ -171,6 +171,22 @@ class Run:
             SgoifError: The run has no sketches to compare.
         """
         return duplicates_of_run(self.sql, self.info.get("nearly_same"))
+
+    def influence(self, ids: Sequence[Any], anchors: Sequence[int | str] | None = None) -> NDArray[np.float64]:
+        """What training examples did to anchors, the hold-out examples of a class: ``[ids, anchors]``.
+
+        ``I(i, c)``, positive where example i harms class c: to first order, training without i would change the mean
+        loss of the class's hold-out examples by ``-I/n``, by way of the scored layers. NaN for a class without any.
+        For influence on single examples see :func:`sgoif.attribute`.
+
+        Args:
+            ids: of training examples.
+            anchors: classes by number or name; all by default.
+
+        Raises:
+            SgoifError: The run did not keep it (``sgoif.audit(..., keep_anchors=True)`` does), or knows no such id.
+        """
+        return influence_on_anchors(self.sql, ids, anchors, class_names=self.class_names)
 
     def report(
         self,

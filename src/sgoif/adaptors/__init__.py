@@ -1,11 +1,13 @@
 """Adaptors: one question that a user asks per file, one table as its answer."""
 
+from sgoif.adaptors.anchors import INFLUENCE, influence_on_anchors
 from sgoif.adaptors.classes import class_issues, group_issues
 from sgoif.adaptors.duplicates import bits_of_copies, duplicates_of_run, find_duplicates
 from sgoif.adaptors.label import label_issues
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
 
 __all__ = [
+    "INFLUENCE",
     "bits_of_copies",
     "class_issues",
     "duplicates_of_run",
@@ -13,6 +15,7 @@ __all__ = [
     "group_issues",
     "harmed_holdout",
     "has_likeness",
+    "influence_on_anchors",
     "label_issues",
     "nearest_examples",
 ]

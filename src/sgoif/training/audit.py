@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.gradients import Capture, Layer, LayerCapture, quiet_eval
+from sgoif.errors import SgoifError
+from sgoif.gradients import Capture, Layer, LayerCapture, dot_directions, quiet_eval
 from sgoif.influence import GateSettings, HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.engine import Engine, EngineSettings
+from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
 from sgoif.training.losses import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 
-__all__ = ["AuditPart", "audit_engine", "audit_examples", "captured_calls"]
+__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls"]
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
@@ -39,6 +41,38 @@ class AuditPart:
     batches: Callable[[], Iterable[Batch]]  # starts a pass over the examples; called twice
     forward: Callable[[Any], Tensor]  # inputs to logits
     losses: Callable[[Tensor, Tensor], Tensor]  # logits and labels to per-example losses
+
+
+class KeptAnchors:
+    """Influence of every example on every anchor, ``8·K`` bytes an example; a repeated id has the mean of its visits.
+
+    Raises:
+        SgoifError: there are too many classes for one anchor each.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        if engine.pooled:
+            raise SgoifError(
+                f"keep_anchors holds one number per example and class, for {MANY_CLASSES} classes at most; this model "
+                f"has {engine.holdout.num_classes}. Ask sgoif.attribute() about the examples that matter."
+            )
+        self.num_anchors = engine.anchors.num_anchors
+        self._sums, self._visits = np.zeros((0, self.num_anchors)), np.zeros(0)
+
+    def add(self, rows: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> None:
+        """One visit per entry: rows of the recorder ``[B]``, values ``[B, K]``."""
+        missing = int(rows.max()) + 1 - len(self._visits)
+        if missing > 0:
+            more = max(missing, len(self._visits))  # doubled, so that growing costs little
+            self._sums = np.concatenate([self._sums, np.zeros((more, self.num_anchors))])
+            self._visits = np.concatenate([self._visits, np.zeros(more)])
+        np.add.at(self._sums, rows, values)
+        np.add.at(self._visits, rows, 1)
+
+    def column(self, count: int) -> NDArray[np.object_]:
+        """One vector per example, as tables hold them."""
+        means = self._sums[:count] / self._visits[:count, None]
+        return np.fromiter(means.astype(np.float32), dtype=object, count=count)
 
 
 def audit_engine(
@@ -79,6 +113,7 @@ def audit_examples(
     *,
     curvature_batches: int = 20,
     after_batch: Callable[[int], None] | None = None,
+    keep: KeptAnchors | None = None,
 ) -> None:
     """Score the examples of every part, once.
 
@@ -88,6 +123,7 @@ def audit_examples(
         ledger: takes the hold-out's own scores, for calibration.
         curvature_batches: how many batches the curvature is measured on.
         after_batch: told how many examples were scored, for a progress bar.
+        keep: takes what each example does to each anchor.
     """
     for part in parts:
         _measure_curvature(part, curvature_batches)
@@ -107,9 +143,17 @@ def audit_examples(
                 signs = first.engine.sketch(calls if part is first else _calls(first, seen_by_first, batch))
                 words = packed_signs(signs).cpu().numpy().view(np.int64)
                 recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
+                if keep is not None:
+                    keep.add(recorder.index.add(as_ids(ids)), _on_anchors(part.engine, calls).cpu().numpy())
                 step += 1
                 if after_batch is not None:
                     after_batch(len(labels))
+
+
+def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
+    """``I(i, v)`` of a batch on every anchor, ``[B, K]``; NaN for an anchor without examples."""
+    found = -dot_directions(calls, engine.spaces, engine.directions())
+    return found.masked_fill(~engine.anchors.known, float("nan"))
 
 
 def captured_calls(
