@@ -18,12 +18,11 @@ OTHER_DAMPINGS = (1e-3, 1e-1)
 
 def methods(subject: Subject) -> dict[str, Callable[[], Scores]]:
     """Every curvature, over all layers and at the head alone."""
-    corrected = {"eigenvalue_corrected": True}
     found: dict[str, Callable[[], Scores]] = {
         "identity": lambda: attribute(subject, "identity"),
         "diagonal": lambda: attribute(subject, "diagonal"),
         "kfac": lambda: attribute(subject, "kfac"),
-        "kfac, corrected eigenvalues": lambda: attribute(subject, "kfac", **corrected),
+        "kfac, corrected eigenvalues": lambda: attribute(subject, "kfac", eigenvalue_corrected=True),
     }
     if subject.l2:
         found[f"kfac, damping {subject.l2:g}"] = lambda: attribute(subject, "kfac", damping=subject.l2)

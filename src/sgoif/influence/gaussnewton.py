@@ -71,7 +71,8 @@ class GaussNewton(LinearOperator):
 
         def outputs(at: dict[str, Tensor]) -> Tensor:
             # functional_call puts the model's own parameters back, whatever happens
-            return functional_call(bound, {f"model.{name}": value for name, value in at.items()}, (inputs,))
+            found: Tensor = functional_call(bound, {f"model.{name}": value for name, value in at.items()}, (inputs,))
+            return found
 
         def loss(logits: Tensor) -> Tensor:
             return self.losses(logits, labels).sum() / self.num_examples
