@@ -1,15 +1,18 @@
-"""The README's code runs as it stands."""
+"""The code of the README and of the page on influence runs as it stands."""
 
 import re
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_every_python_block_of_the_readme_runs(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["README.md", "docs/influence.md"])
+def test_every_python_block_of_a_page_runs(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, page, "exec"), {})
     assert "[" in capsys.readouterr().out
