@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.tables.cost import MEMORY_BAR, TIME_BAR, cost_rows, memory_ratio
+from benchmarks.tables.faithfulness import faithfulness_bars
 from benchmarks.tables.frozen import LABEL_FREE, PROBE, aps, frozen_places
 from benchmarks.tables.rows import Run, latest, table
 from benchmarks.tables.watched import Place, best_free, name_of, places, values
@@ -36,7 +37,8 @@ class Bar:
 
 def bars() -> str:
     """Every bar with its figure, the worst place deciding."""
-    found: list[Bar | list[str]] = [*_convex(), *_noise(), *_frozen(), *_cost(), *_calibration(), *_network()]
+    *convex, network = faithfulness_bars()
+    found: list[Bar | list[str]] = [*convex, *_noise(), *_frozen(), *_cost(), *_calibration(), network]
     return table(("", "asks", "measured", ""), [bar if isinstance(bar, list) else bar.row for bar in found])
 
 
@@ -150,30 +152,3 @@ def _calibration() -> Iterator[Bar]:
     if covered:
         share = 100 * float(np.mean(covered))
         yield Bar("B4", "as given: the lower end holds in 80% of the cases", share, 80.0, f"{len(covered)} cases", "%")
-
-
-def _recorded(name: str, part: str) -> Iterator[list[str]]:
-    """Bars that the measurement held itself against; of several solvers the worst."""
-    for run in latest("faithfulness.jsonl"):
-        if run["settings"].get("part") == part:
-            for bar in _worst_of_each(run["report"].get("bars") or ()):
-                met = "met" if bar["met"] else "**missed**"
-                yield [name, f"{bar['bar']}, at least {bar['least']:.3g}", f"{bar['value']:.3f}", met]
-
-
-def _worst_of_each(found: Sequence[Run]) -> list[Run]:
-    worst: dict[str, Run] = {}
-    for bar in found:
-        kind = bar["bar"].rpartition(": Pearson to exact")[0] and "every solver: Pearson to exact influence"
-        key = kind or bar["bar"]
-        if key not in worst or bar["value"] < worst[key]["value"]:
-            worst[key] = {**bar, "bar": key}
-    return list(worst.values())
-
-
-def _convex() -> Iterator[list[str]]:
-    return _recorded("B1", "convex")
-
-
-def _network() -> Iterator[list[str]]:
-    return _recorded("B6", "mlp")

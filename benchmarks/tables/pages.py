@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.tables import ablations, backends, bars, cleaning, cost, frozen, training
+from benchmarks.tables import ablations, backends, bars, cleaning, cost, faithfulness, frozen, training
 
 __all__ = ["FOLDER", "TABLES", "places_of", "rewritten"]
 
@@ -32,6 +32,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "review": cleaning.review,
     "cleaned": cleaning.cleaned,
     "overhead": cost.overhead,
+    "faithfulness": faithfulness.faithfulness,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
