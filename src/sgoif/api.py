@@ -294,6 +294,9 @@ def attribute(
         few = asked.inputs(torch.arange(min(2, len(asked))))
         scored: Sequence[Layer] = [find_head(model, lambda: run_forward(few))]
     else:
+        coverage = survey(model)
+        if layers == "all" and coverage.uncovered:
+            log.warning("attribute() cannot speak for all layers: %s", coverage)
         scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
     for layer in scored:
         _refuse_compiled(model, layer.module_name)

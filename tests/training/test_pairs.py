@@ -1,11 +1,14 @@
 """Influence of examples on queries: equal to dense solves with written-out gradients, and no trace left."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, jacrev
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import sgoif
 from sgoif.errors import SgoifError
@@ -61,18 +64,24 @@ def test_kfac_at_the_head_is_the_dense_kronecker_solve(finished):
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-7, atol=1e-10)
 
 
-def test_gauss_newton_is_the_dense_solve_across_layers(finished):
-    model, (inputs, labels), queries = finished
+@pytest.mark.parametrize(
+    "make", [GroupNormNet, TransformerNet, partial(TransformerNet, attention="linear")], ids=["conv", "mha", "sdpa"]
+)
+def test_gauss_newton_is_the_dense_solve_across_layers(make):
+    torch.manual_seed(0)
+    (inputs, labels), queries = data(held=5)
+    model = train(make().double(), (inputs, labels), epochs=1)
     params = {name: value.detach() for name, value in model.named_parameters()}
-    jacobians = jacrev(lambda at: functional_call(model.eval(), at, (inputs,)))(params)  # [n, C, ...] each
+    with sdpa_kernel(SDPBackend.MATH):
+        jacobians = jacrev(lambda at: functional_call(model.eval(), at, (inputs,)))(params)  # [n, C, ...] each
     layers = select_layers(model)
     jacobian = torch.cat([layer.block(jacobians).flatten(2) for layer in layers], 2)  # [n, C, P]
     p = model(inputs).detach().softmax(1)
     hessians = torch.diag_embed(p) - p[:, :, None] * p[:, None]
     matrix = torch.einsum("ncp,ncd,ndq->pq", jacobian, hessians, jacobian) / len(labels)
     g, h = (dense_gradients(model, examples) for examples in ((inputs, labels), queries))
-    expected = -g @ torch.linalg.solve(matrix + 0.05 * torch.eye(len(matrix), dtype=matrix.dtype), h.mT)
-    settings = {"damping": 0.05, "products": 400, "tolerance": 1e-10}
+    expected = -g @ torch.linalg.solve(matrix + 0.3 * torch.eye(len(matrix), dtype=matrix.dtype), h.mT)
+    settings = {"damping": 0.3, "products": 100, "tolerance": 1e-8}
     found = sgoif.attribute(
         model,
         (inputs, labels),
@@ -80,9 +89,9 @@ def test_gauss_newton_is_the_dense_solve_across_layers(finished):
         layers="all",
         curvature="gauss-newton",
         curvature_settings=settings,
-        batch_size=20,
+        batch_size=30,
     )
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_products_go_through_batch_norm_and_in_place_activations():

@@ -6,13 +6,15 @@ they stand for: across layers, not block by block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sgoif.curvature import ggn_product
 from sgoif.gradients import Layer, quiet_eval
@@ -80,8 +82,20 @@ class GaussNewton(LinearOperator):
         def product(vector: dict[str, Tensor]) -> dict[str, Tensor]:
             return ggn_product(outputs, loss, params, vector)
 
-        with quiet_eval(self.model), torch.enable_grad():
+        with quiet_eval(self.model), torch.enable_grad(), _plain_attention():
             return dict(vmap(product, chunk_size=COLUMNS)(dict(vectors)))
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep to attention kernels that have a forward-mode derivative; the fused ones have none."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Bound(nn.Module):

@@ -63,7 +63,8 @@ class Pairs:
         size, spaces = sum(layer.shape.numel for layer in self.layers) * found.itemsize, self.spaces
         for columns in torch.arange(len(self.queries)).split(max(1, BLOCK_BYTES // size)):
             directions = solve(self._query_gradients(columns))
-            for rows, calls in self._passes(torch.arange(len(self.examples))):
+            for rows in self._ranges():
+                calls = self._calls(self.examples, rows)
                 with torch.no_grad():
                     part = -dot_directions(calls, spaces, directions)
                 found[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = part.cpu().numpy()
@@ -86,7 +87,8 @@ class Pairs:
         sample = torch.linspace(0, len(self.examples) - 1, count, dtype=torch.float64).round().long()
         for _ in range(2 if settings.get("eigenvalue_corrected") else 1):  # the basis first, then eigenvalues in it
             total: dict[str, Statistic] = {}
-            for _, calls in self._passes(sample):
+            for rows in sample.split(self.batch_size):
+                calls = self._calls(self.examples, rows)
                 with torch.no_grad():
                     seen = estimate.measure([spaces[call.layer].rows(call) for call in calls])
                     total = reduce_statistics([total, seen]) if total else seen
@@ -98,7 +100,7 @@ class Pairs:
             raise SgoifError(f"{GAUSS_NEWTON} needs parameters in float32 or float64, got {self._parameter.dtype}.")
 
         def batches() -> Iterator[tuple[Any, Tensor]]:
-            for rows in torch.arange(len(self.examples)).split(self.batch_size):
+            for rows in self._ranges():
                 yield self.examples.inputs(rows), self.examples.labels[rows]
 
         matrix = GaussNewton(self.model, self.layers, self.forward, self.losses, batches, len(self.examples))
@@ -121,11 +123,11 @@ class Pairs:
                 parts[name].append(block)
         return {name: torch.cat(blocks) for name, blocks in parts.items()}
 
-    def _passes(self, positions: Tensor) -> Iterator[tuple[Tensor, list[LayerCapture]]]:
-        for rows in positions.split(self.batch_size):
-            yield rows, self._calls(self.examples, rows)
+    def _ranges(self) -> Iterator[Tensor]:
+        """Positions of one batch of training examples after another."""
+        for start in range(0, len(self.examples), self.batch_size):
+            yield torch.arange(start, min(start + self.batch_size, len(self.examples)))
 
     def _calls(self, source: HoldOut, rows: Tensor) -> list[LayerCapture]:
-        labels = source.labels[rows.to(source.labels.device)]
-        capture = Capture(self.layers)
-        return captured_calls(self.model, self.forward, self.losses, capture, source.inputs(rows), labels)
+        inputs, labels = source.inputs(rows), source.labels[rows]
+        return captured_calls(self.model, self.forward, self.losses, Capture(self.layers), inputs, labels)
