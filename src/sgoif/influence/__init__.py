@@ -5,6 +5,7 @@ from sgoif.influence.dual import DualAnchors
 from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.influence.holdout import HoldOut
+from sgoif.influence.judge import INFLUENCE_SIGNALS, HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
@@ -13,6 +14,7 @@ from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 
 __all__ = [
     "HORIZON",
+    "INFLUENCE_SIGNALS",
     "MOST_PROJECTED",
     "AnchorDraw",
     "AnchorHealth",
@@ -23,6 +25,7 @@ __all__ = [
     "GateReading",
     "GateSettings",
     "GaussNewton",
+    "HeadJudge",
     "HoldOut",
     "Likeness",
     "Scores",

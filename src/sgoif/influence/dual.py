@@ -160,6 +160,25 @@ class DualAnchors:
         inverse = state["inverse"]
         self._inverse = None if inverse is None else (inverse[0].to(self.a), inverse[1].to(self.a))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that scores depend on, by plain names: for a file."""
+        kept = {"a": self.a, "b": self.b, "weights": self._weights, "class_of_row": self._class_of_row}
+        kept |= {"known": self.known, "place": self._place, "example": self._example}
+        parts = () if self._inverse is None else zip(("inverse_a", "inverse_b"), self._inverse)
+        return kept | dict(parts)
+
+    @classmethod
+    def from_tensors(cls, kept: Mapping[str, Tensor]) -> DualAnchors:
+        """Undo :meth:`tensors`."""
+        known, a, b = kept["known"], kept["a"], kept["b"]
+        none = known.new_zeros(0, dtype=torch.long)  # all that depends on labels is in the file
+        found = cls(0, b.shape[1], a.shape[1], none, len(known), dtype=a.dtype)
+        found.a, found.b, found.known = a, b, known
+        found._weights, found._class_of_row = kept["weights"], kept["class_of_row"]
+        found._place, found._example = kept["place"], kept["example"]
+        found._inverse = (kept["inverse_a"], kept["inverse_b"]) if "inverse_a" in kept else None
+        return found
+
 
 _TENSORS = ("a", "b", "known", "_example", "_weights")
 

@@ -27,7 +27,7 @@ from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
 from sgoif.training.losses import logits_of
 from sgoif.training.recorder import PendingVisits, Recorder, as_ids
 
-__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls"]
+__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls", "judge_holdout"]
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
@@ -127,10 +127,7 @@ def audit_examples(
     """
     for part in parts:
         _measure_curvature(part, curvature_batches)
-    _renew_anchors(parts, ledger)
-    if ledger is not None and ledger.is_on and ledger.cleans_itself:
-        ledger.clean([part.engine for part in parts])
-        _renew_anchors(parts, ledger)
+    judge_holdout(parts, ledger)
     step, first = 0, parts[0]
     for part in parts:
         capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
@@ -169,6 +166,19 @@ def captured_calls(
     with quiet_eval(model), torch.enable_grad(), capture:
         capture.differentiate(losses(forward(inputs), labels).sum())
     return list(capture.calls)
+
+
+def judge_holdout(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
+    """Make anchors, directions and canaries of the whole hold-out, which cleans itself first where it may.
+
+    Args:
+        parts: models whose engines know their curvature.
+        ledger: takes the hold-out's own scores.
+    """
+    _renew_anchors(parts, ledger)
+    if ledger is not None and ledger.is_on and ledger.cleans_itself:
+        ledger.clean([part.engine for part in parts])
+        _renew_anchors(parts, ledger)
 
 
 def _measure_curvature(part: AuditPart, most: int) -> None:

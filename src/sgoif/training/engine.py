@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, ProjectedSpace, Space, dot_directions
-from sgoif.gradients.contractions import dots, pooled, widen
+from sgoif.gradients.contractions import pooled, widen
 from sgoif.influence import (
     HORIZON,
     AnchorDraw,
@@ -25,18 +25,17 @@ from sgoif.influence import (
     Gate,
     GateReading,
     GateSettings,
+    HeadJudge,
     HoldOut,
     Likeness,
-    Scores,
     Tracker,
     Weighting,
     refit_head,
-    score,
 )
-from sgoif.influence.scoring import KnownAnchors, near_classes, score_near
+from sgoif.influence.scoring import KnownAnchors
 from sgoif.linalg import KroneckerInverse, Richardson, norm
 from sgoif.records import GradientRows
-from sgoif.training.signals import INFLUENCE_SIGNALS, SIGNALS, VisitFlag
+from sgoif.training.signals import SIGNALS, VisitFlag
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -150,11 +149,8 @@ class Engine:
             labels: given classes, ``[B]``.
             skip: rows whose targets are mixed, ``[B]``, where there may be any.
         """
-        rows = self.head_rows(calls)
-        a, b = pooled(rows)
-        outputs = widen(outputs)
-        columns = self._plain_signals(a, outputs, labels)
-        columns |= self._influence_signals(calls, rows, outputs, labels, a, b)
+        rows, outputs = self.head_rows(calls), widen(outputs)
+        columns = self.judge().signals(rows, outputs, labels, self._other_dots(calls))
         packed = torch.stack([columns[name].to(self.dtype) for name in SIGNALS[:-1]], 1)
         is_finite = packed.abs().amax(1) < float("inf")  # NaN passes through the maximum and fails the comparison
         flags = (columns["confidence"] <= 0).to(self.dtype) * int(VisitFlag.NOT_JUDGED)
@@ -163,72 +159,23 @@ class Engine:
             flags = flags.add(skip, alpha=int(VisitFlag.MIXED))
         return torch.cat([packed, flags[:, None]], 1)
 
-    def _plain_signals(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Loss and margin under the head as it is and under the re-fitted one, side by side."""
-        heads = outputs[:, None]
-        if self.probe_weight is not None:
-            heads = torch.stack([outputs, features.to(outputs.dtype) @ self.probe_weight.mT.to(outputs.dtype)], 1)
-        log_p = heads.log_softmax(2)  # [B, 1 or 2, C]
-        index = labels[:, None, None].expand(-1, heads.shape[1], 1)
-        given = log_p.gather(2, index)[:, :, 0]
-        others = log_p.scatter(2, index, float("-inf"))
-        margin = given - others.amax(2)  # of log-probabilities, which is that of the logits
-        loss = -given[:, 0]
-        probed = [torch.zeros_like(loss)] * 2 if self.probe_weight is None else [-given[:, 1] - loss, margin[:, 1]]
-        return {
-            "loss": loss,
-            "p_given": given[:, 0].exp(),
-            "margin": margin[:, 0],
-            "runner_up": others[:, 0].argmax(1),
-            "probe_loss": probed[0],
-            "probe_margin": probed[1],
-        }
+    def judge(self) -> HeadJudge:
+        """What the head's scores depend on, as of now."""
+        confidence = None if self.reading is None else self.reading.confidence
+        directions = self._stacked(self.head.name)
+        return HeadJudge(directions, self._known, confidence, self.probe_weight, self.dual, self.settings.weighting)
 
-    def _influence_signals(
-        self,
-        calls: Sequence[LayerCapture],
-        rows: GradientRows,
-        outputs: Tensor,
-        labels: Tensor,
-        a: Tensor,
-        b: Tensor,
-    ) -> dict[str, Tensor]:
-        if self.reading is None:
-            empty = torch.zeros_like(outputs[:, 0])
-            return {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
-        confidence = self.reading.confidence
-        dots = self._dots(calls, rows).unflatten(1, (3, -1))  # [B, 3, K]: tracked, plain and solved
-        if self.dual is None:
-            found = self._score_classes(dots, labels, confidence)
-            harm, worst, anchor, own = found.harm, found.worst, found.worst_anchor, found.own
-            gate_harm, gate_worst = found.confidence, found.confidence_worst[:, 0]
-        else:
-            classes = near_classes(outputs, labels)
-            solved, plain = self.dual.dots_of(a, b, classes)
-            kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
-            worst, anchor, own = score_near(kinds, classes, self.dual.known)
-            harm = -dots[:, :, 0]
-            gate_harm = gate_worst = confidence[0].expand(len(labels))
-        columns = {"confidence": gate_harm, "confidence_worst": gate_worst, "worst_anchor": anchor[:, 0]}
-        for kind, suffix in enumerate(("", "_identity", "_solved")):
-            columns |= {f"{name}{suffix}": value[:, kind] for name, value in _named(harm, worst, own)}
-        return columns
+    def _stacked(self, layer: str) -> Tensor:
+        """Tracked, plain and solved directions of a layer side by side: one contraction serves all."""
+        kinds = (self.directions(), self.anchors.gradients, self.solved or self.anchors.gradients)
+        return torch.cat([kind[layer] for kind in kinds])
 
-    def _dots(self, calls: Sequence[LayerCapture], head_rows: GradientRows) -> Tensor:
-        """Tracked, plain and solved directions side by side, ``[B, 3·K]``: one contraction per layer serves all."""
-        kinds = [self.directions(), self.anchors.gradients, self.solved or self.anchors.gradients]
-        stacked = {name: torch.cat([kind[name] for kind in kinds]) for name in self.spaces}
+    def _other_dots(self, calls: Sequence[LayerCapture]) -> Tensor | None:
+        """Inner products at the layers beside the head, ``[B, 3·K]``; None where there are none."""
         others = [call for call in calls if call.layer != self.head.name]
-        found = dots(head_rows, stacked[self.head.name])
-        return found + dot_directions(others, self.spaces, stacked) if others else found
-
-    def _score_classes(self, dots: Tensor, labels: Tensor, confidence: Tensor) -> Scores:
-        """One anchor per class; only the tracked kind has a gate, so only its anchors may be weighed by it."""
-        found = score(dots, labels, confidence, known=self._known)
-        if self.settings.weighting == "equal":
-            return found
-        weighed = score(dots[:, 0], labels, confidence, known=self._known, weighting=self.settings.weighting)
-        return replace(found, harm=torch.cat([weighed.harm[:, None], found.harm[:, 1:]], 1))
+        if not others or self.reading is None:
+            return None
+        return dot_directions(others, self.spaces, {call.layer: self._stacked(call.layer) for call in others})
 
     def sketch(self, calls: Sequence[LayerCapture]) -> Tensor:
         """What the head sees of each example, as signs ``[B, 256]``, without host synchronisation."""
@@ -390,7 +337,3 @@ class Engine:
 
 
 _READING = ("residual", "noise", "tau", "confidence", "beta", "gamma")
-
-
-def _named(harm: Tensor, worst: Tensor, own: Tensor) -> list[tuple[str, Tensor]]:
-    return [("harm", harm), ("worst", worst), ("own", own)]

@@ -6,10 +6,7 @@ from enum import IntFlag
 
 from sgoif.records import SIGNALS
 
-__all__ = ["CLASS_SIGNALS", "INFLUENCE_SIGNALS", "SIGNALS", "VisitFlag"]
-
-# tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
-INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
+__all__ = ["CLASS_SIGNALS", "SIGNALS", "VisitFlag"]
 
 # What is about the given class, and has no meaning without one, by the value that says so.
 CLASS_SIGNALS = {

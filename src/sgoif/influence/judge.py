@@ -1,0 +1,112 @@
+"""What judges a batch at the head: directions, a re-fitted head and cached rows. Tensors in, signals out.
+
+A monitor changes what it judges by at every step, an audit once; a snapshot keeps it in a file. All three score here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sgoif.gradients.contractions import dots, pooled
+from sgoif.influence.dual import DualAnchors
+from sgoif.influence.scoring import KnownAnchors, Scores, Weighting, near_classes, score, score_near
+from sgoif.records import SIGNALS, GradientRows
+
+__all__ = ["INFLUENCE_SIGNALS", "HeadJudge"]
+
+# tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
+INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadJudge:
+    """All that the signals of an example depend on, beside the example itself."""
+
+    directions: Tensor  # tracked, plain and solved, one kind after the other, [3·K, 1, C, I]
+    known: KnownAnchors
+    confidence: Tensor | None  # of the anchors, [K]; None before there is a direction
+    probe: Tensor | None  # the head re-fitted on the hold-out, [C, I]
+    dual: DualAnchors | None = None  # where there are too many classes for a direction each
+    weighting: Weighting = "equal"
+
+    def signals(
+        self, rows: GradientRows, outputs: Tensor, labels: Tensor, beside: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """All signals of a batch but its flags, ``[B]`` each, without host synchronisation.
+
+        Args:
+            rows: what the head saw.
+            outputs: logits, ``[B, C]``, in float32 or wider.
+            labels: given classes, ``[B]``.
+            beside: inner products of other layers with their directions, ``[B, 3·K]``, added to the head's.
+        """
+        a, b = pooled(rows)
+        found = self._plain(a, outputs, labels)
+        if self.confidence is None:
+            empty = torch.zeros_like(outputs[:, 0])
+            return found | {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
+        products = dots(rows, self.directions)
+        products = (products if beside is None else products + beside).unflatten(1, (3, -1))  # [B, 3, K]
+        if self.dual is None:
+            return found | self._by_class(products, labels, self.confidence)
+        return found | self._by_near_class(products, self.dual, outputs, labels, a, b, self.confidence)
+
+    def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Loss and margin under the head as it is and under the re-fitted one, side by side."""
+        heads = outputs[:, None]
+        if self.probe is not None:
+            heads = torch.stack([outputs, features.to(outputs.dtype) @ self.probe.mT.to(outputs.dtype)], 1)
+        log_p = heads.log_softmax(2)  # [B, 1 or 2, C]
+        index = labels[:, None, None].expand(-1, heads.shape[1], 1)
+        given = log_p.gather(2, index)[:, :, 0]
+        others = log_p.scatter(2, index, float("-inf"))
+        margin = given - others.amax(2)  # of log-probabilities, which is that of the logits
+        loss = -given[:, 0]
+        probed = [torch.zeros_like(loss)] * 2 if self.probe is None else [-given[:, 1] - loss, margin[:, 1]]
+        return {
+            "loss": loss,
+            "p_given": given[:, 0].exp(),
+            "margin": margin[:, 0],
+            "runner_up": others[:, 0].argmax(1),
+            "probe_loss": probed[0],
+            "probe_margin": probed[1],
+        }
+
+    def _by_class(self, products: Tensor, labels: Tensor, confidence: Tensor) -> dict[str, Tensor]:
+        """One anchor per class; only the tracked kind has a gate, so only its anchors may be weighed by it."""
+        found: Scores = score(products, labels, confidence, known=self.known)
+        if self.weighting != "equal":
+            weighed = score(products[:, 0], labels, confidence, known=self.known, weighting=self.weighting)
+            found = replace(found, harm=torch.cat([weighed.harm[:, None], found.harm[:, 1:]], 1))
+        gates = {"confidence": found.confidence, "confidence_worst": found.confidence_worst[:, 0]}
+        return gates | _named(found.harm, found.worst, found.own, found.worst_anchor)
+
+    def _by_near_class(
+        self,
+        products: Tensor,
+        dual: DualAnchors,
+        outputs: Tensor,
+        labels: Tensor,
+        a: Tensor,
+        b: Tensor,
+        confidence: Tensor,
+    ) -> dict[str, Tensor]:
+        """One anchor for all; classes that are near by the rows of the hold-out."""
+        classes = near_classes(outputs, labels)
+        solved, plain = dual.dots_of(a, b, classes)
+        kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
+        worst, anchor, own = score_near(kinds, classes, dual.known)
+        gate = confidence[0].expand(len(labels))
+        return {"confidence": gate, "confidence_worst": gate} | _named(-products[:, :, 0], worst, own, anchor)
+
+
+def _named(harm: Tensor, worst: Tensor, own: Tensor, anchor: Tensor) -> dict[str, Tensor]:
+    """Columns ``[B]`` of scores ``[B, 3]``."""
+    columns = {"worst_anchor": anchor[:, 0]}
+    for kind, suffix in enumerate(("", "_identity", "_solved")):
+        for name, value in (("harm", harm), ("worst", worst), ("own", own)):
+            columns[f"{name}{suffix}"] = value[:, kind]
+    return columns
