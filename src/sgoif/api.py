@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 from sgoif.training.targets import SoftTargets
 from sgoif.training.work import Work, count_work
+
+if TYPE_CHECKING:
+    from sgoif.snapshot import Snapshot
 
 __all__ = ["Run", "attribute", "audit", "cleaned", "load", "make_sink", "split", "watch", "with_ids"]
 
@@ -179,6 +182,7 @@ def watch(
         ),
         facts=facts,
         on_close=finish_run,
+        on_snapshot=_keep_snapshot,
     )
 
 
@@ -197,6 +201,8 @@ def audit(
     probe: bool = True,
     keep_anchors: bool = False,
     batch_size: int = 256,
+    snapshot: str | None = None,
+    class_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Run:
     """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
@@ -215,6 +221,8 @@ def audit(
         probe: as in :func:`watch`.
         keep_anchors: keep what each example did to each class, for :meth:`Run.influence`; up to 64 classes.
         batch_size: examples per forward pass.
+        snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
+        class_names: for reports, and for data whose labels are names.
         seed: of the hold-out's order.
     """
     model = _unwrapped(model)
@@ -247,8 +255,13 @@ def audit(
     part = AuditPart(model, engine, batches, run_forward, loss or _cross_entropy(0.0))
     kept = KeptAnchors(engine) if keep_anchors else None
     audit_examples([part], recorder, ledger, keep=kept)
+    if snapshot is not None:
+        from sgoif.snapshot import snapshot_audit, write_snapshot
+
+        write_snapshot(snapshot_audit(part, ledger, recorder, class_names or ()), snapshot)
     more = {} if kept is None else {INFLUENCE: kept.column(len(recorder.index))}
-    facts = {"kind": "audit", "trusted": trusted, "seed": seed, "head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
+    facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
+    facts |= {"head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
     return calibrated_run(ledger, recorder, engine, facts, more=more)
 
 
@@ -303,6 +316,15 @@ def attribute(
     examples = HoldOut(dataset, device=device)
     pairs = Pairs(model, scored, run_forward, loss or _cross_entropy(0.0), examples, asked, batch_size)
     return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
+
+
+def _keep_snapshot(monitor: Monitor, path: str | None) -> Snapshot:
+    from sgoif.snapshot import take_snapshot, write_snapshot
+
+    found = take_snapshot(monitor)
+    if path is not None:
+        write_snapshot(found, path)
+    return found
 
 
 def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:

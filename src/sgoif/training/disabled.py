@@ -54,6 +54,9 @@ class NoMonitor:
         """An empty run."""
         return None if self._on_close is None else self._on_close()
 
+    def snapshot(self, path: str | None = None) -> None:
+        """Nothing to keep."""
+
     def detach(self) -> None:
         """Nothing to detach."""
 

@@ -20,7 +20,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import is_smoothed, target_probabilities
 from sgoif.training.targets import SoftTargets, check_soft_targets
 
-__all__ = ["LossSettings", "check_loss", "holdout_losses", "logits_of"]
+__all__ = ["LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
 

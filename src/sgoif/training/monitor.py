@@ -57,32 +57,28 @@ class Monitor:
         ledger: CanaryLedger | None = None,
         facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
+        on_snapshot: Callable[[Monitor, str | None], Any] | None = None,
         forecaster: Forecaster | None = None,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
         self.loss, self.governor, self.recorder = loss, governor, recorder
-        self._forward, self.ledger, self._on_close, self._forecaster = forward, ledger, on_close, forecaster
+        self._forward, self.ledger, self._forecaster = forward, ledger, forecaster
+        self._on_close, self._on_snapshot = on_close, on_snapshot
         self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
         self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
         head = engine.head.module_name
         self._capture = Capture(engine.layers, keep_outputs=[head], on_error=self._caught)
         self._anchor_capture = Capture(engine.layers)
-        self._waiting = WaitingVisits()
-        self._micro = 0
-        self.step_count = 0
-        self.refreshes = 0
+        self._waiting, self._mixed_steps = WaitingVisits(), MixedSteps()
+        self.step_count, self.refreshes, self._micro = 0, 0, 0
         self.faults: dict[str, int] = {}
-        self._faults_in_a_row = 0
+        self._faults_in_a_row, self._last_epoch = 0, 0
         self._failed_in_hook: Exception | None = None
-        self.is_on = True
-        self._checked = False
-        self._kind = StepKind.SCORED
+        self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._has_measured = False  # curvature that is not absorbed yet
         self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
-        self._autocast: torch.dtype | None = None
-        self._anchor_losses = loss.losses
-        self._mixed_steps = MixedSteps()
-        self._last_epoch = 0
+        self.autocast: torch.dtype | None = None
+        self.anchor_losses = loss.losses
 
     # The step.
 
@@ -169,7 +165,7 @@ class Monitor:
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
         try:
-            draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._anchor_losses)
+            draw = self.engine.refresh(self.model, self._anchor_capture, self.forward_as_trained, self.anchor_losses)
         except RuntimeError as error:
             if "use_reentrant" not in str(error):
                 raise
@@ -187,9 +183,9 @@ class Monitor:
             self.ledger.add(draw, self.engine, step)
         self.governor.decide(step)
 
-    def _forward_as_trained(self, inputs: Any) -> Tensor:
+    def forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
-        with self._precision(self._autocast):
+        with self._precision(self.autocast):
             return self._forward(inputs)
 
     def _precision(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
@@ -212,8 +208,8 @@ class Monitor:
         is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
         weight = next(iter(self.engine.head.parameters.values()))
         if is_low and weight.dtype == torch.float32:
-            self._autocast = head.output_grad.dtype
-        self._anchor_losses = holdout_losses(self.loss, targets)
+            self.autocast = head.output_grad.dtype
+        self.anchor_losses = holdout_losses(self.loss, targets)
         self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
 
     # Bookkeeping.
@@ -229,15 +225,9 @@ class Monitor:
         epoch = self.recorder.num_visits // max(self.recorder.train_size, 1)
         if epoch > self._last_epoch and self.engine.reading is not None:
             self._last_epoch = epoch
-            now = self.reading
-            log.info(
-                "epoch %d: residual %.2f, confidence %.2f, overhead %.1f%%, %d faults",
-                epoch,
-                now.residual,
-                now.confidence,
-                100 * now.overhead,
-                sum(self.faults.values()),
-            )
+            now, faults = self.reading, sum(self.faults.values())
+            told = (epoch, now.residual, now.confidence, 100 * now.overhead, faults)
+            log.info("epoch %d: residual %.2f, confidence %.2f, overhead %.1f%%, %d faults", *told)
 
     def _caught(self, error: Exception) -> None:
         """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
@@ -267,7 +257,7 @@ class Monitor:
     @property
     def forecast(self) -> Forecast | None:
         """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
-        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
+        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self.autocast)
 
     @property
     def reading(self) -> Reading:
@@ -314,6 +304,17 @@ class Monitor:
             self._fault(error)
         return None if self._on_close is None else self._on_close(self)
 
+    def snapshot(self, path: str | None = None) -> Any:
+        """Keep what judges, as of now, to score with later: a :class:`sgoif.snapshot.Snapshot`; None if that fails.
+
+        Call it between steps. It costs a pass or two over the hold-out; model and later scores stay as they are.
+        """
+        try:
+            return None if self._on_snapshot is None else self._on_snapshot(self, path)
+        except Exception as error:
+            self._note(error, "no snapshot could be made; the training goes on.")
+            return None
+
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then."""
         self.flush()
@@ -328,7 +329,7 @@ class Monitor:
             "refreshes": self.refreshes,
             "faults": dict(self.faults),
             "micro": self._micro,
-            "autocast": self._autocast,
+            "autocast": self.autocast,
             "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
 
@@ -338,7 +339,7 @@ class Monitor:
         self.recorder.load_state_dict(state["recorder"])
         self.governor.load_state_dict(state["governor"])
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.faults, self._micro, self._autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
+        self.faults, self._micro, self.autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
         if self.ledger is not None and state["ledger"] is not None:
             self.ledger.load_state_dict(state["ledger"])
         resume = getattr(self.recorder.sink, "resume", None)

@@ -1,0 +1,179 @@
+"""A snapshot as one safetensors file: tensors under plain names, everything else as JSON in its header.
+
+No code runs when a stranger's file is read. ``safetensors`` alone reads it too: the header's ``sgoif`` entry is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration
+from sgoif.evidence.logistic import Logistic
+from sgoif.influence import DualAnchors, HeadJudge
+from sgoif.influence.scoring import KnownAnchors
+from sgoif.snapshot.snapshot import About, Snapshot
+
+__all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
+
+FORMAT = 1
+
+Tensors = dict[str, Tensor]
+
+_CANARIES = [field.name for field in fields(Canaries) if field.name != "num_classes"]
+_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift")
+
+
+def write_snapshot(snapshot: Snapshot, url: str | os.PathLike[str]) -> None:
+    """Write a snapshot to a path or any fsspec URL, so that it is there in full or not at all."""
+    from sgoif.store.places import place_of
+
+    folder, name = os.path.split(os.fspath(url))
+    place_of(folder or ".").write(name, encode_snapshot(snapshot))
+
+
+def read_snapshot(url: str | os.PathLike[str], device: torch.device | str = "cpu") -> Snapshot:
+    """Read a snapshot.
+
+    Raises:
+        SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
+    """
+    from sgoif.store.places import place_of
+
+    folder, name = os.path.split(os.fspath(url))
+    try:
+        data = place_of(folder or ".").read(name)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise SgoifError(f"there is no snapshot '{url}'; `monitor.snapshot(path)` writes one.") from error
+    try:
+        return decode_snapshot(data, device)
+    except SgoifError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of its readers
+        raise SgoifError(f"'{url}' cannot be read as a snapshot: {type(error).__name__}: {error}") from error
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The bytes of a snapshot's file."""
+    from safetensors.torch import save
+
+    judge, tensors = snapshot.judge, dict[str, Tensor]()
+    tracked, plain, solved = judge.directions.chunk(3)
+    tensors |= {"directions/tracked": tracked, "directions/plain": plain, "directions/solved": solved}
+    tensors |= {"anchors/known": ~judge.known.absent, "holdout/id_hash": torch.from_numpy(snapshot.held_out)}
+    tensors |= {} if judge.confidence is None else {"anchors/confidence": judge.confidence}
+    tensors |= {} if judge.probe is None else {"probe/weight": judge.probe}
+    if judge.dual is not None:
+        tensors |= {f"dual/{name}": value for name, value in judge.dual.tensors().items()}
+    if snapshot.canaries is not None:
+        tensors |= {f"canaries/{name}": _tensor(getattr(snapshot.canaries, name)) for name in _CANARIES}
+    if snapshot.calibration is not None:
+        tensors |= _calibration_tensors(snapshot.calibration, snapshot.draws)
+    header = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    return bytes(save(whole, {"sgoif": json.dumps(header)}))
+
+
+def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot:
+    """A snapshot from the bytes of its file."""
+    from safetensors.torch import load
+
+    header = _header(data)
+    weighting = header.pop("weighting")
+    tensors: Tensors = load(data)
+    known = tensors["anchors/known"].to(device)
+    kinds = [tensors[f"directions/{kind}"] for kind in ("tracked", "plain", "solved")]
+    directions = torch.cat(kinds).to(device)
+    dual = {name.removeprefix("dual/"): value.to(device) for name, value in tensors.items() if name.startswith("dual/")}
+    judge = HeadJudge(
+        directions,
+        KnownAnchors.of(known, directions.dtype),
+        _moved(tensors.get("anchors/confidence"), device),
+        _moved(tensors.get("probe/weight"), device),
+        DualAnchors.from_tensors(dual) if dual else None,
+        weighting,
+    )
+    for name in ("class_names", "held_out_per_class"):
+        header[name] = tuple(header[name])
+    header["scales"] = {name: tuple(pair) for name, pair in header["scales"].items()}
+    about = About(**header)
+    canaries = _read_canaries(tensors, about.num_classes)
+    calibration, draws = _read_calibration(tensors, canaries)
+    return Snapshot(about, judge, canaries, calibration, draws, tensors["holdout/id_hash"].numpy())
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    size = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    if "sgoif" not in metadata:
+        raise SgoifError("this safetensors file is no snapshot: its header has no entry `sgoif`.")
+    header: dict[str, Any] = json.loads(metadata["sgoif"])
+    found = header.pop("format", None)
+    if not isinstance(found, int) or found > FORMAT:
+        raise SgoifError(f"the snapshot has format {found}, this sgoif reads up to {FORMAT}; install a newer one.")
+    return header
+
+
+def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws | None) -> Tensors:
+    sides: dict[str, tuple[CanaryCalibration, ...]] = {"believed": (calibration.believed,)}
+    sides |= {} if calibration.as_given is None else {"as_given": (calibration.as_given,)}
+    if draws is not None:
+        sides |= {"draws_upper": draws.upper}
+        sides |= {} if draws.lower is draws.upper else {"draws_lower": draws.lower}
+    tensors = {"calibration/transition": _tensor(calibration.transition)}
+    for side, fits in sides.items():
+        for name in _FITTED:
+            values = [getattr(fit if hasattr(fit, name) else fit.model, name) for fit in fits]
+            tensors[f"calibration/{side}/{name}"] = _tensor(np.stack([np.asarray(value) for value in values]))
+    return tensors
+
+
+def _read_calibration(
+    tensors: Tensors, canaries: Canaries | None
+) -> tuple[LabelCalibration | None, CalibrationDraws | None]:
+    if canaries is None or "calibration/transition" not in tensors:
+        return None, None
+    believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
+    transition = tensors["calibration/transition"].numpy()
+    calibration = LabelCalibration(canaries, transition, believed[0], as_given[0] if as_given else None)
+    upper = _read_side(tensors, "draws_upper")
+    return calibration, CalibrationDraws(_read_side(tensors, "draws_lower") or upper, upper) if upper else None
+
+
+def _read_side(tensors: Tensors, side: str) -> tuple[CanaryCalibration, ...]:
+    if f"calibration/{side}/centre" not in tensors:
+        return ()
+    values = {name: tensors[f"calibration/{side}/{name}"].numpy() for name in _FITTED}
+    return tuple(
+        CanaryCalibration(
+            values["centre"][i],
+            values["scale"][i],
+            Logistic(float(values["intercept"][i]), values["slopes"][i], values["class_intercepts"][i]),
+            float(values["prior"][i]),
+            values["shift"][i],
+        )
+        for i in range(len(values["centre"]))
+    )
+
+
+def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
+    if "canaries/label" not in tensors:
+        return None
+    columns: Mapping[str, Any] = {name: tensors[f"canaries/{name}"].numpy() for name in _CANARIES}
+    return Canaries(**columns, num_classes=num_classes)
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _moved(value: Tensor | None, device: torch.device | str) -> Tensor | None:
+    return None if value is None else value.to(device)

@@ -1,0 +1,148 @@
+"""A snapshot of a model as it is now: the whole hold-out is judged anew, fold against fold, as an audit does.
+
+A monitor's own directions follow the model with a lag and its canaries are means over the run; what is scored later
+meets the model of this moment alone, so that directions and canaries must be of this moment too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import Canaries, LabelCalibration, calibrate, hash_ids
+from sgoif.snapshot.snapshot import About, Snapshot
+from sgoif.snapshot.weights import hash_weights
+from sgoif.store.info import environment, now
+from sgoif.tasks.classification import logit_gradients
+from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
+from sgoif.training.canaries import CanaryLedger
+from sgoif.training.engine import Engine
+from sgoif.training.losses import Losses
+from sgoif.training.monitor import Monitor
+from sgoif.training.recorder import Recorder
+
+__all__ = ["is_cross_entropy", "snapshot_audit", "snapshot_of", "take_snapshot"]
+
+
+def take_snapshot(monitor: Monitor) -> Snapshot:
+    """Judge a monitor's hold-out by the model as it is, in eval mode, and keep what judges.
+
+    Costs a forward pass over the hold-out, two where it cleans itself. Model and monitor are left as found: later
+    scores are those that would have been without.
+
+    Raises:
+        SgoifError: No step was scored yet.
+    """
+    watched, ledger = monitor.engine, None
+    if not watched.tracker.is_ready:
+        raise SgoifError("a snapshot needs curvature, which the first scored steps show; take it after them.")
+    holdout = copy.copy(watched.holdout)  # with a place of its own in the round over the examples
+    holdout.position = 0
+    settings = watched.settings
+    engine = audit_engine(
+        watched.head,
+        holdout,
+        train_size=monitor.recorder.train_size,
+        curvature=settings.curvature,
+        curvature_settings=settings.curvature_settings,
+        probe=settings.probe,
+    )
+    _copy_curvature(watched, engine)
+    if monitor.ledger is not None and settings.probe:
+        ledger = CanaryLedger(engine, verified=monitor.ledger.verified)
+    part = AuditPart(monitor.model, engine, lambda: (), monitor.forward_as_trained, monitor.anchor_losses)
+    judge_holdout([part], ledger)
+    return snapshot_of(
+        monitor.model,
+        engine,
+        ledger,
+        class_names=monitor.facts.get("class_names") or (),
+        label_smoothing=monitor.loss.label_smoothing,
+        is_cross_entropy=is_cross_entropy(monitor.anchor_losses, watched, monitor.loss.label_smoothing),
+        autocast=monitor.autocast,
+        step=monitor.step_count,
+    )
+
+
+def snapshot_audit(part: AuditPart, ledger: CanaryLedger, recorder: Recorder, class_names: Sequence[str]) -> Snapshot:
+    """Keep what an audit judged by, adapted to the examples that it scored."""
+    is_usual = is_cross_entropy(part.losses, part.engine)
+    found = snapshot_of(part.model, part.engine, ledger, class_names=class_names, is_cross_entropy=is_usual)
+    count = len(recorder.index)
+    signals: dict[str, NDArray[Any]] = {name: recorder.means.mean(name)[:count] for name in recorder.means.signals}
+    signals["worst_anchor"] = recorder.evidence.suggested_label(top=1).labels[:count, 0]
+    return found.adapted(signals, recorder.given[:count])
+
+
+def snapshot_of(
+    model: nn.Module,
+    engine: Engine,
+    ledger: CanaryLedger | None,
+    *,
+    class_names: Sequence[str] = (),
+    label_smoothing: float = 0.0,
+    is_cross_entropy: bool = True,
+    autocast: torch.dtype | None = None,
+    step: int | None = None,
+) -> Snapshot:
+    """Keep what an audit's engine judges by, and its canaries, before they meet any training example."""
+    canaries = None if ledger is None else ledger.canaries(engine)
+    choice = None if ledger is None else ledger.choice
+    is_trusted = ledger is not None and ledger.trusted
+    ids = engine.holdout.ids
+    about = About(
+        weights=hash_weights(model),
+        head=engine.head.module_name,
+        has_bias=engine.head.shape.has_bias,
+        num_classes=engine.head.shape.outputs,
+        class_names=tuple(str(name) for name in class_names),
+        label_smoothing=label_smoothing,
+        is_cross_entropy=is_cross_entropy,
+        autocast=None if autocast is None else str(autocast).removeprefix("torch."),
+        trusted=is_trusted,
+        adapts=is_trusted or (choice is not None and choice.clean),
+        cleaning=None if choice is None else asdict(choice),
+        held_out_per_class=tuple(engine.holdout.counts.tolist()),
+        step=step,
+        made_with=environment()["libraries"],
+        made=now(),
+    )
+    # positions of a hold-out that came without ids are nobody's ids
+    held = np.zeros(0, np.int64) if isinstance(ids, range) else np.sort(hash_ids(np.asarray(ids)).view(np.int64))
+    fitted = None if canaries is None else _own_calibration(canaries)
+    judge = copy.deepcopy(engine.judge())  # stays as it is when the engine goes on
+    return Snapshot(about, judge, canaries, fitted, held_out=held)
+
+
+def _own_calibration(canaries: Canaries) -> LabelCalibration:
+    """Fit the canaries alone: they rank, and their share of flips stands for the share of errors."""
+    own = ~canaries.is_flip
+    return calibrate(
+        canaries, canaries.signals[own], canaries.label[own], canaries.worst_anchor[own].astype(np.int64), adapt=False
+    )
+
+
+def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:
+    """Whether a loss has cross-entropy's gradient, tried on random logits; a stranger's function says no name."""
+    generator, classes = torch.Generator().manual_seed(0), engine.head.shape.outputs
+    logits = torch.randn(8, classes, generator=generator).to(engine.holdout.device).requires_grad_()
+    labels = (torch.arange(8) % classes).to(logits.device)
+    with torch.enable_grad():
+        (found,) = torch.autograd.grad(losses(logits, labels).sum(), logits)
+    expected = logit_gradients(logits.detach(), labels, label_smoothing=label_smoothing)
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def _copy_curvature(watched: Engine, engine: Engine) -> None:
+    state, head = watched.curvature.state_dict(), f"{watched.head.name}/"
+    tensors = {name: value for name, value in state["tensors"].items() if name.startswith(head)}
+    engine.curvature.load_state_dict({**state, "tensors": tensors})
+    engine.tracker.use_operator(engine.curvature.operator())

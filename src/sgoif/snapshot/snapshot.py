@@ -1,0 +1,170 @@
+"""Everything that is needed to judge an example, and the judging: tensors in, columns out.
+
+The model that gives features and logits is the user's and is not part of it; see :mod:`sgoif.snapshot.weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import (
+    CalibrationDraws,
+    Canaries,
+    ExpectedPrecision,
+    LabelCalibration,
+    Standardiser,
+    calibrate,
+    draw_calibrations,
+    expected_precision,
+)
+from sgoif.gradients.contractions import widen
+from sgoif.influence import HeadJudge
+from sgoif.records import GradientRows
+from sgoif.tasks.classification import logit_gradients
+from sgoif.training.canaries import CALIBRATED_SIGNALS
+
+__all__ = ["About", "Snapshot"]
+
+Columns = Mapping[str, NDArray[Any]]
+
+_STANDARDISED = ("harm", "worst")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a snapshot is of, in words and numbers that JSON has."""
+
+    weights: str  # hash, see hash_weights
+    head: str
+    has_bias: bool
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    label_smoothing: float = 0.0
+    is_cross_entropy: bool = True  # else gradients at the logits must be given with every batch
+    autocast: str | None = None  # the precision of the hold-out's forward pass
+    trusted: bool = False
+    adapts: bool = False  # whether the share of errors can be learnt from the scores of training examples
+    cleaning: Mapping[str, Any] | None = None  # whether an as-given hold-out was cleaned, and why
+    held_out_per_class: tuple[int, ...] = ()
+    step: int | None = None
+    num_adapted: int = 0  # examples that the probabilities were adapted to
+    scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # median and MAD of a signal there
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    made: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A judge of examples, its calibration, and what it is of.
+
+    Made by ``monitor.snapshot()`` or ``sgoif.audit(snapshot=...)``; read by :func:`sgoif.snapshot.read_snapshot`.
+    """
+
+    about: About
+    judge: HeadJudge
+    canaries: Canaries | None = None  # None: too few hold-out examples, or too many classes, for probabilities
+    calibration: LabelCalibration | None = None
+    draws: CalibrationDraws | None = None  # for intervals; None before the first adaptation
+    held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
+
+    def score(
+        self, features: Tensor, logits: Tensor, labels: Tensor, gradients: Tensor | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Judge a batch: the columns that an audit of the same model has for it.
+
+        Args:
+            features: inputs of the head, ``[B, D]``; of a convolutional head their mean over positions.
+            logits: ``[B, C]``.
+            labels: given classes, ``[B]``.
+            gradients: of each example's loss at its logits, ``[B, C]``; those of cross-entropy if left out.
+
+        Returns:
+            Signals, ``suggested_label``, and where there are canaries ``p_mislabeled`` with its interval, ``[B]`` each;
+            NaN where the model's output is not finite.
+        """
+        return self.judged(self.signals(features, logits, labels, gradients), labels.cpu().numpy())
+
+    @torch.no_grad()
+    def signals(
+        self, features: Tensor, logits: Tensor, labels: Tensor, gradients: Tensor | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The signals of a batch, in one transfer to the host; arguments as for :meth:`score`."""
+        outputs = widen(logits)
+        if gradients is None:
+            if not self.about.is_cross_entropy:
+                raise SgoifError("this snapshot's loss is not cross-entropy: pass the gradients at the logits.")
+            gradients = logit_gradients(outputs, labels, label_smoothing=self.about.label_smoothing)
+        inputs = widen(features)
+        if self.about.has_bias:
+            inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
+        rows = GradientRows(self.about.head, inputs[:, None, :, None], widen(gradients)[:, None, :, None])
+        found = self.judge.signals(rows, outputs, labels)
+        packed = torch.stack([column.to(self.judge.directions.dtype) for column in found.values()], 1).cpu().numpy()
+        return {name: packed[:, i] for i, name in enumerate(found)}
+
+    def judged(self, signals: Columns, labels: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Add to signals what they mean: a suggested label, standardised scores, probabilities."""
+        inputs = _calibrated(signals)
+        is_sound = np.isfinite(inputs).all(1)
+        anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
+        columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
+        columns |= {"suggested_label": anchor, "runner_up": np.where(is_sound, signals["runner_up"], -1)}
+        for name, (centre, scale) in self.about.scales.items():
+            columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
+        if self.calibration is not None:
+            p, low, high = np.full((3, len(labels)), np.nan)
+            p[is_sound] = self.calibration.predict(inputs[is_sound], labels[is_sound])
+            columns["p_mislabeled"] = p
+            if self.draws is not None:
+                low[is_sound], high[is_sound] = self.draws.bounds(inputs[is_sound], labels[is_sound])
+                columns |= {"p_mislabeled_low": np.fmin(low, p), "p_mislabeled_high": np.fmax(high, p)}
+        return columns
+
+    def adapted(self, signals: Columns, labels: NDArray[np.int64]) -> Snapshot:
+        """Learn from the signals of training examples how many errors there are, and of which kind.
+
+        Canaries know what an error looks like, not how many there are. Some ten thousand examples will do, drawn at
+        random from what is to be scored.
+        """
+        inputs = _calibrated(signals)
+        is_sound = np.isfinite(inputs).all(1)
+        if self.canaries is None or is_sound.sum() < 2:
+            return self
+        inputs, given = inputs[is_sound], labels[is_sound]
+        suggested = signals["worst_anchor"][is_sound].astype(np.int64)
+        found = calibrate(self.canaries, inputs, given, suggested, adapt=self.about.adapts)
+        scales = {name: _scale_of(signals[name]) for name in _STANDARDISED}
+        about = replace(self.about, num_adapted=int(is_sound.sum()), scales=scales)
+        return replace(self, about=about, calibration=found, draws=draw_calibrations(found, inputs, given))
+
+    def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:
+        """The share of errors to expect among the first 1, 5 and 10%, from examples that it was adapted to."""
+        inputs = _calibrated(signals)
+        is_sound = np.isfinite(inputs).all(1)
+        if self.calibration is None or self.draws is None:
+            return []
+        return expected_precision(self.calibration, inputs[is_sound], labels[is_sound], draws=self.draws)
+
+
+def _calibrated(signals: Columns) -> NDArray[np.float64]:
+    return np.stack([signals[name] for name in CALIBRATED_SIGNALS], 1).astype(np.float64)
+
+
+def _scale_of(values: NDArray[Any]) -> tuple[float, float]:
+    seen = Standardiser()
+    seen.observe(values)
+    return seen.centre, seen.scale
+
+
+def _standardiser(centre: float, scale: float) -> Standardiser:
+    known = Standardiser()
+    known.centre, known.scale = centre, scale
+    return known
