@@ -30,7 +30,7 @@ from sgoif.training.datasets import split, with_ids
 from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.forecast import Forecaster, Sizes
-from sgoif.training.losses import LossSettings
+from sgoif.training.losses import HoldoutPass, LossSettings
 from sgoif.training.monitor import Monitor
 from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
@@ -318,10 +318,10 @@ def attribute(
     return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
 
 
-def _keep_snapshot(monitor: Monitor, path: str | None) -> Snapshot:
+def _keep_snapshot(monitor: Monitor, seen: HoldoutPass, path: str | None) -> Snapshot:
     from sgoif.snapshot import take_snapshot, write_snapshot
 
-    found = take_snapshot(monitor)
+    found = take_snapshot(monitor, seen)
     if path is not None:
         write_snapshot(found, path)
     return found

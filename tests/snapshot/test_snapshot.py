@@ -107,17 +107,19 @@ def test_what_is_no_snapshot_is_refused_by_name(tmp_path):
         read_snapshot(tmp_path / "noise.safetensors")
 
 
-def test_a_monitor_goes_on_as_if_no_snapshot_had_been_taken():
+def trained_with(at_step):
+    """Train to the end, with a snapshot taken after one step or with none."""
     train_set, holdout = data(num=96, held=48)
-    ends = []
-    for takes in (False, True):
-        model = fresh(ResidualNet)
-        monitor = watch(model, holdout, train_size=96)
-        taken = []
-        train(model, train_set, monitor, after=lambda step: step == 9 and takes and taken.append(monitor.snapshot()))
-        run = monitor.close()
-        ends.append((model.state_dict(), torch.get_rng_state(), run.visits["harm"], monitor.faults, taken))
-    (bare, rng, harm, _, _), (watched, other_rng, other_harm, faults, taken) = ends
+    model = fresh(ResidualNet)
+    monitor = watch(model, holdout, train_size=96)
+    taken = []
+    train(model, train_set, monitor, after=lambda step: step == at_step and taken.append(monitor.snapshot()))
+    return model.state_dict(), torch.get_rng_state(), monitor.close().visits["harm"], monitor.faults, taken
+
+
+def test_a_monitor_goes_on_as_if_no_snapshot_had_been_taken():
+    bare, rng, harm, _, _ = trained_with(None)
+    watched, other_rng, other_harm, faults, taken = trained_with(9)
     assert faults == {} and taken[0].about.step == 9
     assert torch.equal(rng, other_rng) and np.array_equal(harm, other_harm, equal_nan=True)
     assert all(torch.equal(value, watched[name]) for name, value in bare.items())

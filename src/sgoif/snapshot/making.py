@@ -25,14 +25,14 @@ from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
-from sgoif.training.losses import Losses
+from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 
 __all__ = ["is_cross_entropy", "snapshot_audit", "snapshot_of", "take_snapshot"]
 
 
-def take_snapshot(monitor: Monitor) -> Snapshot:
+def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
     """Judge a monitor's hold-out by the model as it is, in eval mode, and keep what judges.
 
     Costs a forward pass over the hold-out, two where it cleans itself. Model and monitor are left as found: later
@@ -58,7 +58,7 @@ def take_snapshot(monitor: Monitor) -> Snapshot:
     _copy_curvature(watched, engine)
     if monitor.ledger is not None and settings.probe:
         ledger = CanaryLedger(engine, verified=monitor.ledger.verified)
-    part = AuditPart(monitor.model, engine, lambda: (), monitor.forward_as_trained, monitor.anchor_losses)
+    part = AuditPart(monitor.model, engine, lambda: (), seen.forward, seen.losses)
     judge_holdout([part], ledger)
     return snapshot_of(
         monitor.model,
@@ -66,8 +66,8 @@ def take_snapshot(monitor: Monitor) -> Snapshot:
         ledger,
         class_names=monitor.facts.get("class_names") or (),
         label_smoothing=monitor.loss.label_smoothing,
-        is_cross_entropy=is_cross_entropy(monitor.anchor_losses, watched, monitor.loss.label_smoothing),
-        autocast=monitor.autocast,
+        is_cross_entropy=is_cross_entropy(seen.losses, watched, monitor.loss.label_smoothing),
+        autocast=seen.autocast,
         step=monitor.step_count,
     )
 

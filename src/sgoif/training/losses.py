@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +20,17 @@ from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import is_smoothed, target_probabilities
 from sgoif.training.targets import SoftTargets, check_soft_targets
 
-__all__ = ["LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
+__all__ = ["HoldoutPass", "LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
+
+
+class HoldoutPass(NamedTuple):
+    """How hold-out examples go through the model: as training examples do."""
+
+    forward: Callable[[Any], Tensor]
+    losses: Losses
+    autocast: torch.dtype | None  # the precision of the forward pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecast, Forecaster
-from sgoif.training.losses import LossSettings, check_loss, holdout_losses, logits_of
+from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses, logits_of
 from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
@@ -57,7 +57,7 @@ class Monitor:
         ledger: CanaryLedger | None = None,
         facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
-        on_snapshot: Callable[[Monitor, str | None], Any] | None = None,
+        on_snapshot: Callable[[Monitor, HoldoutPass, str | None], Any] | None = None,
         forecaster: Forecaster | None = None,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
@@ -66,8 +66,7 @@ class Monitor:
         self._on_close, self._on_snapshot = on_close, on_snapshot
         self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
         self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
-        head = engine.head.module_name
-        self._capture = Capture(engine.layers, keep_outputs=[head], on_error=self._caught)
+        self._capture = Capture(engine.layers, keep_outputs=[engine.head.module_name], on_error=self._caught)
         self._anchor_capture = Capture(engine.layers)
         self._waiting, self._mixed_steps = WaitingVisits(), MixedSteps()
         self.step_count, self.refreshes, self._micro = 0, 0, 0
@@ -77,8 +76,8 @@ class Monitor:
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._has_measured = False  # curvature that is not absorbed yet
         self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
-        self.autocast: torch.dtype | None = None
-        self.anchor_losses = loss.losses
+        self._autocast: torch.dtype | None = None
+        self._anchor_losses = loss.losses
 
     # The step.
 
@@ -165,7 +164,7 @@ class Monitor:
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
         try:
-            draw = self.engine.refresh(self.model, self._anchor_capture, self.forward_as_trained, self.anchor_losses)
+            draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._anchor_losses)
         except RuntimeError as error:
             if "use_reentrant" not in str(error):
                 raise
@@ -183,9 +182,9 @@ class Monitor:
             self.ledger.add(draw, self.engine, step)
         self.governor.decide(step)
 
-    def forward_as_trained(self, inputs: Any) -> Tensor:
+    def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
-        with self._precision(self.autocast):
+        with self._precision(self._autocast):
             return self._forward(inputs)
 
     def _precision(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
@@ -208,8 +207,8 @@ class Monitor:
         is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
         weight = next(iter(self.engine.head.parameters.values()))
         if is_low and weight.dtype == torch.float32:
-            self.autocast = head.output_grad.dtype
-        self.anchor_losses = holdout_losses(self.loss, targets)
+            self._autocast = head.output_grad.dtype
+        self._anchor_losses = holdout_losses(self.loss, targets)
         self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
 
     # Bookkeeping.
@@ -257,7 +256,7 @@ class Monitor:
     @property
     def forecast(self) -> Forecast | None:
         """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
-        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self.autocast)
+        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
 
     @property
     def reading(self) -> Reading:
@@ -309,8 +308,9 @@ class Monitor:
 
         Call it between steps. It costs a pass or two over the hold-out; model and later scores stay as they are.
         """
+        seen = HoldoutPass(self._forward_as_trained, self._anchor_losses, self._autocast)
         try:
-            return None if self._on_snapshot is None else self._on_snapshot(self, path)
+            return None if self._on_snapshot is None else self._on_snapshot(self, seen, path)
         except Exception as error:
             self._note(error, "no snapshot could be made; the training goes on.")
             return None
@@ -329,7 +329,7 @@ class Monitor:
             "refreshes": self.refreshes,
             "faults": dict(self.faults),
             "micro": self._micro,
-            "autocast": self.autocast,
+            "autocast": self._autocast,
             "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
 
@@ -339,7 +339,7 @@ class Monitor:
         self.recorder.load_state_dict(state["recorder"])
         self.governor.load_state_dict(state["governor"])
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.faults, self._micro, self.autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
+        self.faults, self._micro, self._autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
         if self.ledger is not None and state["ledger"] is not None:
             self.ledger.load_state_dict(state["ledger"])
         resume = getattr(self.recorder.sink, "resume", None)
