@@ -42,7 +42,7 @@ from sgoif.training.work import Work, count_work
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
 
-__all__ = ["Run", "attribute", "audit", "cleaned", "load", "make_sink", "split", "watch", "with_ids"]
+__all__ = ["Run", "attribute", "audit", "cleaned", "default_forward", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def watch(
         return NoMonitor(plan, on_close=lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}))
     model = _unwrapped(model)
     device = next(model.parameters()).device
-    run_forward = forward or _default_forward(model)
+    run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found, work = _counted_head(model, lambda: run_forward(few), head)
@@ -227,7 +227,7 @@ def audit(
     """
     model = _unwrapped(model)
     device = next(model.parameters()).device
-    run_forward = forward or _default_forward(model)
+    run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found = find_head(model, lambda: run_forward(few), name=head)
@@ -301,7 +301,7 @@ def attribute(
     """
     model = _unwrapped(model)
     device = next(model.parameters()).device
-    run_forward = forward or _default_forward(model)
+    run_forward = forward or default_forward(model)
     asked = HoldOut(queries, device=device)
     if layers == "head":
         few = asked.inputs(torch.arange(min(2, len(asked))))
@@ -358,7 +358,7 @@ def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]
     return losses
 
 
-def _default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
+def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
     """``model(inputs)``, logits read out of a tuple or ``.logits``; channels last where the model is."""
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     is_last = (

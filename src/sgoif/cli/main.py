@@ -93,6 +93,38 @@ def scan(
 
 
 @app.command(rich_help_panel=_FIND)
+def score(
+    snapshot: Annotated[
+        str, typer.Argument(metavar="SNAPSHOT", help="File or URL of `monitor.snapshot`.", show_default=False)
+    ],
+    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="Parquet, tar shards or class folders; a URL too.", show_default=False)
+    ],
+    out: Annotated[str, typer.Option(metavar="RUN", help="Where the run goes, or goes on.", show_default=False)],
+    only_unjudged: Annotated[
+        MaybeText, typer.Option(metavar="RUN", help="Score what this run has not judged, copy the rest.")
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="local|ray", help="This process, or actors of a cluster.")] = "local",
+    actors: Annotated[int, typer.Option(min=1, help="Of the engine ray.")] = 2,
+    cpus: Annotated[float, typer.Option(min=0, help="Of each actor.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0, help="Of each actor; with --device cuda.")] = 0.0,
+    transform: Annotated[
+        MaybeText, typer.Option(metavar="MODULE:FUNCTION", help="PIL picture to input; the model's own by default.")
+    ] = None,
+    batch: Size = 256,
+    decoders: Annotated[int, typer.Option(min=0, help="Threads that decode ahead.")] = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Judge the labels of any data by a snapshot of a training; goes on where it was stopped."""
+    from sgoif.cli.score import ScoreSettings, show_score
+
+    settings = ScoreSettings(snapshot, model, data, out, only_unjudged, transform, batch, decoders, device)
+    show_score(settings, engine=engine, actors=actors, cpus=cpus, gpus=gpus, as_json=as_json)
+
+
+@app.command(rich_help_panel=_FIND)
 def issues(
     run: RunPath,
     top: Annotated[int, typer.Option(min=0, help="How many labels; 0 for all.")] = 50,

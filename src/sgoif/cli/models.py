@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["find_here", "load_model", "parse_shape", "random_batch"]
+__all__ = ["find_here", "load_model", "load_named", "parse_shape", "random_batch"]
 
 
 def find_here() -> None:
@@ -31,14 +31,7 @@ def load_model(name: str, device: str = "cpu") -> nn.Module:
     import torch
     from torch import nn
 
-    module, _, factory = name.partition(":")
-    if not module or not factory:
-        raise SgoifError(f"--model takes module:factory, for example mypackage.models:resnet, got {name!r}.")
-    find_here()
-    try:
-        made = getattr(importlib.import_module(module), factory)
-    except (ImportError, AttributeError) as error:
-        raise SgoifError(f"the model {name!r} cannot be found: {error}.") from error
+    made = load_named(name, "--model", "the model")
     try:
         model = made() if not isinstance(made, nn.Module) else made
     except Exception as error:  # the user's code may raise anything
@@ -49,6 +42,22 @@ def load_model(name: str, device: str = "cpu") -> nn.Module:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         raise SgoifError(f"the model cannot be put on {device!r}: {str(error).splitlines()[0]}") from error
+
+
+def load_named(name: str, option: str, what: str) -> Any:
+    """Import what ``module:name`` stands for, from the current folder too.
+
+    Raises:
+        SgoifError: There is no such thing.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SgoifError(f"{option} takes module:factory, for example mypackage.models:resnet, got {name!r}.")
+    find_here()
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SgoifError(f"{what} {name!r} cannot be found: {error}.") from error
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from sgoif.store.places import place_of
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["default_out", "show_scan"]
+__all__ = ["default_out", "progress_bars", "show_scan"]
 
 Told = Callable[[str, int, int], None]
 
@@ -46,7 +46,7 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
     text = settings_text(settings, sgoif.__version__).encode()
     is_written = False
 
-    with _bars() as bars:
+    with progress_bars() as bars:
 
         def progress(stage: str, done: int, total: int) -> None:
             nonlocal is_written
@@ -96,7 +96,7 @@ def default_out(data: str) -> str:
 
 
 @contextmanager
-def _bars() -> Iterator[Told]:
+def progress_bars() -> Iterator[Told]:
     """One bar per stage on standard error, with the time that is left."""
     from rich.progress import (
         BarColumn,

@@ -6,6 +6,7 @@ Shards are walked header by header, never unpacked. What is kept is where the wa
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import tarfile
@@ -18,7 +19,15 @@ from sgoif.errors import SgoifError
 from sgoif.pictures.reading import PicturePlace, plain_id, shown_id
 from sgoif.pictures.sources import SUFFIXES
 
-__all__ = ["ShardPictures", "expand_braces", "find_members", "local_shards", "remote_shards"]
+__all__ = [
+    "Sample",
+    "ShardPictures",
+    "expand_braces",
+    "find_members",
+    "local_shards",
+    "read_samples",
+    "remote_shards",
+]
 
 
 class Member(NamedTuple):
@@ -121,6 +130,42 @@ def find_members(file: IO[bytes], keys: Collection[str], *, to_the_end: bool) ->
             left.discard(key)
             if not left and not to_the_end:
                 return
+
+
+class Sample(NamedTuple):
+    """The files of one key that say what it shows and what it is called."""
+
+    key: str
+    picture: bytes | None
+    label: str | None  # ``key.cls``, or the field ``label`` of ``key.json``
+
+
+def read_samples(file: IO[bytes]) -> Iterator[Sample]:
+    """Go through a tar file from end to end, key by key, without seeking; only pictures and labels are read."""
+    with tarfile.open(fileobj=file, mode="r|") as tar:
+        for key, group in groupby(_members_of(tar), key=lambda member: _key(member.name)):
+            pictures, labels = dict[int, bytes](), dict[str, bytes]()
+            for member in group:
+                name, suffix = os.path.basename(member.name).lower(), member.name.rpartition(".")[2].lower()
+                if name.endswith(SUFFIXES) or suffix in ("cls", "json"):
+                    opened = tar.extractfile(member)
+                    data = b"" if opened is None else opened.read()
+                    if suffix in ("cls", "json"):
+                        labels[suffix] = data
+                    else:
+                        pictures.setdefault(name.count("."), data)
+            yield Sample(key, pictures[min(pictures)] if pictures else None, _label_in(labels))
+
+
+def _label_in(files: dict[str, bytes]) -> str | None:
+    if "cls" in files:
+        return files["cls"].decode("utf-8", "replace").strip()
+    try:
+        found = json.loads(files.get("json", b"{}"))
+    except ValueError:
+        return None
+    label = found.get("label") if isinstance(found, dict) else None
+    return None if label is None else str(label)
 
 
 def _members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

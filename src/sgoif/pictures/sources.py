@@ -18,20 +18,23 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 
 __all__ = [
+    "ID_COLUMNS",
     "IMAGE_COLUMNS",
+    "LABEL_COLUMNS",
     "SUFFIXES",
     "FolderSource",
     "Source",
     "TableSource",
     "bytes_of",
+    "find_column",
     "open_source",
     "table_files",
 ]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif")
 IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "jpeg", "png", "webp", "bytes")
-_LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label", "category")
-_ID_COLUMNS = ("id", "image_id", "key", "filename", "file_name", "path")
+LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label", "category")
+ID_COLUMNS = ("id", "image_id", "key", "filename", "file_name", "path")
 
 
 class Source(Protocol):
@@ -110,9 +113,9 @@ class TableSource:
         """
         tables = [_groups(path) for path in files]
         schema = next(iter(tables[0])).schema
-        image = _column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
-        label = _column(schema.names, _LABEL_COLUMNS, "a label", files[0]) if is_labelled else None
-        key = next((name for name in _ID_COLUMNS if name in schema.names and name != image), None)
+        image = find_column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
+        label = find_column(schema.names, LABEL_COLUMNS, "a label", files[0]) if is_labelled else None
+        key = next((name for name in ID_COLUMNS if name in schema.names and name != image), None)
         raw: list[Any] = []
         ids: list[str] = []
         sizes: list[tuple[int, ...]] = []
@@ -212,7 +215,12 @@ def bytes_of(value: Any, folder: Path) -> bytes | Path:
     return folder / value if isinstance(value, str) else b""
 
 
-def _column(names: Sequence[str], known: Sequence[str], what: str, path: Path) -> str:
+def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str | Path) -> str:
+    """Name the first column that is one of the known ones.
+
+    Raises:
+        SgoifError: None is; the message names the columns there are.
+    """
     found = next((name for name in known if name in names), None)
     if found is None:
         raise SgoifError(
