@@ -43,6 +43,11 @@ TABLES = {
         "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0",
         "benchmarks.label_noise --setting pair-20 --epochs 1 --seeds 1,2,3 --save label_noise_lengths.jsonl",
     ),
+    "single_pass": Table(
+        "one epoch, and a second look by a snapshot",
+        "benchmarks.single_pass --split development --examples 2000 --seeds 0 --setting pair-20 --holdout trusted",
+        "benchmarks.single_pass --save single_pass.jsonl",
+    ),
     "backends": Table(
         "curvatures and solvers",
         "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0 --curvature diagonal",

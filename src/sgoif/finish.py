@@ -89,7 +89,9 @@ def collect_run(
         for name in tables.keys() & {"examples", "holdout"}:
             tables[name] |= sketches.columns(tables[name]["id"])
         facts = {**facts, "nearly_same": sketches.nearly_same}
-    info = {**facts, "num_examples": len(recorder.index)}
+    # every visit of such an example met a shut gate, or no direction yet; a later snapshot can judge it
+    not_judged = int((tables["examples"]["confidence"] <= 0).sum())
+    info = {**facts, "num_examples": len(recorder.index), "num_not_judged": not_judged}
     return _keep(recorder.sink, info, tables)
 
 

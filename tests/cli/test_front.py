@@ -36,6 +36,7 @@ COMMANDS = (
     "issues",
     "report",
     "scan",
+    "score",
 )
 
 

@@ -90,6 +90,9 @@ def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
         ("examples", count(rows["examples"]) + ("" if rows["examples"] else ", added up when the run ends")),
         ("visits", f"{count(rows['visits'])} on disk (kept: {info.get('keep_visits', '?')})"),
     ]
+    if facts.get("num_not_judged"):
+        where = "every visit met a shut gate; see `sgoif score --only-unjudged`"
+        found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))
     if facts.get("path"):
         lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]
         found.insert(2, ("scored by", f"{_PATHS.get(facts['path'], clean(facts['path']))}"))

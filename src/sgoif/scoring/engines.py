@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from sgoif.scoring.operator import Job, Operator, PieceDone, Sampled
+from sgoif.scoring.operator import Gathered, Job, Operator, PieceDone
 from sgoif.scoring.pieces import Piece
 
 __all__ = ["Engine", "LocalEngine"]
@@ -17,8 +17,8 @@ class Engine(Protocol):
     def run(self, job: Job, pieces: Sequence[Piece]) -> Iterator[PieceDone]:
         """Score pieces and tell of each when its part is written."""
 
-    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Sampled]]:
-        """Give signals and labels of some records of each piece, under its number; nothing is written."""
+    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Gathered]]:
+        """Give what some records of each piece gave, under its number; nothing is written."""
 
 
 class LocalEngine:
@@ -29,7 +29,7 @@ class LocalEngine:
         for piece in pieces:
             yield operator.score(piece)
 
-    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Sampled]]:
+    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Gathered]]:
         operator = Operator(job)
         for piece in pieces:
             yield piece.number, operator.sample(piece, count)

@@ -1,7 +1,7 @@
 """The operator on a Ray cluster: a dataset of pieces, mapped over a pool of actors, each with a model of its own.
 
-Ray Data schedules, holds back what would not fit, starts an actor that died again and gives its piece to another. A
-piece travels by its address; pictures never pass through the object store.
+Ray Data schedules, holds back what would not fit, starts an actor that died again and repeats its piece: those are its
+defaults. A piece travels by its address; pictures never pass through the object store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sgoif.errors import SgoifError
-from sgoif.scoring.operator import Job, Operator, PieceDone, Sampled
+from sgoif.scoring.operator import Gathered, Job, Operator, PieceDone
 from sgoif.scoring.pieces import Piece
 
 __all__ = ["RayEngine"]
@@ -34,7 +34,8 @@ class RayEngine:
         for row in self._map(_Scoring, job, pieces):
             yield PieceDone(**row)
 
-    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Sampled]]:
+    def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Gathered]]:
+        Operator(replace(job, device="cpu"))  # what does not fit is told here, and not by an actor that dies of it
         for row in self._map(_Sampling, job, pieces, count):
             yield int(row["piece"]), pickle.loads(row["sampled"])  # of our own making, from an actor of this run
 
@@ -52,8 +53,6 @@ class RayEngine:
             num_cpus=self.cpus,
             num_gpus=self.gpus or None,
             fn_constructor_args=(replace(job, judged=None), ray.put(numbered), judged, *arguments),
-            max_restarts=-1,
-            max_task_retries=-1,
         )
         yield from mapped.iter_rows()
 

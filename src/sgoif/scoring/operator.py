@@ -32,10 +32,9 @@ from sgoif.store.parts import UNREACHABLE
 from sgoif.store.places import place_of
 from sgoif.store.schema import IdKind
 
-__all__ = ["Job", "Operator", "PieceDone", "Sampled"]
+__all__ = ["Gathered", "Job", "Operator", "PieceDone"]
 
 Columns = dict[str, NDArray[Any]]
-Sampled = tuple[Columns, NDArray[np.int64]]  # signals and labels
 _Prepared = tuple[Record, int, Any]
 
 _SIDE = 224  # of pictures for a model that does not say
@@ -70,20 +69,28 @@ class PieceDone:
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """What a piece has given so far."""
+class Gathered:
+    """What records have given: signals of those that could be scored, reasons of those that could not."""
 
     ids: list[Any] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
-    signals: list[Columns] = field(default_factory=list)
-    quarantined: list[tuple[str, str]] = field(default_factory=list)
+    signals: list[Columns] = field(default_factory=list)  # by batch
+    quarantined: list[tuple[str, str]] = field(default_factory=list)  # id and reason
     num_passed_over: int = 0
 
-    def columns(self) -> Sampled:
+    def columns(self) -> tuple[Columns, NDArray[np.int64]]:
         """Signals of all examples, and their labels."""
         names = self.signals[0] if self.signals else ()
         joined = {name: np.concatenate([part[name] for part in self.signals]) for name in names}
         return joined, np.asarray(self.labels, dtype=np.int64)
+
+    def add(self, other: Gathered) -> None:
+        """Take in what others have given."""
+        self.ids += other.ids
+        self.labels += other.labels
+        self.signals += other.signals
+        self.quarantined += other.quarantined
+        self.num_passed_over += other.num_passed_over
 
 
 class Operator:
@@ -130,16 +137,16 @@ class Operator:
         write_part(place, piece.number, found.ids, labels, columns, self.job.id_kind)
         return PieceDone(piece.number, len(labels), len(found.quarantined), found.num_passed_over)
 
-    def sample(self, piece: Piece, count: int) -> Sampled:
-        """Signals and labels of some records of a piece, drawn by the hashes of their ids; nothing is written."""
+    def sample(self, piece: Piece, count: int) -> Gathered:
+        """Look at some records of a piece, drawn by the hashes of their ids; nothing is written."""
         drawn: list[tuple[int, Record]] = []
-        for batch in self._batches(piece, read_records(piece), _Gathered()):
+        for batch in self._batches(piece, read_records(piece), Gathered()):
             hashes = hash_ids([str(record.id) for record in batch]).tolist()
             drawn = sorted([*drawn, *zip(hashes, batch)], key=lambda item: item[0])[:count]
-        return self._gather(piece, (record for _, record in drawn)).columns()
+        return self._gather(piece, (record for _, record in drawn))
 
-    def _gather(self, piece: Piece, records: Iterator[Record]) -> _Gathered:
-        found, inference = _Gathered(), torch.inference_mode()
+    def _gather(self, piece: Piece, records: Iterator[Record]) -> Gathered:
+        found, inference = Gathered(), torch.inference_mode()
         handle = self._head.register_forward_hook(lambda _, args, __: self._seen.append(args[0]))
         try:
             with self._pool() as pool, quiet_eval(self.model), inference:
@@ -149,7 +156,7 @@ class Operator:
             handle.remove()
         return found
 
-    def _batches(self, piece: Piece, records: Iterator[Record], found: _Gathered) -> Iterator[list[Record]]:
+    def _batches(self, piece: Piece, records: Iterator[Record], found: Gathered) -> Iterator[list[Record]]:
         """Records in batches, without those that are passed over; a file that breaks off ends them."""
         while True:
             try:
@@ -192,7 +199,7 @@ class Operator:
         except Exception as error:  # the user's transform may raise anything
             return record, -1, error
 
-    def _judge(self, batch: Sequence[_Prepared], found: _Gathered) -> None:
+    def _judge(self, batch: Sequence[_Prepared], found: Gathered) -> None:
         sound = [item for item in batch if not isinstance(item[2], Exception)]
         found.quarantined += [(str(item[0].id), _reason(item[2])) for item in batch if isinstance(item[2], Exception)]
         try:
@@ -204,7 +211,7 @@ class Operator:
                 except Exception as error:
                     found.quarantined.append((str(item[0].id), _reason(error)))
 
-    def _add(self, batch: Sequence[_Prepared], found: _Gathered) -> None:
+    def _add(self, batch: Sequence[_Prepared], found: Gathered) -> None:
         if not batch:
             return
         inputs, labels = self._stacked([item[2] for item in batch]), torch.tensor([item[1] for item in batch])

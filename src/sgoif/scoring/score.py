@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.run import Run, load
 from sgoif.scoring.engines import Engine, LocalEngine
-from sgoif.scoring.operator import Job, PieceDone, Sampled
+from sgoif.scoring.operator import Gathered, Job, PieceDone
 from sgoif.scoring.parts import copy_judged, judged_hashes, pieces_done, write_run_info
 from sgoif.scoring.pieces import Piece, list_pieces
 from sgoif.scoring.records import read_records
@@ -133,9 +132,15 @@ def _begin(place: Place, engine: Engine, job: Job, data: str, judged: RunFiles |
             "there; give the data a column `id` with the ids of the training."
         )
     job = replace(job, id_kind=kind)
-    signals, labels = _sampled(engine, job, pieces, progress)
+    sample = _sampled(engine, job, pieces, progress)
+    if sample.quarantined and not sample.ids:
+        raise SgoifError(
+            f"none of the {len(sample.quarantined):,} records looked at could be scored, "
+            f"{sample.quarantined[0][0][:80]!r} because of {sample.quarantined[0][1]}."
+        )
     adapted, precision = read_snapshot(job.snapshot), tuple[dict[str, Any], ...]()
-    if len(labels):
+    if sample.ids:
+        signals, labels = sample.columns()
         adapted = adapted.adapted(signals, labels)
         precision = tuple(asdict(item) for item in adapted.expected_precision(signals, labels))
     write_snapshot(adapted, f"{place.url.rstrip('/')}/{_SNAPSHOT}")
@@ -145,18 +150,17 @@ def _begin(place: Place, engine: Engine, job: Job, data: str, judged: RunFiles |
     return plan
 
 
-def _sampled(engine: Engine, job: Job, pieces: Sequence[Piece], progress: Progress) -> Sampled:
-    """Signals of about ten thousand examples, from pieces that lie evenly among all."""
+def _sampled(engine: Engine, job: Job, pieces: Sequence[Piece], progress: Progress) -> Gathered:
+    """Look at about ten thousand records, from pieces that lie evenly among all."""
     chosen = pieces[:: math.ceil(len(pieces) / _SAMPLED_PIECES)]
-    found: dict[int, Sampled] = {}
-    for number, sampled in engine.sample(job, chosen, math.ceil(_SAMPLE / len(chosen))):
-        found[number] = sampled
+    found: dict[int, Gathered] = {}
+    for number, gathered in engine.sample(job, chosen, math.ceil(_SAMPLE / len(chosen))):
+        found[number] = gathered
         progress("adapting", len(found), len(chosen))
-    full = [found[number] for number in sorted(found) if len(found[number][1])]  # in one order, whoever was first
-    if not full:
-        return {}, np.zeros(0, np.int64)
-    joined = {name: np.concatenate([signals[name] for signals, _ in full]) for name in full[0][0]}
-    return joined, np.concatenate([labels for _, labels in full])
+    joined = Gathered()
+    for number in sorted(found):  # in one order, whoever was first
+        joined.add(found[number])
+    return joined
 
 
 def _kind_of(pieces: Sequence[Piece]) -> IdKind:
