@@ -107,6 +107,11 @@ TABLES = {
         "benchmarks.overhead --part cost --models resnet9 --classes 10 --blocks 2 --no-memory",
         "benchmarks.overhead --save overhead.jsonl",
     ),
+    "scoring": Table(
+        "stored pictures scored by a snapshot, on one process and on Ray Data",
+        "benchmarks.scoring --examples 2000 --steps 10 --engines",
+        "benchmarks.scoring --save scoring.jsonl",
+    ),
     "store": Table(
         "the store",
         "benchmarks.store --part write --write-rows 200000",

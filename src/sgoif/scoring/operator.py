@@ -65,6 +65,7 @@ class PieceDone:
     num_quarantined: int = 0
     num_passed_over: int = 0  # held out, or judged already
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of the process, all threads
     error: str = ""  # why it could not be scored at all
 
 
@@ -116,11 +117,11 @@ class Operator:
 
     def score(self, piece: Piece) -> PieceDone:
         """Score a piece and write its part; the network's whims are waited for, a broken file is not."""
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         for pause in (*_PATIENCE_S, None):
             try:
                 done = self._score(piece)
-                done.seconds = time.perf_counter() - started
+                done.seconds, done.cpu_seconds = time.perf_counter() - started, time.process_time() - worked
                 return done
             except UNREACHABLE as error:
                 if pause is None:
