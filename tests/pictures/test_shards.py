@@ -8,7 +8,7 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.pictures import displayed, find_pictures
-from sgoif.pictures.shards import ShardPictures, find_members
+from sgoif.pictures.shards import ShardPictures, find_members, read_samples
 from tests.pictures.files import encoded, picture
 
 
@@ -139,3 +139,23 @@ def test_keys_are_those_of_webdataset(tmp_path):
     keys = [example["__key__"] for example in webdataset.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False)]
     assert len(keys) == len(names)
     assert [seed_of(value) for value in find_pictures(tmp_path).read([f"x/{key}" for key in keys])] == [0, 1, 2, 3, 4]
+
+
+def test_samples_are_read_from_end_to_end_with_their_labels(tmp_path):
+    shown = encoded(picture(1))
+    members = [("a.png", shown), ("a.cls", b"3\n"), ("b.json", b'{"label": "cat"}'), ("b.mask.png", b"mask")]
+    members += [("b.PNG", shown), ("c.cls", b"1"), ("d.png", shown), ("d.json", b"[broken")]
+    write_shard(tmp_path / "s.tar", members)
+    with open(tmp_path / "s.tar", "rb") as file:
+        found = list(read_samples(file))
+    assert [(item.key, item.label) for item in found] == [("a", "3"), ("b", "cat"), ("c", "1"), ("d", None)]
+    assert [item.picture for item in found] == [shown, shown, None, shown]
+
+
+def test_samples_before_a_break_are_read(tmp_path):
+    write_shard(tmp_path / "s.tar", [(f"{i}.png", encoded(picture(i))) for i in range(6)])
+    data, found = (tmp_path / "s.tar").read_bytes(), []
+    with pytest.raises(tarfile.ReadError):
+        for sample in read_samples(io.BytesIO(data[: len(data) // 2])):
+            found.append(sample.key)
+    assert 0 < len(found) < 6
