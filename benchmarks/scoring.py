@@ -46,6 +46,8 @@ class Classifier(nn.Module):
     """ResNet-9 that takes pictures in [0, 1] and normalises them itself."""
 
     input_size = 32
+    mean: torch.Tensor
+    std: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

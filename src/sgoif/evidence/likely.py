@@ -31,6 +31,16 @@ class LikelyOthers:
     labels: Ints  # [N, 3], -1 where there are fewer
     probabilities: Floats  # [N, 3]
 
+    @classmethod
+    def of_visit(cls, p_given: ArrayLike, margin: ArrayLike, runner_up: ArrayLike) -> LikelyOthers:
+        """Those of a single visit, as :class:`LikelyClasses` would have them."""
+        label, p = np.asarray(runner_up).astype(np.int64), _runner_up(p_given, margin)
+        known = np.isfinite(p) & (label >= 0)
+        whole = np.rint(_UNIT * np.where(known, p, 0.0).clip(0, 1)) / _UNIT
+        labels, probabilities = np.full((len(label), _TOP), -1), np.zeros((len(label), _TOP))
+        labels[:, 0], probabilities[:, 0] = np.where(whole > 0, label, -1), whole
+        return cls(labels, probabilities)
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """As columns of a table: ``runner_up``, ``runner_up_2``, ..., and ``p_runner_up``, ..."""
         tails = ["" if place == 0 else f"_{place + 1}" for place in range(self.labels.shape[1])]
@@ -71,9 +81,7 @@ class LikelyClasses:
         self, rows: ArrayLike, p_given: ArrayLike, margin: ArrayLike, runner_up: ArrayLike, weight: ArrayLike
     ) -> None:
         """Add one visit per entry; ``margin`` is the given class's log-probability above the runner-up's."""
-        p, above, c = (np.asarray(values, dtype=np.float64) for values in (p_given, margin, weight))
-        with np.errstate(over="ignore", invalid="ignore"):
-            other = p * np.exp(-above)
+        other, c = _runner_up(p_given, margin), np.asarray(weight, dtype=np.float64)
         usable = np.isfinite(other) & (c > 0) & (np.asarray(runner_up) >= 0)
         row, label = (np.asarray(values)[usable].astype(np.int64) for values in (rows, runner_up))
         whole = np.rint(c[usable] * _UNIT)
@@ -98,6 +106,12 @@ class LikelyClasses:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved sums."""
         self._votes.load(state["keys"], state["counts"])
+
+
+def _runner_up(p_given: ArrayLike, margin: ArrayLike) -> Floats:
+    """The runner-up's probability; ``margin`` is of log-probabilities."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(p_given, dtype=np.float64) * np.exp(-np.asarray(margin, dtype=np.float64))
 
 
 def best_others(probabilities: Floats, assigned: Ints) -> tuple[Ints, Floats]:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration
+from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, NoiseModel
+from sgoif.evidence.hardness import ShareLine
 from sgoif.evidence.logistic import Logistic
 from sgoif.influence import DualAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
@@ -29,7 +30,7 @@ FORMAT = 1
 Tensors = dict[str, Tensor]
 
 _CANARIES = [field.name for field in fields(Canaries) if field.name != "num_classes"]
-_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift")
+_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift", "stretch", "line", "found")
 
 
 def write_snapshot(snapshot: Snapshot, url: str | os.PathLike[str]) -> None:
@@ -77,6 +78,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         tensors |= {f"canaries/{name}": _tensor(getattr(snapshot.canaries, name)) for name in _CANARIES}
     if snapshot.calibration is not None:
         tensors |= _calibration_tensors(snapshot.calibration, snapshot.draws)
+    tensors |= {} if snapshot.noise is None else {"noise/transition": _tensor(snapshot.noise.transition)}
+    for name in ("predictions", "may_doubt"):
+        value = getattr(snapshot, name)
+        tensors |= {} if value is None else {f"canaries/{name}": _tensor(value)}
     header = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return bytes(save(whole, {"sgoif": json.dumps(header)}))
@@ -107,7 +112,14 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     about = About(**header)
     canaries = _read_canaries(tensors, about.num_classes)
     calibration, draws = _read_calibration(tensors, canaries)
-    return Snapshot(about, judge, canaries, calibration, draws, tensors["holdout/id_hash"].numpy())
+    more = {
+        name: tensors[f"canaries/{name}"].numpy()
+        for name in ("predictions", "may_doubt")
+        if f"canaries/{name}" in tensors
+    }
+    noise = NoiseModel(tensors["noise/transition"].numpy()) if "noise/transition" in tensors else None
+    held = tensors["holdout/id_hash"].numpy()
+    return Snapshot(about, judge, canaries, calibration, draws, held_out=held, noise=noise, **more)
 
 
 def _header(data: bytes) -> dict[str, Any]:
@@ -131,8 +143,8 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
     tensors = {"calibration/transition": _tensor(calibration.transition)}
     for side, fits in sides.items():
         for name in _FITTED:
-            values = [getattr(fit if hasattr(fit, name) else fit.model, name) for fit in fits]
-            tensors[f"calibration/{side}/{name}"] = _tensor(np.stack([np.asarray(value) for value in values]))
+            values = [_number(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
+            tensors[f"calibration/{side}/{name}"] = _tensor(np.stack(values))
     return tensors
 
 
@@ -159,6 +171,9 @@ def _read_side(tensors: Tensors, side: str) -> tuple[CanaryCalibration, ...]:
             Logistic(float(values["intercept"][i]), values["slopes"][i], values["class_intercepts"][i]),
             float(values["prior"][i]),
             values["shift"][i],
+            _line(values["line"][i]),
+            _line(values["found"][i]),
+            float(values["stretch"][i]),
         )
         for i in range(len(values["centre"]))
     )
@@ -169,6 +184,17 @@ def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
         return None
     columns: Mapping[str, Any] = {name: tensors[f"canaries/{name}"].numpy() for name in _CANARIES}
     return Canaries(**columns, num_classes=num_classes)
+
+
+def _number(value: Any) -> Any:
+    """A field of a calibration as an array; a line of shares as level and slope, NaN for none."""
+    if value is None or isinstance(value, ShareLine):
+        return np.array([np.nan, np.nan] if value is None else [value.level, value.slope])
+    return np.asarray(value)
+
+
+def _line(values: Any) -> ShareLine | None:
+    return None if np.isnan(values).any() else ShareLine(float(values[0]), float(values[1]))
 
 
 def _tensor(values: Any) -> Tensor:

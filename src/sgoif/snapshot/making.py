@@ -78,6 +78,8 @@ def snapshot_audit(part: AuditPart, ledger: CanaryLedger, recorder: Recorder, cl
     found = snapshot_of(part.model, part.engine, ledger, class_names=class_names, is_cross_entropy=is_usual)
     count = len(recorder.index)
     signals: dict[str, NDArray[Any]] = {name: recorder.means.mean(name)[:count] for name in recorder.means.signals}
+    others = recorder.likely.top(count)  # of the one visit that an audit makes
+    signals["runner_up"] = others.labels[:, 0]
     signals["worst_anchor"] = recorder.evidence.suggested_label(top=1).labels[:count, 0]
     return found.adapted(signals, recorder.given[:count])
 
@@ -119,7 +121,10 @@ def snapshot_of(
     held = np.zeros(0, np.int64) if isinstance(ids, range) else np.sort(hash_ids(np.asarray(ids)).view(np.int64))
     fitted = None if canaries is None else _own_calibration(canaries)
     judge = copy.deepcopy(engine.judge())  # stays as it is when the engine goes on
-    return Snapshot(about, judge, canaries, fitted, held_out=held)
+    if ledger is None or canaries is None:
+        return Snapshot(about, judge, canaries, fitted, held_out=held)
+    predictions, doubted = ledger.predictions(canaries), ledger.may_doubt(canaries)
+    return Snapshot(about, judge, canaries, fitted, held_out=held, predictions=predictions, may_doubt=doubted)
 
 
 def _own_calibration(canaries: Canaries) -> LabelCalibration:

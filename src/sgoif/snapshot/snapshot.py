@@ -20,8 +20,9 @@ from sgoif.evidence import (
     Canaries,
     ExpectedPrecision,
     LabelCalibration,
+    LikelyOthers,
+    NoiseModel,
     Standardiser,
-    calibrate,
     draw_calibrations,
     expected_precision,
 )
@@ -30,6 +31,7 @@ from sgoif.influence import HeadJudge
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.canaries import CALIBRATED_SIGNALS
+from sgoif.training.noise import Examples, NoiseEvidence, Predictions, judge_labels
 
 __all__ = ["About", "Snapshot"]
 
@@ -73,6 +75,9 @@ class Snapshot:
     canaries: Canaries | None = None  # None: too few hold-out examples, or too many classes, for probabilities
     calibration: LabelCalibration | None = None
     draws: CalibrationDraws | None = None  # for intervals; None before the first adaptation
+    predictions: NDArray[np.float32] | None = None  # of canaries, [M, C]; None where there are too many classes
+    may_doubt: NDArray[np.bool_] | None = None  # whose hold-out labels nobody verified, by canary
+    noise: NoiseModel | None = None  # read off the first adaptation
     held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
 
     def score(
@@ -114,8 +119,11 @@ class Snapshot:
         """Add to signals what they mean: a suggested label, standardised scores, probabilities."""
         inputs = _calibrated(signals)
         is_sound = np.isfinite(inputs).all(1)
+        inputs, likely = self._with_noise(inputs, signals, labels)
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
+        if likely is not None:
+            anchor = np.where(is_sound, likely, -1)
         columns |= {"suggested_label": anchor, "runner_up": np.where(is_sound, signals["runner_up"], -1)}
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
@@ -138,12 +146,29 @@ class Snapshot:
         is_sound = np.isfinite(inputs).all(1)
         if self.canaries is None or is_sound.sum() < 2:
             return self
-        inputs, given = inputs[is_sound], labels[is_sound]
-        suggested = signals["worst_anchor"][is_sound].astype(np.int64)
-        found = calibrate(self.canaries, inputs, given, suggested, adapt=self.about.adapts)
+        given = labels[is_sound]
+        examples = Examples(inputs[is_sound], given, signals["worst_anchor"][is_sound].astype(np.int64))
+        seen = None
+        if self.predictions is not None:
+            mine = {name: signals[name][is_sound] for name in ("p_given", "margin", "runner_up")}
+            seen = Predictions(_predicted(mine, given, self.about.num_classes), self.predictions)
+        doubted = np.zeros(len(self.canaries), bool) if self.may_doubt is None else self.may_doubt
+        found = judge_labels(self.canaries, examples, seen, adapt=self.about.adapts, may_doubt=doubted)
+        draws = draw_calibrations(found.calibration, found.examples.signals, given)
+        noise = None if found.noise is None else found.noise.model
         scales = {name: _scale_of(signals[name]) for name in _STANDARDISED}
         about = replace(self.about, num_adapted=int(is_sound.sum()), scales=scales)
-        return replace(self, about=about, calibration=found, draws=draw_calibrations(found, inputs, given))
+        return replace(self, about=about, calibration=found.calibration, draws=draws, noise=noise)
+
+    def _with_noise(
+        self, inputs: NDArray[np.float64], signals: Columns, labels: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+        """Signals with what the model of the noise says, and the class that it suggests; as they are without one."""
+        if self.noise is None:
+            return inputs, None
+        probabilities = self.noise.undo(_predicted(signals, labels, self.about.num_classes))
+        evidence = NoiseEvidence(self.noise, probabilities.astype(np.float32), np.zeros((0, 0)))
+        return np.column_stack([inputs, evidence.log_odds(labels)]), evidence.suggested(labels, top=1)[0][:, 0]
 
     def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:
         """The share of errors to expect among the first 1, 5 and 10%, from examples that it was adapted to."""
@@ -151,11 +176,18 @@ class Snapshot:
         is_sound = np.isfinite(inputs).all(1)
         if self.calibration is None or self.draws is None:
             return []
+        inputs, _ = self._with_noise(inputs, signals, labels)
         return expected_precision(self.calibration, inputs[is_sound], labels[is_sound], draws=self.draws)
 
 
 def _calibrated(signals: Columns) -> NDArray[np.float64]:
     return np.stack([signals[name] for name in CALIBRATED_SIGNALS], 1).astype(np.float64)
+
+
+def _predicted(signals: Columns, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:
+    """Whole predictions, ``[B, C]``, from what a visit keeps of them."""
+    others = LikelyOthers.of_visit(signals["p_given"], signals["margin"], signals["runner_up"])
+    return others.spread(np.nan_to_num(signals["p_given"].astype(np.float64)), labels, num_classes)
 
 
 def _scale_of(values: NDArray[Any]) -> tuple[float, float]:

@@ -30,7 +30,6 @@ from sgoif.evidence import (
     LikelyOthers,
     Snapshot,
     best_others,
-    calibrate,
     calibrate_on,
     cross_fitted_signals,
     draw_calibrations,
@@ -45,7 +44,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
-from sgoif.training.noise import NoiseEvidence, Predictions, noise_of_run
+from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
 from sgoif.training.recorder import Recorder
 
 __all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
@@ -226,6 +225,10 @@ class CanaryLedger:
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
+    def may_doubt(self, canaries: Canaries) -> NDArray[np.bool_]:
+        """Whose hold-out labels nobody verified, by canary; nobody's where the hold-out may not clean itself."""
+        return ~self.verified[canaries.holdout_row] & self.cleans_itself
+
     def predictions(self, canaries: Canaries) -> NDArray[np.float32] | None:
         """Mean predictions of canaries, ``[M, C]``, known as far as those of training examples are; None if too many.
 
@@ -318,53 +321,32 @@ def calibrate_run(
     if judged.sum() < 2:
         return None
     given = recorder.given[:count]
-    asked = _Asked(signals[judged], given[judged], recorder.evidence.suggested_label(top=1).labels[:count, 0][judged])
+    suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
+    examples = Examples(signals[judged], given[judged], suggested[judged])
     choice = ledger.choice
     if noise is None:
         adapt = ledger.trusted or (choice is not None and choice.clean)
-        found = calibrate(canaries, asked.signals, asked.given, asked.suggested, adapt=adapt)
         seen = _predictions(recorder, judged, canaries, ledger)
-        read = None if seen is None else noise_of_run(found, seen, asked.given, canaries)
-        if read is not None:
-            noise, belief = read
-            if ledger.cleans_itself:
-                belief = np.where(ledger.verified[canaries.holdout_row], 1.0, belief)
-                choice = CleaningChoice(True, f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out")
-                canaries = replace(canaries, belief=belief, weight=belief)
-            asked, canaries = asked.with_noise(noise.log_odds(asked.given)), _with_noise(canaries, noise)
-            if bool((canaries.belief == 1).all()):
-                weighted = canaries.reweighted(noise.model.transition)
-                found = calibrate(weighted, asked.signals, asked.given, asked.suggested)
-            else:
-                found = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition)
-            noise = noise.at_rows(judged)
+        found = judge_labels(canaries, examples, seen, adapt=adapt, may_doubt=ledger.may_doubt(canaries))
+        if found.doubt is not None:
+            choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
+        noise = None if found.noise is None else found.noise.at_rows(judged)
     else:
-        asked, canaries = asked.with_noise(noise.log_odds(given)[judged]), _with_noise(canaries, noise)
-        found = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition, is_sure=noise.is_learnt)
-    draws = draw_calibrations(found, asked.signals, asked.given)
+        examples = examples.with_noise(noise.log_odds(given)[judged])
+        canaries = with_noise(canaries, noise)
+        fitted = calibrate_on(
+            canaries, examples.signals, examples.given, noise.model.transition, is_sure=noise.is_learnt
+        )
+        found = Judgement(fitted, examples)
+    calibration, asked = found.calibration, found.examples
+    draws = draw_calibrations(calibration, asked.signals, asked.given)
     p, low, high = np.full((3, count), np.nan)
-    p[judged] = found.predict(asked.signals, asked.given)
+    p[judged] = calibration.predict(asked.signals, asked.given)
     low[judged], high[judged] = draws.bounds(asked.signals, asked.given)
-    precision = expected_precision(found, asked.signals, asked.given, draws=draws)
-    holdout = ledger.judged(found, engine)
+    precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
+    holdout = ledger.judged(calibration, engine)
     ids = np.asarray(engine.holdout.ids)
-    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), found, precision, choice, holdout, ids, noise)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Training examples that can be judged."""
-
-    signals: Floats  # [n, S]
-    given: NDArray[np.int64]
-    suggested: NDArray[np.int64]  # class of the worst anchor
-
-    def with_noise(self, log_odds: Floats) -> _Asked:
-        return replace(self, signals=np.column_stack([self.signals, log_odds]))
-
-
-def _with_noise(canaries: Canaries, noise: NoiseEvidence) -> Canaries:
-    return replace(canaries, signals=np.column_stack([canaries.signals, noise.canary_log_odds(canaries)]))
+    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), calibration, precision, choice, holdout, ids, noise)
 
 
 def _predictions(

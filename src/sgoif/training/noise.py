@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Canaries, LabelCalibration, NoiseModel
+from sgoif.evidence import Canaries, LabelCalibration, NoiseModel, calibrate, calibrate_on
 
-__all__ = ["NoiseEvidence", "Predictions", "noise_of_run"]
+__all__ = ["Examples", "Judgement", "NoiseEvidence", "Predictions", "judge_labels", "noise_of_run", "with_noise"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _MOST_CLASSES = 128
+_TRACE = 1e-5  # of every flip, so that there are some where no noise was found
 _MOST_NUMBERS = 500_000_000  # of all predictions together: 2 GB
 
 
@@ -116,3 +117,66 @@ def _of_own_rows(values: Floats, canaries: Canaries) -> Floats:
     own = ~canaries.is_flip
     by_row[canaries.holdout_row[own]] = values[own]
     return np.asarray(by_row[canaries.holdout_row])
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Training examples that can be judged."""
+
+    signals: Floats  # [n, S]
+    given: Ints  # [n]
+    suggested: Ints  # class of the worst anchor, [n]
+
+    def with_noise(self, log_odds: Floats) -> Examples:
+        """With what a model of the noise says as a last signal."""
+        return replace(self, signals=np.column_stack([self.signals, log_odds]))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A calibration, what it was made of, and what it says of examples like these."""
+
+    calibration: LabelCalibration
+    examples: Examples  # with the signals that the calibration reads
+    noise: NoiseEvidence | None = None
+    doubt: float | None = None  # share of the hold-out that the model of the noise does not believe
+
+
+def judge_labels(
+    canaries: Canaries,
+    examples: Examples,
+    predictions: Predictions | None,
+    *,
+    adapt: bool,
+    may_doubt: NDArray[np.bool_],
+) -> Judgement:
+    """Calibrate, read a model of the noise off that, and calibrate again with what it says.
+
+    Args:
+        canaries: of the run.
+        examples: its training examples.
+        predictions: of both; None calibrates once.
+        adapt: as in :func:`sgoif.evidence.calibrate`.
+        may_doubt: whose hold-out labels may be doubted, by canary, ``[M]``.
+    """
+    first = calibrate(canaries, examples.signals, examples.given, examples.suggested, adapt=adapt)
+    read = None if predictions is None else noise_of_run(first, predictions, examples.given, canaries)
+    if read is None:
+        return Judgement(first, examples)
+    noise, belief = read
+    doubt = None
+    if may_doubt.any():
+        belief = np.where(may_doubt, belief, 1.0)
+        canaries, doubt = replace(canaries, belief=belief, weight=belief), 1 - float(belief.mean())
+    canaries, examples = with_noise(canaries, noise), examples.with_noise(noise.log_odds(examples.given))
+    if bool((canaries.belief == 1).all()):
+        weighted = canaries.reweighted(np.maximum(noise.model.transition, _TRACE))
+        second = calibrate(weighted, examples.signals, examples.given, examples.suggested)
+    else:
+        second = calibrate_on(canaries, examples.signals, examples.given, noise.model.transition)
+    return Judgement(second, examples, noise, doubt)
+
+
+def with_noise(canaries: Canaries, noise: NoiseEvidence) -> Canaries:
+    """Canaries with what a model of the noise says as a last signal."""
+    return replace(canaries, signals=np.column_stack([canaries.signals, noise.canary_log_odds(canaries)]))
