@@ -74,3 +74,22 @@ def test_confusion_shrinks_beside_a_strong_leak_and_even_leaks_stay():
     found = NoiseModel(pair).concentrated().transition
     assert found[0] == pytest.approx([0.631, 0.36, 0.003, 0.003, 0.003])
     assert found.sum(1) == pytest.approx(np.ones(5))
+
+
+def test_a_leak_that_is_too_strong_is_tempered_not_forgotten():
+    strong = np.eye(10)
+    strong[9, [9, 1, 2]] = 0.4, 0.5, 0.1
+    found = NoiseModel(strong).tempered()
+    assert found is not None
+    assert found.transition[9, 9] == pytest.approx(found.transition[9, 1])
+    assert found.transition[9, 1] / found.transition[9, 2] == pytest.approx(5)
+    np.testing.assert_allclose(found.transition.sum(axis=1), 1)
+    np.testing.assert_array_equal(found.transition[:9], np.eye(10)[:9])
+
+
+def test_what_is_plausible_is_not_tempered():
+    mild = 0.8 * np.eye(4) + 0.05
+    found = NoiseModel(mild).tempered()
+    assert found is not None
+    np.testing.assert_allclose(found.transition, mild)
+    assert NoiseModel(np.roll(np.eye(4), 1, axis=1)).tempered() is None

@@ -50,11 +50,31 @@ class NoiseModel:
 
         None where these are more than a fifth of all.
         """
-        size = len(self.transition)
-        lost = self.transition.argmax(axis=1) != np.arange(size)
-        if lost.sum() > _MOST_LOST * size:
+        lost = self._lost()
+        if lost.mean() > _MOST_LOST:
             return None
-        return NoiseModel(np.where(lost[:, None], np.eye(size), self.transition))
+        return NoiseModel(np.where(lost[:, None], np.eye(len(lost)), self.transition))
+
+    def tempered(self) -> NoiseModel | None:
+        """Let no class be given another label more often than its own: what it leaks shrinks until the two are even.
+
+        For estimates that may be a little too strong, where taking the class for noiseless would lose all its errors.
+        None where these are more than a fifth of all.
+
+        >>> NoiseModel(np.array([[0.4, 0.6], [0.0, 1.0]])).tempered() is None
+        True
+        """
+        lost = self._lost()
+        if lost.mean() > _MOST_LOST:
+            return None
+        leaks = self.transition * (1 - np.eye(len(lost)))
+        scale = np.where(lost, 1 / np.maximum(leaks.sum(axis=1) + leaks.max(axis=1), _TINY), 1.0)
+        kept = leaks * scale[:, None]
+        return NoiseModel(kept + np.diag(1 - kept.sum(axis=1)))
+
+    def _lost(self) -> NDArray[np.bool_]:
+        """Which classes are given another label more often than their own."""
+        return np.asarray(self.transition.argmax(axis=1) != np.arange(len(self.transition)))
 
     def concentrated(self) -> NoiseModel:
         """Shrink what a weak classifier's confusion adds to the leaks of each class.

@@ -93,10 +93,10 @@ def noise_of_run(
     Returns:
         None where many classes seem to be given another label more often than their own.
     """
-    before = NoiseModel(calibration.transition).plausible()
+    before = NoiseModel(calibration.transition).tempered()
     if before is None:
         return None
-    model = before.updated(before.posterior(before.undo(predictions.seen), given), given).plausible()
+    model = before.updated(before.posterior(before.undo(predictions.seen), given), given).tempered()
     if model is None:
         return None
     held = before.undo(predictions.canaries)
