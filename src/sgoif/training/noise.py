@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Canaries, LabelCalibration, NoiseModel, calibrate, calibrate_on
+from sgoif.evidence import Canaries, LabelCalibration, NoiseModel, calibrate, calibrate_on, concentration
 
 __all__ = ["Examples", "Judgement", "NoiseEvidence", "Predictions", "judge_labels", "noise_of_run", "with_noise"]
 
@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _MOST_CLASSES = 128
+# Noise that goes from a class to one other is by class, and hardness has no part in it: pair noise has 0.9 here, human
+# labels 0.3-0.4, symmetric noise 0.14 (development set). With it 5,428 errors were promised of 4,003, without 4,092.
+_BY_CLASS = 0.6
 _TRACE = 1e-5  # of every flip, so that there are some where no noise was found
 _MOST_NUMBERS = 500_000_000  # of all predictions together: 2 GB
 
@@ -171,7 +174,9 @@ def judge_labels(
     canaries, examples = with_noise(canaries, noise), examples.with_noise(noise.log_odds(examples.given))
     if bool((canaries.belief == 1).all()):
         weighted = canaries.reweighted(np.maximum(noise.model.transition, _TRACE))
-        second = calibrate(weighted, examples.signals, examples.given, examples.suggested)
+        by_picture = concentration(noise.model.transition) < _BY_CLASS
+        asked = (examples.signals, examples.given, examples.suggested)
+        second = calibrate(weighted, *asked, by_hardness=by_picture)
     else:
         second = calibrate_on(canaries, examples.signals, examples.given, noise.model.transition)
     return Judgement(second, examples, noise, doubt)
