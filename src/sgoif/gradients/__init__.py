@@ -18,6 +18,7 @@ from sgoif.gradients.spaces import (
     combine_gradients,
     dot_directions,
     gradient_norms2,
+    rows_by_layer,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "quiet_eval",
     "register",
     "registered_types",
+    "rows_by_layer",
     "rule_for",
     "select_layers",
     "survey",

@@ -20,7 +20,15 @@ from sgoif.gradients.layers import Layer
 from sgoif.gradients.rules import LayerCapture, Rule
 from sgoif.records import BlockShape, GradientRows
 
-__all__ = ["ExactSpace", "ProjectedSpace", "Space", "combine_gradients", "dot_directions", "gradient_norms2"]
+__all__ = [
+    "ExactSpace",
+    "ProjectedSpace",
+    "Space",
+    "combine_gradients",
+    "dot_directions",
+    "gradient_norms2",
+    "rows_by_layer",
+]
 
 
 class Space(ABC):
@@ -140,6 +148,18 @@ def dot_directions(
     if not parts:
         raise CaptureError("Nothing was captured for the directions' layers; was backward run inside the capture?")
     return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+
+def rows_by_layer(calls: Iterable[LayerCapture], spaces: Mapping[str, Space]) -> dict[str, GradientRows]:
+    """The matrix form of every layer; the positions of a layer's calls stand side by side, which adds its gradients."""
+    found: dict[str, GradientRows] = {}
+    for call in calls:
+        rows, old = spaces[call.layer].rows(call), found.get(call.layer)
+        if old is not None:
+            inputs = torch.cat([old.inputs, rows.inputs], 3)
+            rows = GradientRows(call.layer, inputs, torch.cat([old.output_grads, rows.output_grads], 3))
+        found[call.layer] = rows
+    return found
 
 
 def combine_gradients(calls: Iterable[LayerCapture], spaces: Mapping[str, Space], weights: Tensor) -> dict[str, Tensor]:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, gradient_norms2, quiet_eval
+from sgoif.gradients import Capture, Space, quiet_eval, rows_by_layer
+from sgoif.gradients.contractions import combine, norm2
 from sgoif.influence.holdout import HoldOut
 from sgoif.linalg import norm
+from sgoif.records import GradientRows
 
 __all__ = ["HORIZON", "AnchorDraw", "Anchors"]
 
@@ -33,7 +35,7 @@ class AnchorDraw:
     positions: Tensor  # in the hold-out, [R]
     labels: Tensor  # [R]
     outputs: Tensor  # the model's outputs, [R, C]
-    calls: tuple[LayerCapture, ...]  # scored layers, gradients of the sum of the losses
+    rows: Mapping[str, GradientRows]  # of the scored layers, in their spaces; gradients of the sum of the losses
 
 
 class Anchors:
@@ -83,15 +85,29 @@ class Anchors:
         forward: Callable[[Any], Tensor],
         losses: Callable[[Tensor, Tensor], Tensor],
     ) -> AnchorDraw:
-        """Take the next draw and move ``g_v`` towards it.
+        """Take the next draw and move ``g_v`` towards it, for one process; the arguments are those of :meth:`look`."""
+        draw = self.look(model, capture, forward, losses, self.holdout.next_positions(self.per_refresh))
+        with torch.no_grad():
+            self.absorb(draw)
+        return draw
+
+    def look(
+        self,
+        model: nn.Module,
+        capture: Capture,
+        forward: Callable[[Any], Tensor],
+        losses: Callable[[Tensor, Tensor], Tensor],
+        positions: Tensor,
+    ) -> AnchorDraw:
+        """Pass some hold-out examples through the model, changing nothing.
 
         Args:
             model: put into eval mode for the pass; modes, RNG states and ``.grad`` are left as found.
             capture: over the scored layers; not the one that is open around the training step.
             forward: inputs to outputs ``[R, C]``.
             losses: outputs and labels to per-example losses ``[R]``.
+            positions: of the examples in the hold-out, ``[R]``.
         """
-        positions = self.holdout.next_positions(self.per_refresh)
         labels = self.holdout.labels[positions]
         capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), capture:
@@ -100,16 +116,18 @@ class Anchors:
             with torch.enable_grad():
                 capture.differentiate(losses(outputs, labels).sum())
         with torch.no_grad():
-            self._average(capture.calls, labels, self.trust[positions])
-        return AnchorDraw(positions, labels, outputs.detach(), tuple(capture.calls))
+            rows = rows_by_layer(capture.calls, self.spaces)
+        return AnchorDraw(positions, labels, outputs.detach(), rows)
 
-    def _average(self, calls: list[LayerCapture], labels: Tensor, trust: Tensor) -> None:
+    def absorb(self, draw: AnchorDraw) -> None:
+        """Move ``g_v`` towards a draw, already gathered over processes."""
+        labels, trust = draw.labels, self.trust[draw.positions]
         groups = torch.zeros_like(labels) if self.pooled else labels
         member = nn.functional.one_hot(groups, self.num_anchors).to(trust.dtype) * trust[:, None]  # [R, K]
         counts = member.sum(0)
         share = member / counts.clamp_min(1e-12)
-        drawn = combine_gradients(calls, self.spaces, share)
-        relative = self._relative_error(calls, drawn, share)
+        drawn = {name: combine(rows, share) for name, rows in draw.rows.items()}
+        relative = self._relative_error(draw, drawn, share)
         step, gathered = self._weigh(counts)
         rate = step / gathered.clamp_min(1e-12)  # bias-corrected: the first draw is taken whole
         for name, old in self.gradients.items():
@@ -125,11 +143,12 @@ class Anchors:
         step = (counts / self.horizon).clamp(max=1.0)
         return step, self.gathered + step * (1 - self.gathered)
 
-    def _relative_error(self, calls: list[LayerCapture], drawn: dict[str, Tensor], share: Tensor) -> Tensor:
+    def _relative_error(self, draw: AnchorDraw, drawn: dict[str, Tensor], share: Tensor) -> Tensor:
         """``sqrt(Σ_j s_j² |g_j - g|²) / |g|``: the standard error of a draw's mean gradient; 1 for a lone example."""
         squares = share.square()
         size2 = norm(drawn).square()
-        spread = (squares * gradient_norms2(calls, self.spaces)[:, None]).sum(0) - squares.sum(0) * size2
+        norms2 = torch.stack([norm2(rows) for rows in draw.rows.values()]).sum(0)
+        spread = (squares * norms2[:, None]).sum(0) - squares.sum(0) * size2
         relative = spread.clamp_min(0).sqrt() / size2.sqrt().clamp_min(1e-30)
         return torch.where(squares.sum(0) > 0.75, torch.ones_like(relative), relative)
 

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.gradients import dot_directions, gradient_norms2
-from sgoif.gradients.contractions import pooled, widen
+from sgoif.gradients.contractions import dots, norm2, pooled, widen
 from sgoif.influence import AnchorDraw, AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.training.engine import Engine
 
@@ -31,13 +30,15 @@ def anchor_health(engine: Engine, draw: AnchorDraw) -> AnchorHealth | None:
         return None
     columns = engine.tracker.columns
     smallest, cosine = gram_health(columns)
-    dots = dot_directions(draw.calls, engine.spaces, engine.tracker.directions)
-    seen = coverage(dots, gradient_norms2(draw.calls, engine.spaces), columns)
+    by_layer = engine.tracker.directions
+    along = torch.stack([dots(rows, by_layer[name]) for name, rows in draw.rows.items()]).sum(0)
+    sizes2 = torch.stack([norm2(rows) for rows in draw.rows.values()]).sum(0)
+    seen = coverage(along, sizes2, columns)
     head = engine.head.name
-    directions = engine.tracker.directions[head]  # [K, 1, C, I]
+    directions = by_layer[head]  # [K, 1, C, I]
     flat = directions.flatten(1).mT
     products = (engine.curvature.operator(head) @ flat).mT.view_as(directions)
-    features = pooled(engine.head_rows(draw.calls))[0].to(directions.dtype)
+    features = pooled(draw.rows[head])[0].to(directions.dtype)
     sizes = torch.linalg.vector_norm(engine.anchors.gradients[head].flatten(1), dim=1)
     gap = curvature_gap(features, widen(draw.outputs), directions[:, 0], products[:, 0], sizes)
     return AnchorHealth(smallest, cosine, seen, gap)

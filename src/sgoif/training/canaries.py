@@ -115,7 +115,7 @@ class CanaryLedger:
     def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
         """Score the examples of some draws, all taken from one state of the model, fold against fold."""
         rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
-        features = torch.cat([widen(engine.head_rows(draw.calls).inputs)[:, 0].mean(2) for draw in draws])
+        features = torch.cat([widen(draw.rows[engine.head.name].inputs)[:, 0].mean(2) for draw in draws])
         logits = torch.cat([widen(draw.outputs) for draw in draws])
         snapshot = Snapshot(
             features.double().cpu().numpy(), logits.double().cpu().numpy(), _inverse_factors(engine), rows, step

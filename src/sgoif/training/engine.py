@@ -233,7 +233,7 @@ class Engine:
             right = (draw.outputs.argmax(1) == draw.labels).to(self.dtype).mean()
             self.agreement = right if self._draws == 0 else 0.8 * self.agreement + 0.2 * right
             self._draws += 1
-            head_rows = self.head_rows(draw.calls)
+            head_rows = draw.rows[self.head.name]
             features = pooled(head_rows)[0].to(self.dtype)
             self.likeness.follow(features)
             if self.tracker.is_ready:
