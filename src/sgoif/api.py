@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
+from sgoif.distributed import Peers, find_peers, unwrapped
+from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
@@ -84,11 +86,15 @@ def watch(
     batch_size: int | None = None,
     keep_visits: KeepVisits = "all",
     seed: int = 0,
+    peer_timeout_s: float = TIMEOUT_S,
 ) -> Monitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
+    Where a process group is initialised, every rank calls it at the same place: the ranks share the work and write one
+    run. See docs/distributed.md.
+
     Args:
-        model: the module being trained; it is never wrapped or changed.
+        model: the module being trained, wrapped in DistributedDataParallel or not; it is never wrapped or changed.
         optimizer: for the learning rate; optional.
         anchors: held-out examples, a dataset of ``(input, label)`` or a tuple of tensors. Never train on them.
         train_size: number of training examples.
@@ -117,13 +123,15 @@ def watch(
         batch_size: examples of a (micro-)batch, for a forecast before the first step; else it is made on that.
         keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"``, what they add up to only.
         seed: of hold-out order and projections.
+        peer_timeout_s: how long a rank waits for the others before it gives up scoring, and trains on.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
     """
     if os.environ.get("SGOIF_DISABLE") == "1":
         return NoMonitor(plan, on_close=lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}))
-    model = _unwrapped(model)
+    wrapped, model = model, _plain(model)
+    peers = find_peers(wrapped, timeout_s=peer_timeout_s)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, device=device)
@@ -154,11 +162,12 @@ def watch(
         planned_steps=planned_steps,
         per_refresh=start.examples_per_refresh,
         seed=seed,
+        peers=peers,
     )
     per_example = loss or _cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
     facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
-    recorder = Recorder(classes, train_size, make_sink(out, keep_visits))
+    recorder = _make_recorder(classes, train_size, out, keep_visits, peers)
     log.info("head %s, %s", found.name, survey(model))
     ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)
     # where the device runs behind the host, only pairs of steps tell the cost; a fixed plan gives up no visits for it
@@ -183,6 +192,7 @@ def watch(
         facts=facts,
         on_close=finish_run,
         on_snapshot=_keep_snapshot,
+        peers=peers,
     )
 
 
@@ -225,7 +235,7 @@ def audit(
         class_names: for reports, and for data whose labels are names.
         seed: of the hold-out's order.
     """
-    model = _unwrapped(model)
+    model = _plain(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, seed=seed, device=device)
@@ -299,7 +309,7 @@ def attribute(
         num_observed: training examples that a backend measures curvature on.
         batch_size: examples per forward pass.
     """
-    model = _unwrapped(model)
+    model = _plain(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     asked = HoldOut(queries, device=device)
@@ -325,6 +335,22 @@ def _keep_snapshot(monitor: Monitor, seen: HoldoutPass, path: str | None) -> Sna
     if path is not None:
         write_snapshot(found, path)
     return found
+
+
+def _make_recorder(classes: int, train_size: int, out: str | None, keep_visits: KeepVisits, peers: Peers) -> Recorder:
+    """Among several processes each writes its part of the run, from which the visits are added up in the end."""
+    if peers.is_alone or out is None:
+        if not peers.is_alone:
+            log.warning("without out= every rank keeps a run of its own visits; pass it to have one run of all.")
+        return Recorder(classes, train_size, make_sink(out, keep_visits), rank=peers.rank)
+    if keep_visits == "none":
+        raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
+    from sgoif.store.deferred import DeferredSink
+    from sgoif.store.info import next_attempt
+
+    attempt = peers.tell(next_attempt(out) if peers.rank == 0 else 0)
+    sink = DeferredSink(out, rank=peers.rank, attempt=attempt, keep_visits=keep_visits)
+    return Recorder(classes, train_size, sink, rank=peers.rank, keeps_evidence=False)
 
 
 def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:
@@ -391,10 +417,9 @@ def _logits(out: Any) -> Tensor:
     return out
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    inner = getattr(model, "module", None)
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) and isinstance(inner, nn.Module):
-        model = inner
+def _plain(model: nn.Module) -> nn.Module:
+    """The module to look into, without a wrapper and not compiled."""
+    model = unwrapped(model)
     _refuse_compiled(model, "")  # before it is run, which may take minutes
     return model
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches
@@ -25,8 +26,11 @@ __all__ = ["calibrated_run", "collect_run", "finish_run"]
 Columns = dict[str, NDArray[Any]]
 
 
-def finish_run(monitor: Monitor) -> Run:
-    """Add up what a monitor recorded, write the run down where a place was given, and close the sink."""
+def finish_run(monitor: Monitor) -> Run | None:
+    """Add up what a monitor recorded, write the run down where a place was given, and close the sink.
+
+    Among several processes that write one run, rank 0 adds it up and the others get None.
+    """
     facts = {
         "kind": "watch",
         **monitor.facts,
@@ -39,9 +43,32 @@ def finish_run(monitor: Monitor) -> Run:
         "plan_changes": monitor.governor.changes,
         "head": monitor.engine.head.name,
     }
+    recorder, peers = monitor.recorder, monitor.peers
+    if not peers.is_alone:
+        facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _together(monitor, facts["counters"])}
+        peers.leave()
+        if not recorder.keeps_evidence and peers.rank != 0:
+            return None
     if monitor.ledger is None:
-        return collect_run(monitor.recorder, facts, sketches=monitor.sketches)
-    return calibrated_run(monitor.ledger, monitor.recorder, monitor.engine, facts, sketches=monitor.sketches)
+        return collect_run(recorder, facts, sketches=monitor.sketches)
+    return calibrated_run(monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches)
+
+
+def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
+    """Have all processes write what they hold, wait until they have, and add up what each of them counted.
+
+    Where they cannot be waited for, the run is made of what is there.
+    """
+    finish = getattr(monitor.recorder.sink, "checkpoint" if monitor.peers.rank == 0 else "close", None)
+    if finish is not None:
+        finish()
+    own = [name for name in counters if name in ("faults", "visits_given_up") or name.startswith("visits_")]
+    try:
+        (summed,) = monitor.peers.sum([torch.tensor([float(counters[name]) for name in own], dtype=torch.float64)])
+    except Exception as error:
+        log.warning("the other ranks could not be waited for; visits of theirs may be missing: %s", error)
+        return counters
+    return counters | {name: int(value) for name, value in zip(own, summed)}
 
 
 def calibrated_run(
@@ -55,15 +82,15 @@ def calibrated_run(
     more: Columns | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
-    calibration = None
+    calibration, examples = None, _examples(recorder)
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
-        calibration = calibrate_run(ledger, recorder, engine, noise)
+        calibration = calibrate_run(ledger, examples, engine, noise)
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    return collect_run(recorder, facts, calibration, sketches=sketches, more=more)
+    return collect_run(recorder, facts, calibration, examples=examples, sketches=sketches, more=more)
 
 
 def collect_run(
@@ -71,11 +98,12 @@ def collect_run(
     facts: dict[str, Any],
     calibration: RunCalibration | None = None,
     *,
+    examples: Columns | None = None,
     sketches: Sketches | None = None,
     more: Columns | None = None,
 ) -> Run:
     """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it."""
-    tables = {"examples": _examples(recorder) | (more or {})}
+    tables = {"examples": (_examples(recorder) if examples is None else examples) | (more or {})}
     if calibration is not None:
         if calibration.noise is not None:
             tables["examples"] |= _suggestions(calibration.noise, tables["examples"])
@@ -91,7 +119,7 @@ def collect_run(
         facts = {**facts, "nearly_same": sketches.nearly_same}
     # every visit of such an example met a shut gate, or no direction yet; a later snapshot can judge it
     not_judged = int((tables["examples"]["confidence"] <= 0).sum())
-    info = {**facts, "num_examples": len(recorder.index), "num_not_judged": not_judged}
+    info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": not_judged}
     return _keep(recorder.sink, info, tables)
 
 
@@ -114,6 +142,17 @@ def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Column
 
 
 def _examples(recorder: Recorder) -> Columns:
+    """One row per example: what this process added up, or where several wrote the run, what their visits add up to."""
+    if recorder.keeps_evidence:
+        return _added_up(recorder)
+    from sgoif.store import RunFiles, merge_evidence
+
+    sink: Any = recorder.sink
+    parts = list(merge_evidence(RunFiles(sink.url)))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "id_hash"}
+
+
+def _added_up(recorder: Recorder) -> Columns:
     evidence, count = recorder.evidence, len(recorder.index)
     suggested = evidence.suggested_label(top=3)
     visits = evidence.column("num_visits")[:count]

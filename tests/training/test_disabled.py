@@ -10,7 +10,7 @@ from sgoif.training.monitor import Monitor
 from tests.training.loops import PLAN, data, fresh, train, watch
 
 # The machinery behind a monitor, which is public for those who look inside and has no counterpart here.
-INSIDE = {"model", "optimizer", "engine", "loss", "governor", "recorder", "ledger"}
+INSIDE = {"model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log"}
 
 
 def public(thing):

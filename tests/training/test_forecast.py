@@ -100,7 +100,7 @@ def test_memory_is_within_a_factor_of_two_of_what_is_held(classes, held):
     holdout = arrays_behind(monitor.engine.holdout)
     run_steps(monitor, model, batch, 30)  # ten refreshes: the canaries remember eight
     layers = arrays_behind(*(layer.parameters for layer in monitor.engine.layers))
-    device = arrays_behind(monitor.engine, monitor._waiting) - holdout - layers
+    device = arrays_behind(monitor.engine, monitor._visits._waiting) - holdout - layers
     assert 0.5 < before.device_mb * 2**20 / device < 2, (before.device_mb, device / 2**20)
     host = arrays_behind(monitor.recorder, monitor.ledger)
     assert 0.5 < before.host_mb * 2**20 / host < 2, (before.host_mb, host / 2**20)

@@ -102,7 +102,8 @@ class FisherCurvature(Curvature):
         for gradients in gradient_chunks(rows, self.dtype, self.max_bytes):
             flat = gradients.reshape(-1, shape.numel)
             total = total + flat.mT @ flat
-        return {"matrix": Statistic(total / max(rows.num_examples, 1), rows.num_examples, "mean")}
+        count = rows.num_examples
+        return {"matrix": Statistic(total / max(count, 1), count, "mean", is_symmetric=True)}
 
     def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
         if "factor" in statistics:

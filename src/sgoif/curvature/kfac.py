@@ -89,8 +89,8 @@ class KroneckerCurvature(Curvature):
         count, positions = rows.num_examples, rows.num_positions
         a, b = rows.inputs.to(self.dtype), rows.output_grads.to(self.dtype)
         found = {
-            "inputs": Statistic(_outer(a) / max(count * positions, 1), count, "mean"),
-            "outputs": Statistic(_outer(b) / max(count, 1), count, "mean"),
+            "inputs": Statistic(_outer(a) / max(count * positions, 1), count, "mean", is_symmetric=True),
+            "outputs": Statistic(_outer(b) / max(count, 1), count, "mean", is_symmetric=True),
         }
         if self.eigenvalue_corrected:
             state = self._layer_state(rows.layer)

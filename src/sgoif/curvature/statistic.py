@@ -38,6 +38,7 @@ class Statistic:
         int | Tensor
     )  # examples; a 0-d tensor where processes have summed it. 0 is allowed: the tensor is then ignored
     reduction: Reduction
+    is_symmetric: bool = False  # a matrix that is its own transpose: half of it needs sending
 
 
 def reduce_statistics(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
@@ -69,7 +70,7 @@ def _reduce(name: str, statistics: list[Statistic]) -> Statistic:
     if kind == "concat":
         return Statistic(torch.cat([statistic.tensor for statistic in statistics], dim=-1), total, kind)
     summed = torch.stack([statistic.tensor * statistic.count for statistic in statistics]).sum(dim=0)
-    return Statistic(summed / at_least_one(total), total, kind)
+    return Statistic(summed / at_least_one(total), total, kind, statistics[0].is_symmetric)
 
 
 def at_least_one(count: int | Tensor) -> int | Tensor:

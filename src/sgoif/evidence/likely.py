@@ -7,6 +7,7 @@ however many classes there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,13 @@ class LikelyOthers:
         labels, probabilities = np.full((len(label), _TOP), -1), np.zeros((len(label), _TOP))
         labels[:, 0], probabilities[:, 0] = np.where(whole > 0, label, -1), whole
         return cls(labels, probabilities)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, NDArray[Any]]) -> LikelyOthers:
+        """The inverse of :meth:`columns`."""
+        tails = ["" if place == 0 else f"_{place + 1}" for place in range(_TOP)]
+        labels = np.stack([columns[f"runner_up{tail}"] for tail in tails], 1).astype(np.int64)
+        return cls(labels, np.stack([columns[f"p_runner_up{tail}"] for tail in tails], 1))
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """As columns of a table: ``runner_up``, ``runner_up_2``, ..., and ``p_runner_up``, ..."""

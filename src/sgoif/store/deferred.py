@@ -26,6 +26,7 @@ class DeferredSink:
     Args:
         url: the run's folder; refused here where it holds something else.
         rank: of this process.
+        attempt: as :class:`ParquetSink` has it.
         keep_visits: as :class:`ParquetSink` has it.
         facts: about the run.
     """
@@ -35,10 +36,11 @@ class DeferredSink:
         url: str | os.PathLike[str],
         *,
         rank: int = 0,
+        attempt: int | None = None,
         keep_visits: KeepVisits = "all",
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.url, self.rank, self.keep_visits = str(url), rank, keep_visits
+        self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
         self._facts, self._start_step = dict(facts or {}), 0
         self._opened: ParquetSink | None = None
         find_info(place_of(url))
@@ -48,7 +50,12 @@ class DeferredSink:
         """The sink itself; the run has begun once it was asked for."""
         if self._opened is None:
             self._opened = ParquetSink(
-                self.url, self.rank, start_step=self._start_step, keep_visits=self.keep_visits, facts=self._facts
+                self.url,
+                self.rank,
+                self.attempt,
+                start_step=self._start_step,
+                keep_visits=self.keep_visits,
+                facts=self._facts,
             )
         return self._opened
 

@@ -25,7 +25,8 @@ from sgoif.influence import GateSettings, HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
 from sgoif.training.losses import logits_of
-from sgoif.training.recorder import PendingVisits, Recorder, as_ids
+from sgoif.training.recorder import Recorder
+from sgoif.training.visits import PendingVisits, as_ids
 
 __all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls", "judge_holdout"]
 

@@ -11,7 +11,7 @@ A hold-out with labels as given cleans itself once in a while: what it doubts lo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,7 +45,6 @@ from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
-from sgoif.training.recorder import Recorder
 
 __all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "RunCalibration", "calibrate_run"]
 
@@ -99,18 +98,20 @@ class CanaryLedger:
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
         self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
 
-    def add(self, draw: AnchorDraw, engine: Engine, step: int) -> None:
-        """Score the examples that a refresh has just seen."""
+    def add(self, draw: AnchorDraw, engine: Engine, step: int) -> bool:
+        """Score the examples that a refresh has just seen; True if the hold-out then looked at its own labels."""
         if not self.is_on or engine.reading is None or not engine.settings.probe:
-            return
+            return False
         trust = float(engine.reading.confidence.mean())
         self._refreshes += 1
         is_rare = self.num_classes > _MANY_CLASSES and self._refreshes % _LOOK_EVERY
         if trust == 0 or is_rare:
-            return
+            return False
         self.look([draw], engine, step, trust)
-        if self.cleans_itself and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1:
+        is_due = self.cleans_itself and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1
+        if is_due:
             self.clean([engine])
+        return is_due
 
     def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
         """Score the examples of some draws, all taken from one state of the model, fold against fold."""
@@ -289,7 +290,7 @@ class CanaryLedger:
 class RunCalibration:
     """What the canaries say about the training labels."""
 
-    p_mislabeled: Floats  # one per example of the recorder; NaN where it was not judged
+    p_mislabeled: Floats  # one per example; NaN where it was not judged
     p_low: Floats  # a 90% interval of it
     p_high: Floats
     calibration: LabelCalibration
@@ -306,38 +307,40 @@ class RunCalibration:
 
 
 def calibrate_run(
-    ledger: CanaryLedger, recorder: Recorder, engine: Engine, noise: NoiseEvidence | None = None
+    ledger: CanaryLedger, examples: Mapping[str, NDArray[Any]], engine: Engine, noise: NoiseEvidence | None = None
 ) -> RunCalibration | None:
     """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from.
 
     With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips. Where
     none is given, one is read off a first calibration.
+
+    Args:
+        ledger: the canaries' own signals.
+        examples: the run's table, one row per training example.
+        engine: whose hold-out it is.
+        noise: what a model of the noise says.
     """
-    canaries, count = ledger.canaries(engine), len(recorder.index)
+    canaries, count = ledger.canaries(engine), len(examples["id"])
     if canaries is None or not count:
         return None
-    signals = np.stack([recorder.means.mean(name)[:count] for name in _columns(engine)], 1)
+    signals = np.stack([examples[name] for name in _columns(engine)], 1)
     judged = np.asarray(np.isfinite(signals).all(axis=1))
     if judged.sum() < 2:
         return None
-    given = recorder.given[:count]
-    suggested = recorder.evidence.suggested_label(top=1).labels[:count, 0]
-    examples = Examples(signals[judged], given[judged], suggested[judged])
+    given = examples["given_label"]
+    asked = Examples(signals[judged], given[judged], examples["suggested_label"][judged])
     choice = ledger.choice
     if noise is None:
         adapt = ledger.trusted or (choice is not None and choice.clean)
-        seen = _predictions(recorder, judged, canaries, ledger)
-        found = judge_labels(canaries, examples, seen, adapt=adapt, may_doubt=ledger.may_doubt(canaries))
+        seen = _predictions(examples, judged, canaries, ledger)
+        found = judge_labels(canaries, asked, seen, adapt=adapt, may_doubt=ledger.may_doubt(canaries))
         if found.doubt is not None:
             choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
         noise = None if found.noise is None else found.noise.at_rows(judged)
     else:
-        examples = examples.with_noise(noise.log_odds(given)[judged])
-        canaries = with_noise(canaries, noise)
-        fitted = calibrate_on(
-            canaries, examples.signals, examples.given, noise.model.transition, is_sure=noise.is_learnt
-        )
-        found = Judgement(fitted, examples)
+        asked, canaries = asked.with_noise(noise.log_odds(given)[judged]), with_noise(canaries, noise)
+        fitted = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition, is_sure=noise.is_learnt)
+        found = Judgement(fitted, asked)
     calibration, asked = found.calibration, found.examples
     draws = draw_calibrations(calibration, asked.signals, asked.given)
     p, low, high = np.full((3, count), np.nan)
@@ -350,17 +353,16 @@ def calibrate_run(
 
 
 def _predictions(
-    recorder: Recorder, judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
+    examples: Mapping[str, NDArray[Any]], judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
 ) -> Predictions | None:
     """What the network said of the examples that can be judged, and of the canaries; None where that is too much."""
     held = ledger.predictions(canaries)
     if held is None or not Predictions.is_affordable(len(judged), ledger.num_classes):
         return None
-    count = len(judged)
-    others = recorder.likely.top(count)
-    known = LikelyOthers(others.labels[judged], others.probabilities[judged])
-    p_given = recorder.means.mean("p_given")[:count][judged]
-    return Predictions(known.spread(p_given, recorder.given[:count][judged], ledger.num_classes), held)
+    mine = {name: values[judged] for name, values in examples.items() if "runner_up" in name}
+    others = LikelyOthers.from_columns(mine)
+    p_given, given = examples["p_given"][judged], examples["given_label"][judged]
+    return Predictions(others.spread(p_given, given, ledger.num_classes), held)
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
+from sgoif.distributed import Alone, Peers
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, ProjectedSpace, Space, dot_directions
 from sgoif.gradients.contractions import pooled, widen
 from sgoif.influence import (
@@ -35,7 +36,9 @@ from sgoif.influence import (
 from sgoif.influence.scoring import KnownAnchors
 from sgoif.linalg import KroneckerInverse, Richardson, norm
 from sgoif.records import GradientRows
+from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.signals import SIGNALS, VisitFlag
+from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -71,6 +74,7 @@ class Engine:
         per_refresh: hold-out examples per refresh.
         horizon: examples per anchor that its averaged gradient remembers.
         seed: of the projections.
+        peers: the processes that train together. All hold the same state: what goes into it is exchanged first.
     """
 
     def __init__(
@@ -85,8 +89,10 @@ class Engine:
         per_refresh: int,
         horizon: float = HORIZON,
         seed: int = 0,
+        peers: Peers | None = None,
     ) -> None:
         self.head, self.settings, self.holdout = head, settings, holdout
+        self.peers = peers or Alone()
         self.spaces: dict[str, Space] = {head.name: ExactSpace(head)}
         self.spaces |= {la.name: ProjectedSpace(la, rank=settings.rank, seed=seed) for la in others}
         shapes = {name: space.shape for name, space in self.spaces.items()}
@@ -131,8 +137,7 @@ class Engine:
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
         self._draws = 0
         self._statistics: list[dict[str, Statistic]] = []
-        self._gradient: dict[str, Tensor] = {}  # sum over the step's examples
-        self._gradient_count = 0
+        self._gradient = StepGradient()
 
     @property
     def layers(self) -> list[Layer]:
@@ -204,18 +209,13 @@ class Engine:
 
     def note_gradient(self, calls: Sequence[LayerCapture]) -> None:
         """Add this micro-batch to the step's mean gradient, where the gate looks at its norm."""
-        if not self.gate.needs_gradient:
-            return
-        for call in calls:
-            ones = torch.ones(call.num_examples, 1, device=call.output_grad.device, dtype=self.dtype)
-            part = self.spaces[call.layer].combine(call, ones)
-            self._gradient[call.layer] = self._gradient.get(call.layer, 0.0) + part
-        self._gradient_count += calls[0].num_examples
+        if self.gate.needs_gradient:
+            self._gradient.add(calls, self.spaces)
 
     def absorb(self) -> None:
         """Take in the curvature of all micro-batches measured since the last time."""
         if self._statistics:
-            self.curvature.absorb(reduce_statistics(self._statistics))
+            self.curvature.absorb(reduce_curvature(self.peers, reduce_statistics(self._statistics)))
             self._statistics = []
             self.tracker.use_operator(self.curvature.operator())
 
@@ -227,8 +227,11 @@ class Engine:
         losses: Callable[[Tensor, Tensor], Tensor],
     ) -> AnchorDraw:
         """Draw hold-out examples and renew everything that depends on them."""
-        draw = self.anchors.refresh(model, capture, forward, losses)
+        positions = self.holdout.next_positions(self.anchors.per_refresh)
+        draw = self.anchors.look(model, capture, forward, losses, self.peers.share_of(positions))
         with torch.no_grad():
+            draw = gather_draw(self.peers, draw, positions, self.holdout.labels[positions])
+            self.anchors.absorb(draw)
             self._note_anchors()
             right = (draw.outputs.argmax(1) == draw.labels).to(self.dtype).mean()
             self.agreement = right if self._draws == 0 else 0.8 * self.agreement + 0.2 * right
@@ -275,9 +278,9 @@ class Engine:
         """One product per anchor, and the gate's reading of what is left."""
         if not self.tracker.is_ready:
             return
-        if self._gradient_count:
-            self.gate.observe_gradient(norm(self._gradient)[0] / self._gradient_count)
-            self._gradient, self._gradient_count = {}, 0
+        size = self._gradient.take_norm(self.peers)
+        if size is not None:
+            self.gate.observe_gradient(size)
         residual = self.tracker.advance(self.anchors.gradients)
         if self.settings.solver == "direct":
             residual = torch.zeros_like(residual)

@@ -2,7 +2,10 @@
 
 The user's run is sacred. Setup mistakes raise at the first step, before anything is written. From then on an error in
 here is counted, logged once per cause, and the training goes on; after too many in a row the monitor switches itself
-off.
+off. Among several processes one is too many, and all of them go off.
+
+Processes meet in :meth:`Monitor._finish_step` and nowhere else while the training goes on; docs/distributed.md says
+what is exchanged there.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sgoif.distributed import Alone, Peers
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import Sketches
 from sgoif.gradients import Capture, LayerCapture
@@ -25,20 +28,19 @@ from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
+from sgoif.training.faults import FaultLog
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses, logits_of
 from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
-from sgoif.training.signals import SIGNALS
-from sgoif.training.targets import MixedSteps, read_targets, without_classes
-from sgoif.training.waiting import WaitingVisits
+from sgoif.training.stepping import Step
+from sgoif.training.targets import read_targets, without_classes
+from sgoif.training.visitbook import VisitBook
 
 __all__ = ["Monitor", "Reading"]
 
 log = logging.getLogger(__name__)
-
-_TOO_MANY_FAULTS = 20  # in a row
 
 
 class Monitor:
@@ -59,6 +61,7 @@ class Monitor:
         on_close: Callable[[Monitor], Any] | None = None,
         on_snapshot: Callable[[Monitor, HoldoutPass, str | None], Any] | None = None,
         forecaster: Forecaster | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
         self.loss, self.governor, self.recorder = loss, governor, recorder
@@ -68,10 +71,11 @@ class Monitor:
         self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
         self._capture = Capture(engine.layers, keep_outputs=[engine.head.module_name], on_error=self._caught)
         self._anchor_capture = Capture(engine.layers)
-        self._waiting, self._mixed_steps = WaitingVisits(), MixedSteps()
+        self.peers = peers or Alone()
+        self._visits = VisitBook(recorder, self.peers)
         self.step_count, self.refreshes, self._micro = 0, 0, 0
-        self.faults: dict[str, int] = {}
-        self._faults_in_a_row, self._last_epoch = 0, 0
+        self.fault_log = FaultLog(self.peers.faults_borne)
+        self._last_epoch = 0
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._has_measured = False  # curvature that is not absorbed yet
@@ -81,7 +85,7 @@ class Monitor:
 
     # The step.
 
-    def step(self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None) -> _Step:
+    def step(self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None) -> Step:
         """Surround the forward and backward pass of one (micro-)batch.
 
         Args:
@@ -90,7 +94,7 @@ class Monitor:
             grad_factor: what turns the gradient at the model's output into that of the summed losses, where it is
                 neither 1 (sum) nor the batch size (mean): the sum of the class weights, for example.
         """
-        return _Step(self, ids, targets, grad_factor)
+        return Step(self, ids, targets, grad_factor)
 
     def _enter(self, targets: Tensor, grad_factor: float | Tensor | None) -> bool:
         if not self.is_on:
@@ -126,7 +130,7 @@ class Monitor:
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, given.labels, given.mixed)
             signals = without_classes(signals, given, targets, widen(outputs))
-            self._waiting.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
+            self._visits.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
                 with self.governor.timer.part("curvature"):
@@ -138,7 +142,7 @@ class Monitor:
         try:
             return self.engine.sketch(calls)
         except Exception as error:
-            self._note(error, "a step's examples could not be sketched; their scores are kept.")
+            self.fault_log.note(error, "a step's examples could not be sketched; their scores are kept.")
             return None
 
     def _finish_step(self) -> None:
@@ -150,12 +154,15 @@ class Monitor:
         self.step_count += 1  # first, so that trouble below does not repeat the step
         if self._kind is StepKind.BARE:
             return
+        is_refresh = self.governor.plan.is_refresh(step)
         with torch.no_grad():
+            if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
+                self.peers.meet(step, self._has_measured, is_refresh)
             if self._has_measured:
                 self._has_measured = False
                 with self.governor.timer.part("curvature"):
                     self.engine.absorb()
-            if self.governor.plan.is_refresh(step):
+            if is_refresh:
                 with self.governor.timer.part("refresh"):
                     self._refresh(step)
             group = self.optimizer.param_groups[0] if self.optimizer is not None else {}
@@ -173,14 +180,16 @@ class Monitor:
                 "gradients cannot be taken. Checkpoint with use_reentrant=False, or score the head only "
                 "(layers='auto')."
             ) from error
-        self.flush()
-        if self.recorder.sink is not None:
+        self._settle()
+        if self.recorder.sink is not None and self.peers.rank == 0:
             rows = anchor_rows(self.engine, anchor_health(self.engine, draw), step)
             if rows:
                 self.recorder.sink.write_table("anchors", rows)
-        if self.ledger is not None:
-            self.ledger.add(draw, self.engine, step)
-        self.governor.decide(step)
+        if self.ledger is not None and self.ledger.add(draw, self.engine, step):
+            self.engine.anchors.trust = self.peers.tell(self.engine.anchors.trust)
+        if not self.governor.fixed:
+            (overhead,) = self.peers.largest([self.governor.recent_overhead()])
+            self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
@@ -214,10 +223,13 @@ class Monitor:
     # Bookkeeping.
 
     def flush(self) -> None:
+        """Record the visits so far. Among several processes they are recorded at refreshes, where all meet."""
+        if self.peers.is_alone:
+            self._settle()
+
+    def _settle(self) -> None:
         """Bring the waiting visits to the host, in one transfer, and record them. The one place that waits."""
-        for visits in self._waiting.take():
-            self._mixed_steps.note(visits.signals[:, SIGNALS.index("flags")])
-            self.recorder.record(visits)
+        self._visits.settle()
         self._log_epoch()
 
     def _log_epoch(self) -> None:
@@ -232,19 +244,29 @@ class Monitor:
         """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
         self._failed_in_hook = error
 
-    def _note(self, error: Exception, what: str) -> None:
-        """Count an error, and tell of it when its cause is new."""
-        cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        if cause not in self.faults:
-            log.warning("%s %s", what, cause)
-        self.faults[cause] = self.faults.get(cause, 0) + 1
-
     def _fault(self, error: Exception) -> None:
-        self._note(error, "a step could not be scored; the training goes on.")
-        self._faults_in_a_row += 1
-        if self._faults_in_a_row >= _TOO_MANY_FAULTS:
-            self.is_on = False
-            log.warning("%d steps in a row could not be scored; the monitor is off.", _TOO_MANY_FAULTS)
+        if self.fault_log.step_failed(error) and self.is_on:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        """Score no more, here and, as soon as they ask, in all other processes; say why in the log and in the run."""
+        self.is_on = False
+        self.peers.leave()
+        where = {} if self.peers.is_alone else {"rank": self.peers.rank}
+        self.facts["switched_off"] = {"step": self.step_count, **where, "reason": f"{type(error).__name__}: {error}"}
+        log.warning(
+            "%d steps in a row could not be scored; the monitor is off%s. The training goes on.",
+            self.fault_log.in_a_row,
+            "" if self.peers.is_alone else f" on all {self.peers.size} ranks, this is rank {self.peers.rank}",
+        )
+        write_info = getattr(self.recorder.sink, "write_info", None)
+        if write_info is not None and self.peers.rank == 0:
+            write_info({"switched_off": self.facts["switched_off"]})
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Errors of our own so far, by cause."""
+        return self.fault_log.counts
 
     # What users read.
 
@@ -296,9 +318,14 @@ class Monitor:
 
     def close(self) -> Any:
         """Record what is waiting, write the run down and return it."""
-        self.detach()
+        was_on, self.is_on = self.is_on, False
         try:
-            self.flush()
+            if was_on or self.peers.is_alone:
+                self._settle()
+        except Exception as error:
+            self._fault(error)
+        try:
+            self._visits.settle_alone()  # what is left where the others could not be asked
         except Exception as error:
             self._fault(error)
         return None if self._on_close is None else self._on_close(self)
@@ -312,11 +339,15 @@ class Monitor:
         try:
             return None if self._on_snapshot is None else self._on_snapshot(self, seen, path)
         except Exception as error:
-            self._note(error, "no snapshot could be made; the training goes on.")
+            self.fault_log.note(error, "no snapshot could be made; the training goes on.")
             return None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then."""
+        """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then.
+
+        No collective. Among several processes call it in each: visits that wait for the next refresh are in the state
+        of the process that saw them, and the rest is the same in all.
+        """
         self.flush()
         checkpoint = getattr(self.recorder.sink, "checkpoint", None)
         if checkpoint is not None:
@@ -328,6 +359,7 @@ class Monitor:
             "step_count": self.step_count,
             "refreshes": self.refreshes,
             "faults": dict(self.faults),
+            "visits": self._visits.state_dict(),
             "micro": self._micro,
             "autocast": self._autocast,
             "ledger": None if self.ledger is None else self.ledger.state_dict(),
@@ -339,62 +371,12 @@ class Monitor:
         self.recorder.load_state_dict(state["recorder"])
         self.governor.load_state_dict(state["governor"])
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.faults, self._micro, self._autocast = dict(state["faults"]), int(state["micro"]), state["autocast"]
+        self.fault_log.load(state["faults"])
+        self._micro, self._autocast = int(state["micro"]), state["autocast"]
+        if "visits" in state:  # states from before it have none
+            self._visits.load_state_dict(state["visits"])
         if self.ledger is not None and state["ledger"] is not None:
             self.ledger.load_state_dict(state["ledger"])
         resume = getattr(self.recorder.sink, "resume", None)
         if resume is not None:
-            resume(self.step_count)
-
-
-class _Step:
-    """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
-
-    __slots__ = ("_grad_factor", "_ids", "_is_open", "_monitor", "_targets")
-
-    def __init__(self, monitor: Monitor, ids: Any, targets: Tensor, grad_factor: float | Tensor | None) -> None:
-        self._monitor, self._ids, self._targets, self._grad_factor = monitor, ids, targets, grad_factor
-        self._is_open = False
-
-    def __enter__(self) -> _Step:
-        monitor = self._monitor
-        with monitor.governor.timer.part("scoring"):
-            try:
-                self._is_open = monitor._enter(self._targets, self._grad_factor)
-            except Exception as error:
-                monitor._fault(error)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        monitor, step = self._monitor, self._monitor.step_count
-        if self._is_open:
-            monitor._capture.__exit__(kind, error, trace)
-        if not monitor.is_on or kind is not None:
-            return
-        with monitor.governor.timer.part("scoring"):
-            is_sound = True
-            if self._is_open:
-                is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
-            is_sound = self._guarded(monitor._finish_step) and is_sound
-            if is_sound:
-                monitor._faults_in_a_row = 0
-        if monitor.step_count > step:
-            monitor.governor.close_step(step, monitor._kind)
-
-    def _guarded(self, action: Callable[[], None]) -> bool:
-        """Run a part of our work; False where it failed, which the training must not feel."""
-        monitor = self._monitor
-        try:
-            with monitor._precision(None):  # the user's autocast may still be open around us
-                action()
-        except SgoifError as problem:
-            if not monitor._checked or (isinstance(problem, CaptureError) and monitor.step_count <= 1):
-                raise  # the first step: a mistake in the set-up, said before anything is written
-            monitor._fault(problem)
-            return False
-        except Exception as problem:
-            monitor._fault(problem)
-            return False
-        return True
+            resume(self._visits.first_step(self.step_count))

@@ -162,9 +162,14 @@ class Governor:
         bare = sum(t - o for o, t in self._recent)
         return ours / bare if bare > 0 else 0.0
 
-    def decide(self, step: int) -> Plan:
-        """Called at a refresh: the plan from here on."""
-        measured = self.recent_overhead()
+    def decide(self, step: int, measured: float | None = None) -> Plan:
+        """Called at a refresh: the plan from here on.
+
+        Args:
+            step: the step.
+            measured: the recent overhead, where it is not this process's own that counts.
+        """
+        measured = self.recent_overhead() if measured is None else measured
         if self.fixed or not self._has_news() or measured <= self.max_overhead:
             return self.plan
         cheaper = self.plan.cheaper()

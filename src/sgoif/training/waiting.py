@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import packed_signs
-from sgoif.training.recorder import PendingVisits, as_ids
+from sgoif.training.visits import PendingVisits, as_ids
 
 __all__ = ["WaitingVisits"]
 

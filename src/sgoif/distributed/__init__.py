@@ -1,0 +1,7 @@
+"""The processes that train one model together: what the monitor asks of them, and how they are found."""
+
+from sgoif.distributed.group import Group
+from sgoif.distributed.joining import find_peers, unwrapped
+from sgoif.distributed.peers import Alone, Peers
+
+__all__ = ["Alone", "Group", "Peers", "find_peers", "unwrapped"]

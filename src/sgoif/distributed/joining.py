@@ -1,0 +1,48 @@
+"""Finds out how a model is trained: alone, or by several processes, and whether that is a way we can watch."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import nn
+
+from sgoif.distributed.group import TIMEOUT_S, Group
+from sgoif.distributed.peers import Alone, Peers
+from sgoif.errors import SgoifError
+
+__all__ = ["find_peers", "unwrapped"]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside ``DistributedDataParallel`` or ``DataParallel``, or the model as it is."""
+    inner = getattr(model, "module", None)
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) and isinstance(inner, nn.Module):
+        return inner
+    return model
+
+
+def find_peers(model: nn.Module, *, timeout_s: float = TIMEOUT_S) -> Peers:
+    """Join the processes that train a model: those of its DDP group, else all of the default process group.
+
+    A collective where there are several: every one of them calls it.
+
+    Raises:
+        SgoifError: the model is spread over processes in a way that is not supported, or the others did not come.
+    """
+    _refuse_sharded(model)
+    if not (dist.is_available() and dist.is_initialized()):
+        return Alone()
+    group = getattr(model, "process_group", None) if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    return Alone() if len(ranks) == 1 else Group(ranks, timeout_s=timeout_s)
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    """Raise where parameters are pieces: a layer's own gradient is then not in one process."""
+    sharded = [name for name, value in model.named_parameters() if hasattr(value, "device_mesh")]
+    sharded += [name for name, part in model.named_modules() if type(part).__name__ == "FullyShardedDataParallel"]
+    if sharded:
+        raise SgoifError(
+            f"watch() does not support sharded parameters yet (fully_shard, tensor parallel), and {len(sharded)} of "
+            f"this model are, {sharded[0]!r} among them. Train with DistributedDataParallel to watch it, or audit the "
+            "finished model in one process (sgoif.audit)."
+        )

@@ -1,0 +1,87 @@
+"""Visits on their way from the device to the recorder.
+
+They wait on the device until they are settled: standardised, in the order of their steps, and recorded. A process alone
+settles at any time. Among others a step is measured by what all of them saw of it, so visits are settled when all meet,
+at refreshes; what waits in between is part of the saved state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from sgoif.distributed import Peers
+from sgoif.training.exchange import gather_scores
+from sgoif.training.recorder import Recorder
+from sgoif.training.signals import SIGNALS
+from sgoif.training.targets import MixedSteps
+from sgoif.training.visits import STANDARDISED, PendingVisits, read_visits
+from sgoif.training.waiting import WaitingVisits
+
+__all__ = ["VisitBook"]
+
+
+class VisitBook:
+    """Visits that are not recorded yet.
+
+    Args:
+        recorder: takes them in the end.
+        peers: the processes that train together.
+    """
+
+    def __init__(self, recorder: Recorder, peers: Peers) -> None:
+        self.recorder, self.peers = recorder, peers
+        self._waiting = WaitingVisits()
+        self._pending: list[PendingVisits] = []  # on the host already
+        self._mixed_steps = MixedSteps()
+
+    def add(self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int, signs: Tensor | None) -> None:
+        """Take one micro-step's visits, without waiting for the device."""
+        self._waiting.add(ids, labels, signals, step, micro_step, signs)
+
+    def settle(self) -> None:
+        """Record everything, together with the others. Waits for the device, once."""
+        pending = self._take()
+        if self.peers.is_alone:
+            for visits in pending:
+                self.recorder.record(visits)
+            return
+        read = [read_visits(visits) for visits in pending]
+        try:
+            steps = gather_scores(self.peers, [(mine.num_visits, mine.scores) for mine in read], STANDARDISED)
+        except Exception:
+            self._pending = pending  # they can still be settled alone
+            raise
+        for mine, everyone in zip(read, steps):
+            self.recorder.keep(mine, everyone)
+
+    def settle_alone(self) -> None:
+        """Record everything as it was measured so far: the others cannot be asked any more."""
+        for visits in self._take():
+            self.recorder.keep(read_visits(visits), None)
+
+    def _take(self) -> list[PendingVisits]:
+        arrived = self._waiting.take()
+        for visits in arrived:
+            self._mixed_steps.note(visits.signals[:, SIGNALS.index("flags")])
+        pending, self._pending = [*self._pending, *arrived], []
+        return pending
+
+    def state_dict(self) -> dict[str, Any]:
+        """What waits. It stays here, too."""
+        self._pending = self._take()
+        return {"rank": self.peers.rank, "size": self.peers.size, "waiting": [asdict(v) for v in self._pending]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a book stood. Visits of another process stay with it: of these the steps alone are taken."""
+        is_own = (state["rank"], state["size"]) == (self.peers.rank, self.peers.size)
+        waiting = [PendingVisits(**visits) for visits in state["waiting"]]
+        self._pending = waiting if is_own else [visits.emptied() for visits in waiting]
+
+    def first_step(self, step: int) -> int:
+        """The first step of which something waits; ``step`` where nothing does."""
+        steps: Sequence[int] = [visits.step for visits in self._pending]
+        return min([step, *steps])

@@ -1,0 +1,146 @@
+"""A small training loop that runs on any number of ranks; each step's examples are the same whatever their number."""
+
+import copy
+import os
+import signal
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import sgoif
+from tests.training.loops import GroupNormNet, data, fresh
+
+PLAN = sgoif.Plan(refresh_every=4, examples_per_refresh=15, observe_every=2)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one training goes."""
+
+    steps: int = 8
+    batch: int = 16  # of all ranks together
+    accumulate: int = 1
+    lr: float = 0.05
+    dtype: torch.dtype = torch.float64
+    autocast: torch.dtype | None = None
+    make: type = GroupNormNet
+    is_watched: bool = True
+    is_wrapped: bool = True  # in DDP, where there are several ranks
+    saves_at: int | None = None  # the step after which the state is kept
+
+
+def rank_and_size():
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that goes wrong inside the monitor of one rank, from a step on."""
+
+    kind: str
+    rank: int = 1
+    step: int = 5
+
+    def __call__(self, step, monitor):
+        if (step, dist.get_rank()) == (self.step, self.rank):
+            if self.kind == "forgets":
+                monitor.step_count += 1
+            else:
+                monitor.engine.score = getattr(self, self.kind)
+
+    def raises(self, *_):
+        raise ValueError("a bug on one rank")
+
+    def stalls(self, *_):
+        time.sleep(5)
+        raise TimeoutError("woke up")
+
+    def dies(self, *_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(recipe, settings, at_step=None, saved=None):
+    """Train, and return the visits of this rank, the weights at the end, and the monitor."""
+    rank, size = rank_and_size()
+    (pixels, labels), holdout = data(dtype=recipe.dtype)
+    inner = fresh(recipe.make, dtype=recipe.dtype)
+    model = DistributedDataParallel(inner) if size > 1 and recipe.is_wrapped else inner
+    optimizer = torch.optim.SGD(inner.parameters(), lr=recipe.lr, momentum=0.9)
+    monitor = None
+    if recipe.is_watched:
+        arguments = {"train_size": 48, "plan": PLAN, "accumulate": recipe.accumulate, "trusted": True, **settings}
+        monitor = sgoif.watch(model, optimizer, anchors=holdout, **arguments)
+    first = 0
+    if saved is not None:
+        inner.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        monitor.load_state_dict(saved["monitor"])
+        first = saved["step"]
+    kept, generator = None, torch.Generator().manual_seed(1)
+    for step in range(recipe.steps):
+        picked = torch.randperm(48, generator=generator)[: recipe.batch]
+        if step < first:
+            continue
+        if at_step is not None:
+            at_step(step, monitor)
+        for index, part in enumerate(picked.chunk(recipe.accumulate)):
+            mine = part[rank::size]
+            is_last = index + 1 == recipe.accumulate
+            watched = monitor.step(mine, labels[mine]) if monitor else nullcontext()
+            with watched, model.no_sync() if model is not inner and not is_last else nullcontext():
+                with torch.autocast("cpu", recipe.autocast, enabled=recipe.autocast is not None):
+                    outputs = model(pixels[mine])
+                loss = F.cross_entropy(outputs.to(recipe.dtype), labels[mine]) / recipe.accumulate
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step + 1 == recipe.saves_at:
+            states = {"model": inner, "optimizer": optimizer, "monitor": monitor}
+            kept = {"step": step + 1, **{name: copy.deepcopy(part.state_dict()) for name, part in states.items()}}
+    return inner, monitor, kept
+
+
+def trained(recipe, settings=None, at_step=None, saved=None):
+    """Train and close: visits of this rank, weights, faults, whether the monitor was on, what was kept, bytes."""
+    inner, monitor, kept = train(recipe, settings or {}, at_step, saved)
+    weights = {key: value.detach().numpy().copy() for key, value in inner.state_dict().items()}
+    if monitor is None:
+        return {"weights": weights}
+    found = {"weights": weights, "faults": dict(monitor.faults), "is_on": monitor.is_on, "kept": kept}
+    found["num_bytes"] = monitor.peers.num_bytes
+    run = monitor.close()
+    found["visits"] = dict(run.visits) if run is not None else None
+    found["info"] = {**run.info, "url": run.url} if run is not None else None
+    return found
+
+
+def joined(parts):
+    """The visits of all ranks, in the order of steps and ids."""
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.lexsort((columns["id"], columns["step"]))
+    return {name: column[order] for name, column in columns.items()}
+
+
+def several(recipes):
+    """One training after another."""
+    return [trained(recipe) for recipe in recipes]
+
+
+def resumed(recipe, kept):
+    """Go on from states that each rank kept."""
+    own = copy.deepcopy(kept[rank_and_size()[0]])  # what comes through a pipe lies in memory that processes share
+    return trained(recipe, saved=own)
+
+
+def stopped(recipe, settings):
+    """Train past the saved state and stop as a killed job does, then resume from the state and finish."""
+    _, killed, kept = train(replace(recipe, steps=10), settings)
+    killed.recorder.sink.checkpoint()
+    dist.barrier()
+    return trained(recipe, settings, saved=kept)

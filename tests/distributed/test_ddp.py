@@ -1,0 +1,58 @@
+"""DDP: scores are those of one process with the global batch, and the training is that without a monitor."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cases import ResidualNet
+from tests.distributed.loops import Recipe, joined, several, trained
+
+SCORES = ("harm", "worst", "own", "harm_identity", "worst_solved", "probe_margin", "confidence", "loss")
+STILL = [  # five steps without an optimiser, with the largest gap that rounding may make
+    (Recipe(steps=5, lr=0.0, accumulate=accumulate, dtype=torch.float32, autocast=autocast), gap)
+    for accumulate in (1, 4)
+    for autocast, gap in ((None, 1e-5), (torch.bfloat16, 3e-2))
+]
+
+
+def assert_close(one, parts, gap, names=SCORES):
+    """Ask for every score within a gap, in units of the largest of its kind."""
+    assert all(part["faults"] == {} and part["is_on"] for part in parts)
+    one, many = joined([one["visits"]]), joined([part["visits"] for part in parts])
+    assert (one["id"] == many["id"]).all() and (one["step"] == many["step"]).all()
+    gaps = {name: float(np.abs(one[name] - many[name]).max() / np.abs(one[name]).max()) for name in names}
+    assert max(gaps.values()) < gap, gaps
+    assert np.abs(one["harm"]).max() > 0
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_twenty_real_steps_score_as_in_one_process(worlds, size):
+    recipes = [Recipe(steps=20, accumulate=accumulate) for accumulate in (1, 4)]
+    for one, *parts in zip(several(recipes), *worlds.run(size, several, recipes)):
+        assert_close(one, parts, 1e-8, (*SCORES, "harm_std", "worst_std", "epoch"))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_steps_without_an_optimiser_score_as_in_one_process_in_every_precision(worlds, size):
+    recipes, gaps = zip(*STILL)
+    for gap, one, *parts in zip(gaps, several(recipes), *worlds.run(size, several, recipes)):
+        assert_close(one, parts, gap)
+
+
+def test_batches_of_unequal_size_score_as_in_one_process(worlds):
+    recipe = Recipe(steps=9, lr=0.0, batch=15, accumulate=2)  # 8 and 7 examples, 2 or 1 of them on a rank
+    assert_close(trained(recipe), worlds.run(4, trained, recipe), 1e-8, (*SCORES, "harm_std", "epoch"))
+
+
+@pytest.mark.parametrize("curvature", ["diagonal", "fisher", "lowrank"])
+def test_every_curvature_is_that_of_the_global_batch(worlds, curvature):
+    recipe, settings = Recipe(steps=5, batch=12), {"curvature": curvature, "layers": ["conv"]}
+    assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-8)
+
+
+def test_weights_under_batchnorm_are_those_without_a_monitor_to_the_bit(worlds):
+    recipes = [Recipe(steps=6, make=ResidualNet, is_watched=is_watched) for is_watched in (False, True)]
+    for bare, watched in worlds.run(2, several, recipes):
+        assert watched["faults"] == {} and len(watched["visits"]["id"])
+        for key, value in bare["weights"].items():
+            np.testing.assert_array_equal(value, watched["weights"][key], err_msg=key)

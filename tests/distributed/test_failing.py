@@ -1,0 +1,51 @@
+"""Trouble inside the monitor of one rank: scoring ends on all of them, and the training goes on as if never watched."""
+
+import time
+
+import numpy as np
+import pytest
+
+import sgoif
+from tests.distributed.loops import Recipe, Trouble, several, trained
+
+RECIPE = Recipe(steps=10)
+
+
+def assert_off(part):
+    assert not part["is_on"]
+    assert sum(part["faults"].values()) == 1, part["faults"]
+
+
+@pytest.mark.parametrize("kind", ["raises", "stalls"])
+def test_trouble_on_one_rank_ends_scoring_on_all_and_the_training_goes_on(worlds, tmp_path, kind):
+    out = str(tmp_path / "run")
+    settings = {"out": out, "peer_timeout_s": 2.5}
+    parts = worlds.run(2, trained, RECIPE, settings, Trouble(kind))
+    bare = worlds.run(2, several, [Recipe(steps=10, is_watched=False)])
+    for part, (expected,) in zip(parts, bare):
+        assert_off(part)
+        for key, value in expected["weights"].items():
+            np.testing.assert_array_equal(value, part["weights"][key], err_msg=key)
+    told = sgoif.load(out).info["switched_off"]
+    assert told["rank"] == 0 and told["step"] in (6, 7)
+    # the exchange at the end of step 4 was the last that all took part in
+    assert set(sgoif.load(out).visits["step"]) >= set(range(5))
+
+
+def test_a_killed_rank_ends_scoring_and_not_the_others(worlds, tmp_path):
+    out, begun = str(tmp_path / "run"), time.monotonic()
+    recipe = Recipe(steps=10, is_wrapped=False)  # DDP itself would not go on without the dead rank
+    alive, dead = worlds.run(2, trained, recipe, {"out": out, "peer_timeout_s": 60}, Trouble("dies"), dies=1)
+    assert dead is None
+    assert_off(alive)
+    assert alive["info"]["switched_off"]["rank"] == 0
+    assert time.monotonic() - begun < 50  # by closed sockets, not by the timeout
+    assert len(sgoif.load(out).visits["id"]) > 0
+
+
+def test_ranks_that_lose_step_are_found_out_and_train_on(worlds):
+    parts = worlds.run(2, trained, RECIPE, {"peer_timeout_s": 2.5}, Trouble("forgets"))
+    for part in parts:
+        assert_off(part)
+    for key, value in parts[0]["weights"].items():
+        np.testing.assert_array_equal(value, parts[1]["weights"][key], err_msg=key)

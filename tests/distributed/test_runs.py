@@ -1,0 +1,59 @@
+"""Runs of several ranks: written as parts and read as one, saved and resumed with as many ranks or others."""
+
+import numpy as np
+import pytest
+
+import sgoif
+from tests.distributed.loops import Recipe, joined, resumed, stopped, trained
+
+RECIPE = Recipe(steps=14, saves_at=6)  # between two refreshes
+CLOSE = ("harm", "worst", "confidence", "probe_margin", "harm_solved", "loss", "p_mislabeled")
+
+
+def test_parts_of_all_ranks_are_one_run(worlds, tmp_path):
+    recipe = Recipe(steps=12)
+    one = sgoif.load(trained(recipe, {"out": str(tmp_path / "one")})["info"]["url"])
+    first, second = worlds.run(2, trained, recipe, {"out": str(tmp_path / "two")})
+    assert second["visits"] is None and first["info"]["world_size"] == 2
+    two = sgoif.load(tmp_path / "two")
+    assert two.info["state"] == "finished" and two.info["num_examples"] == one.info["num_examples"]
+    assert two.info["counters"]["visits"] == one.info["counters"]["visits"] == 12 * 16
+    assert set(two.visits["rank"]) == {0, 1}
+    tables = [{name: column[np.argsort(run.table["id"])] for name, column in run.table.items()} for run in (one, two)]
+    for name in ("id", "given_label", "suggested_label", "n_visits"):
+        np.testing.assert_array_equal(tables[0][name], tables[1][name], err_msg=name)
+    for name in CLOSE:  # added up from visits, which are stored in float32
+        np.testing.assert_allclose(tables[0][name], tables[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
+    anchors = two.anchors().to_pydict()
+    assert len(anchors["class"]) == len(one.anchors())  # once, not once per rank
+
+
+def test_resumed_with_as_many_ranks_scores_are_the_same_to_the_bit(worlds):
+    whole = worlds.run(2, trained, RECIPE)
+    later = worlds.run(2, resumed, RECIPE, [part["kept"] for part in whole])
+    for one, two in zip(whole, later):
+        assert two["faults"] == {}
+        again = one["visits"]["step"] >= 5  # step 5 waited for its refresh when the state was saved
+        for name in ("id", "step", "epoch", "harm", "worst", "confidence", "probe_margin", "harm_std"):
+            np.testing.assert_array_equal(one["visits"][name][again], two["visits"][name], err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_resumed_with_other_ranks_scores_are_those_of_the_same_steps(worlds, size):
+    parts = worlds.run(2, trained, RECIPE)
+    whole, kept = joined([part["visits"] for part in parts]), [parts[0]["kept"]] * size  # as rank 0 saved it
+    later = joined([part["visits"] for part in worlds.run(size, resumed, RECIPE, kept)])
+    again = whole["step"] >= 6
+    assert (whole["id"][again] == later["id"]).all()
+    for name in ("harm", "worst", "confidence"):
+        gap = np.abs(whole[name][again] - later[name]).max() / np.abs(whole[name]).max()
+        assert gap < 1e-8, (name, gap)
+
+
+def test_a_resumed_run_on_disk_counts_nothing_twice(worlds, tmp_path):
+    out = str(tmp_path / "run")
+    worlds.run(2, stopped, RECIPE, {"out": out})
+    run = sgoif.load(out)
+    assert len(run.visits["id"]) == 14 * 16
+    assert run.table["n_visits"].sum() == 14 * 16
+    assert set(run.visits["attempt"]) == {0, 1}
