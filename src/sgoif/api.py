@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
-from sgoif.distributed import Peers, find_peers, unwrapped
+from sgoif.distributed import Peers, find_peers, is_sharded, left_sharded, unwrapped
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
@@ -145,6 +145,7 @@ def watch(
     others = _other_layers(model, found, layers if layers != "auto" else start.layers)
     for other in others:
         _refuse_compiled(model, other.module_name)
+        _refuse_in_pieces(other)
     settings = EngineSettings(
         curvature=curvature,
         curvature_settings=_curvature_settings(model, found, curvature, curvature_settings),
@@ -436,8 +437,17 @@ def _refuse_compiled(model: nn.Module, module_name: str) -> None:
         )
 
 
+def _refuse_in_pieces(layer: Layer) -> None:
+    """Raise if a layer's rule looks at its parameters, and these are pieces."""
+    if is_sharded(*layer.parameters.values()) and not isinstance(layer.module, nn.Linear | nn.modules.conv._ConvNd):
+        raise SgoifError(f"{layer.name!r} is sharded; of sharded layers Linear and convolutions can be scored.")
+
+
 def _counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:
     """Find the head, and count what a forward pass computes in the same pass."""
+    if is_sharded(*model.parameters()):  # collectives run inside, which a count need not bear
+        with left_sharded(model):
+            return find_head(model, run, name=name), None
     counted: list[Work | None] = []
 
     def run_counted() -> Tensor:

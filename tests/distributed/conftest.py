@@ -5,6 +5,13 @@ import pytest
 from tests.distributed.worlds import Worlds
 
 
+def pytest_collection_modifyitems(items):
+    """Keep them together where pytest runs in several processes (``--dist loadgroup``)."""
+    for item in items:
+        if "worlds" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("worlds"))
+
+
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory):
     """Give processes that run a function as a world of up to four ranks."""

@@ -4,6 +4,7 @@ import copy
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
+from sgoif.errors import SgoifError
 from tests.training.loops import GroupNormNet, data, fresh
 
 PLAN = sgoif.Plan(refresh_every=4, examples_per_refresh=15, observe_every=2)
@@ -29,9 +35,10 @@ class Recipe:
     lr: float = 0.05
     dtype: torch.dtype = torch.float64
     autocast: torch.dtype | None = None
-    make: type = GroupNormNet
+    make: Callable[[], nn.Module] = GroupNormNet
     is_watched: bool = True
-    is_wrapped: bool = True  # in DDP, where there are several ranks
+    wrap: str | None = "ddp"  # or "fsdp", where there are several ranks
+    mixed: torch.dtype | None = None  # the precision that FSDP computes in
     saves_at: int | None = None  # the step after which the state is kept
 
 
@@ -58,11 +65,24 @@ class Trouble:
         raise ValueError("a bug on one rank")
 
     def stalls(self, *_):
-        time.sleep(5)
+        time.sleep(10)
         raise TimeoutError("woke up")
 
     def dies(self, *_):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wrapped(model, recipe):
+    """The model as several ranks train it."""
+    if recipe.wrap == "fsdp":
+        mesh, policy = init_device_mesh("cpu", (dist.get_world_size(),)), MixedPrecisionPolicy(recipe.mixed)
+        fully_shard(next(model.children()), mesh=mesh, mp_policy=policy)
+        return fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model if recipe.wrap is None else DistributedDataParallel(model)
+
+
+def whole(value):
+    return (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().numpy().copy()
 
 
 def train(recipe, settings, at_step=None, saved=None):
@@ -70,7 +90,7 @@ def train(recipe, settings, at_step=None, saved=None):
     rank, size = rank_and_size()
     (pixels, labels), holdout = data(dtype=recipe.dtype)
     inner = fresh(recipe.make, dtype=recipe.dtype)
-    model = DistributedDataParallel(inner) if size > 1 and recipe.is_wrapped else inner
+    model = wrapped(inner, recipe) if size > 1 else inner
     optimizer = torch.optim.SGD(inner.parameters(), lr=recipe.lr, momentum=0.9)
     monitor = None
     if recipe.is_watched:
@@ -93,6 +113,8 @@ def train(recipe, settings, at_step=None, saved=None):
             mine = part[rank::size]
             is_last = index + 1 == recipe.accumulate
             watched = monitor.step(mine, labels[mine]) if monitor else nullcontext()
+            if size > 1 and recipe.wrap == "fsdp":
+                model.set_requires_gradient_sync(is_last)
             with watched, model.no_sync() if model is not inner and not is_last else nullcontext():
                 with torch.autocast("cpu", recipe.autocast, enabled=recipe.autocast is not None):
                     outputs = model(pixels[mine])
@@ -109,7 +131,7 @@ def train(recipe, settings, at_step=None, saved=None):
 def trained(recipe, settings=None, at_step=None, saved=None):
     """Train and close: visits of this rank, weights, faults, whether the monitor was on, what was kept, bytes."""
     inner, monitor, kept = train(recipe, settings or {}, at_step, saved)
-    weights = {key: value.detach().numpy().copy() for key, value in inner.state_dict().items()}
+    weights = {key: whole(value) for key, value in inner.state_dict().items()}
     if monitor is None:
         return {"weights": weights}
     found = {"weights": weights, "faults": dict(monitor.faults), "is_on": monitor.is_on, "kept": kept}
@@ -144,3 +166,16 @@ def stopped(recipe, settings):
     killed.recorder.sink.checkpoint()
     dist.barrier()
     return trained(recipe, settings, saved=kept)
+
+
+def refusals():
+    """What is said of a tensor-parallel model, and of one that is sharded within replicas."""
+    columns = parallelize_module(GroupNormNet(), init_device_mesh("cpu", (2,)), {"fc": ColwiseParallel()})
+    hybrid = fully_shard(GroupNormNet(), mesh=init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicas", "shards")))
+    told = []
+    for model in (columns, hybrid):
+        try:
+            sgoif.watch(model, anchors=data(dtype=torch.float32)[1], train_size=48)
+        except SgoifError as error:
+            told.append(str(error))
+    return told

@@ -25,6 +25,13 @@ def assert_close(one, parts, gap, names=SCORES):
     assert np.abs(one["harm"]).max() > 0
 
 
+def assert_same(expected, found):
+    """Ask for the same weights to the bit."""
+    assert expected.keys() == found.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(value, found[key], err_msg=key)
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_twenty_real_steps_score_as_in_one_process(worlds, size):
     recipes = [Recipe(steps=20, accumulate=accumulate) for accumulate in (1, 4)]
@@ -54,5 +61,4 @@ def test_weights_under_batchnorm_are_those_without_a_monitor_to_the_bit(worlds):
     recipes = [Recipe(steps=6, make=ResidualNet, is_watched=is_watched) for is_watched in (False, True)]
     for bare, watched in worlds.run(2, several, recipes):
         assert watched["faults"] == {} and len(watched["visits"]["id"])
-        for key, value in bare["weights"].items():
-            np.testing.assert_array_equal(value, watched["weights"][key], err_msg=key)
+        assert_same(bare["weights"], watched["weights"])

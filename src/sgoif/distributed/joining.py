@@ -7,7 +7,7 @@ from torch import nn
 
 from sgoif.distributed.group import TIMEOUT_S, Group
 from sgoif.distributed.peers import Alone, Peers
-from sgoif.errors import SgoifError
+from sgoif.distributed.sharding import check_sharding
 
 __all__ = ["find_peers", "unwrapped"]
 
@@ -28,21 +28,9 @@ def find_peers(model: nn.Module, *, timeout_s: float = TIMEOUT_S) -> Peers:
     Raises:
         SgoifError: the model is spread over processes in a way that is not supported, or the others did not come.
     """
-    _refuse_sharded(model)
+    check_sharding(model)
     if not (dist.is_available() and dist.is_initialized()):
         return Alone()
     group = getattr(model, "process_group", None) if isinstance(model, nn.parallel.DistributedDataParallel) else None
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     return Alone() if len(ranks) == 1 else Group(ranks, timeout_s=timeout_s)
-
-
-def _refuse_sharded(model: nn.Module) -> None:
-    """Raise where parameters are pieces: a layer's own gradient is then not in one process."""
-    sharded = [name for name, value in model.named_parameters() if hasattr(value, "device_mesh")]
-    sharded += [name for name, part in model.named_modules() if type(part).__name__ == "FullyShardedDataParallel"]
-    if sharded:
-        raise SgoifError(
-            f"watch() does not support sharded parameters yet (fully_shard, tensor parallel), and {len(sharded)} of "
-            f"this model are, {sharded[0]!r} among them. Train with DistributedDataParallel to watch it, or audit the "
-            "finished model in one process (sgoif.audit)."
-        )

@@ -6,7 +6,7 @@ Read in this order: :mod:`rules` (what a layer is), :mod:`affine`, :mod:`norms`,
 """
 
 from sgoif.gradients import affine, attention, norms  # registers the rules
-from sgoif.gradients.capture import Capture
+from sgoif.gradients.capture import Capture, seen_parameters
 from sgoif.gradients.head import FactorFit, check_factor, find_head, fit_factor, gradient_factor
 from sgoif.gradients.layers import Coverage, Layer, Uncovered, call_order, last_block, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
@@ -51,6 +51,7 @@ __all__ = [
     "registered_types",
     "rows_by_layer",
     "rule_for",
+    "seen_parameters",
     "select_layers",
     "survey",
 ]

@@ -11,8 +11,8 @@ and the recomputation during backward is ignored while that pair waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -26,7 +26,7 @@ from sgoif.gradients.functional import FunctionalRule, mixes_examples
 from sgoif.gradients.layers import Layer
 from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, rule_for
 
-__all__ = ["Capture", "is_backward_running"]
+__all__ = ["Capture", "is_backward_running", "seen_parameters"]
 
 
 def is_backward_running() -> bool:
@@ -269,3 +269,21 @@ def _detached(value: Any) -> Any:
 
 def _versions(values: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(v._version for v in values if isinstance(v, Tensor) and not v.is_inference())
+
+
+@contextmanager
+def seen_parameters(layer: Layer) -> Iterator[dict[str, Tensor]]:
+    """Collect a layer's parameters as its forward pass sees them: whole, and in the precision that it computes in.
+
+    Outside of it a sharded model has pieces only. The dictionary is filled by the pass.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def look(_module: nn.Module, _args: Any) -> None:
+        seen.update({name: value.detach().clone() for name, value in layer.parameters.items()})
+
+    handle = layer.module.register_forward_pre_hook(look)
+    try:
+        yield seen
+    finally:
+        handle.remove()

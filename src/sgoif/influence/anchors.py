@@ -98,6 +98,7 @@ class Anchors:
         forward: Callable[[Any], Tensor],
         losses: Callable[[Tensor, Tensor], Tensor],
         positions: Tensor,
+        before: Callable[[], None] = lambda: None,
     ) -> AnchorDraw:
         """Pass some hold-out examples through the model, changing nothing.
 
@@ -107,11 +108,13 @@ class Anchors:
             forward: inputs to outputs ``[R, C]``.
             losses: outputs and labels to per-example losses ``[R]``.
             positions: of the examples in the hold-out, ``[R]``.
+            before: called when the examples are loaded and only the pass itself is left to do.
         """
         labels = self.holdout.labels[positions]
         capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), capture:
             inputs = self.holdout.inputs(positions)
+            before()
             outputs = capture.forward(lambda: forward(inputs))
             with torch.enable_grad():
                 capture.differentiate(losses(outputs, labels).sum())

@@ -15,8 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
-from sgoif.distributed import Alone, Peers
-from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, ProjectedSpace, Space, dot_directions
+from sgoif.distributed import Alone, Peers, is_sharded, left_sharded
+from sgoif.gradients import (
+    Capture,
+    ExactSpace,
+    Layer,
+    LayerCapture,
+    ProjectedSpace,
+    Space,
+    dot_directions,
+    seen_parameters,
+)
 from sgoif.gradients.contractions import pooled, widen
 from sgoif.influence import (
     HORIZON,
@@ -99,6 +108,8 @@ class Engine:
         device = holdout.device
         weight = next(iter(head.parameters.values()))
         self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        self.is_sharded = is_sharded(*head.parameters.values())
+        self._seen_head: dict[str, Tensor] | None = None  # whole, where the model keeps pieces
         self.pooled = holdout.num_classes > MANY_CLASSES
         self.anchors = Anchors(
             holdout, self.spaces, pooled=self.pooled, per_refresh=per_refresh, horizon=horizon, dtype=self.dtype
@@ -228,7 +239,12 @@ class Engine:
     ) -> AnchorDraw:
         """Draw hold-out examples and renew everything that depends on them."""
         positions = self.holdout.next_positions(self.anchors.per_refresh)
-        draw = self.anchors.look(model, capture, forward, losses, self.peers.share_of(positions))
+        mine, place = self.peers.share_of(positions), self.holdout.position
+        with left_sharded(model), seen_parameters(self.head) as seen:
+            # a sharded model's pass is a collective of the training's own, so nobody begins it unless all do
+            draw = self.anchors.look(model, capture, forward, losses, mine, lambda: self.peers.meet(place))
+        if self.is_sharded:
+            self._seen_head = seen
         with torch.no_grad():
             draw = gather_draw(self.peers, draw, positions, self.holdout.labels[positions])
             self.anchors.absorb(draw)
@@ -270,8 +286,8 @@ class Engine:
         self._refreshes += 1
 
     def head_weight(self) -> Tensor:
-        """The head's current weights with the bias column, ``[C, I]``."""
-        parameters = {name: value.detach() for name, value in self.head.parameters.items()}
+        """The head's weights with the bias column, ``[C, I]``: the current ones, sharded those of the last refresh."""
+        parameters = self._seen_head or {name: value.detach() for name, value in self.head.parameters.items()}
         return self.head.block(parameters)[0].to(self.dtype)  # [C, I]
 
     def advance(self, learning_rate: float, weight_decay: float) -> None:
@@ -316,6 +332,7 @@ class Engine:
             "dual": None if self.dual is None else self.dual.state_dict(),
             "likeness": self.likeness.state_dict(),
             "solved": self.solved,
+            "seen_head": self._seen_head,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -332,6 +349,7 @@ class Engine:
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
         self.probe_shift, self._refreshes = state["probe_shift"], int(state["refreshes"])
+        self._seen_head = state.get("seen_head")
         self._note_anchors()
         if self.dual is not None:
             self.dual.load_state_dict(state["dual"])

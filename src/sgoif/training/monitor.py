@@ -215,7 +215,7 @@ class Monitor:
         """On the first step: is the gradient at the head what the declared loss says?"""
         is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
         weight = next(iter(self.engine.head.parameters.values()))
-        if is_low and weight.dtype == torch.float32:
+        if is_low and weight.dtype == torch.float32 and not self.engine.is_sharded:  # whose policy is the model's own
             self._autocast = head.output_grad.dtype
         self._anchor_losses = holdout_losses(self.loss, targets)
         self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
