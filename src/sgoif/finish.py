@@ -148,8 +148,13 @@ def _examples(recorder: Recorder) -> Columns:
     from sgoif.store import RunFiles, merge_evidence
 
     sink: Any = recorder.sink
-    parts = list(merge_evidence(RunFiles(sink.url)))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "id_hash"}
+    try:
+        parts = list(merge_evidence(RunFiles(sink.url)))
+    except Exception as error:
+        log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
+        parts = []
+    columns = [name for name in parts[0] if name != "id_hash"] if parts else []
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns} or _added_up(recorder)
 
 
 def _added_up(recorder: Recorder) -> Columns:

@@ -29,7 +29,7 @@ class Worlds:
         theirs.close()  # so that a dead process is seen as the end of its pipe
         return process, ours
 
-    def run(self, size, function, *arguments, timeout_s=150, dies=None):
+    def run(self, size, function, *arguments, timeout_s=240, dies=None):
         """Run a function in a world of some processes and return what each gave; one may be meant to die."""
         place = self._folder / f"world-{next(self._numbers)}"
         for rank, (_, connection) in enumerate(self._members[:size]):

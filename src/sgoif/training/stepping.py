@@ -46,7 +46,7 @@ class Step:
             is_sound = True
             if self._is_open:
                 is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
-            is_sound = self._guarded(monitor._finish_step) and is_sound
+            is_sound = monitor.is_on and self._guarded(monitor._finish_step) and is_sound
             if is_sound:
                 monitor.fault_log.in_a_row = 0
         if monitor.step_count > step:

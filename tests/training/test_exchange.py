@@ -1,0 +1,42 @@
+"""What processes exchange, as far as one process can tell; tests/distributed asks several."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgoif.distributed import Alone
+from sgoif.gradients.contractions import materialise
+from sgoif.records import GradientRows
+from sgoif.training.exchange import _compact, gather_scores
+
+
+def member(rank, size):
+    peers = Alone()
+    peers.rank, peers.size = rank, size
+    return peers
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_shares_are_of_one_size_and_together_the_whole_in_its_order(count, size):
+    positions = torch.arange(count) * 3
+    shares = [member(rank, size).share_of(positions) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    assert torch.equal(torch.cat(shares)[:count], positions)
+
+
+def test_many_scores_are_sampled_and_visits_counted_in_full():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=10_000)
+    (found,) = gather_scores(Alone(), [(10_000, {"harm": scores})], ["harm"])
+    kept = found.scores["harm"][np.isfinite(found.scores["harm"])]
+    assert found.num_visits == 10_000 and 3000 < len(kept) <= 4096
+    assert np.median(kept) == pytest.approx(np.median(scores), abs=0.1)  # five standard errors
+
+
+def test_rows_with_many_positions_are_sent_written_out():
+    rows = GradientRows("conv", torch.randn(3, 2, 4, 50), torch.randn(3, 2, 5, 50))
+    small = _compact(rows)
+    assert small.inputs.numel() + small.output_grads.numel() < rows.inputs.numel() / 4
+    torch.testing.assert_close(materialise(small), materialise(rows))
