@@ -12,6 +12,7 @@ from sgoif.errors import SgoifError
 from sgoif.pictures.shards import read_samples
 from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, LABEL_COLUMNS, bytes_of, find_column
 from sgoif.scoring.pieces import Piece
+from sgoif.store.parts import UNREACHABLE
 from sgoif.store.places import place_of
 
 __all__ = ["Record", "class_of", "read_records"]
@@ -87,6 +88,9 @@ def _files(piece: Piece) -> Iterator[Record]:
             pictures: list[Any] = [Path(place.full(name)) for name in names]
         else:
             found = place.fs.cat_ranges([place.full(name) for name in names], None, None, on_error="return")
+            for value in found:
+                if isinstance(value, UNREACHABLE):
+                    raise value  # the store, not the file: the piece is tried again
             pictures = [None if isinstance(value, BaseException) else bytes(value) for value in found]
         for name, picture in zip(names, pictures, strict=True):
             yield Record(name, name.partition("/")[0], picture)
