@@ -92,4 +92,5 @@ def _started() -> Any:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # progress is told piece by piece
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
