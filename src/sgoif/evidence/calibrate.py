@@ -203,13 +203,15 @@ class LabelCalibration:
     transition: Floats  # [C, C], P(given | true)
     believed: CanaryCalibration  # negatives weighted by belief; its prior re-estimated on the training scores
     as_given: CanaryCalibration | None  # all hold-out labels as negatives; None where all are believed anyway
+    as_given_share: float = _AS_GIVEN_SHARE  # of the latter in the log odds; with 0 it is the interval's lower end only
 
     def log_odds(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute log odds that a label is wrong, ``[N]``; between the two calibrations where there are two."""
         upper = self.believed.log_odds(signals, given_label)
         if self.as_given is None:
             return upper
-        return (1 - _AS_GIVEN_SHARE) * upper + _AS_GIVEN_SHARE * self.as_given.log_odds(signals, given_label)
+        share = self.as_given_share
+        return (1 - share) * upper + share * self.as_given.log_odds(signals, given_label)
 
     def predict(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute ``p_mislabeled``, ``[N]``; its sum is the expected number of errors."""

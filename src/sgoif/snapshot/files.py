@@ -141,6 +141,7 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
         sides |= {"draws_upper": draws.upper}
         sides |= {} if draws.lower is draws.upper else {"draws_lower": draws.lower}
     tensors = {"calibration/transition": _tensor(calibration.transition)}
+    tensors["calibration/as_given_share"] = torch.tensor(calibration.as_given_share, dtype=torch.float64)
     for side, fits in sides.items():
         for name in _FITTED:
             values = [_number(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
@@ -155,7 +156,8 @@ def _read_calibration(
         return None, None
     believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
     transition = tensors["calibration/transition"].numpy()
-    calibration = LabelCalibration(canaries, transition, believed[0], as_given[0] if as_given else None)
+    share = float(tensors["calibration/as_given_share"])
+    calibration = LabelCalibration(canaries, transition, believed[0], as_given[0] if as_given else None, share)
     upper = _read_side(tensors, "draws_upper")
     return calibration, CalibrationDraws(_read_side(tensors, "draws_lower") or upper, upper) if upper else None
 

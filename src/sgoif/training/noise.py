@@ -178,7 +178,9 @@ def judge_labels(
         asked = (examples.signals, examples.given, examples.suggested)
         second = calibrate(weighted, *asked, by_hardness=by_picture)
     else:
-        second = calibrate_on(canaries, examples.signals, examples.given, noise.model.transition)
+        # The model's doubts are taken as they are; that they may be none is left to the lower end of the interval.
+        unsure = calibrate_on(canaries, examples.signals, examples.given, noise.model.transition, is_sure=False)
+        second = replace(unsure, as_given_share=0.0)
     return Judgement(second, examples, noise, doubt)
 
 
