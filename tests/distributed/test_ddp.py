@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sgoif.influence import GateSettings
 from tests.cases import ResidualNet
 from tests.distributed.loops import Recipe, joined, several, trained
 
@@ -57,6 +58,11 @@ def test_batches_of_unequal_size_score_as_in_one_process(worlds):
 def test_every_curvature_is_that_of_the_global_batch(worlds, curvature):
     recipe, settings = Recipe(steps=5, batch=12), {"curvature": curvature, "layers": ["conv"]}
     assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-8)
+
+
+def test_a_gate_that_looks_at_the_gradient_looks_at_that_of_the_global_batch(worlds):
+    recipe, settings = Recipe(steps=6), {"gate": GateSettings(beta_power=1.0)}
+    assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-6)  # the gate is float32
 
 
 def test_weights_under_batchnorm_are_those_without_a_monitor_to_the_bit(worlds):
