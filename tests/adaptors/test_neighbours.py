@@ -158,7 +158,7 @@ def test_harm_orders_the_hold_out_as_exact_gradients_do():
         f"rank correlation {np.median(correlations):.3f}, harmed {np.mean(right):.3f}, of the most {np.mean(share):.3f}"
     )
     assert np.median(correlations) > 0.8  # 0.90 was seen; 0.14 with the bare cosine, on CIFAR-10
-    assert np.mean(right) > 0.97
+    assert np.mean(right) > 0.95
     assert np.mean(share) > 0.5
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from sgoif.store import schema
 from sgoif.store.errors import StoreError
-from sgoif.training import recorder, signals
+from sgoif.training import recorder, signals, visits
 
 
 def test_the_signals_are_those_of_training_in_its_order():
     assert schema.SIGNALS == signals.SIGNALS
     assert schema.MEAN_SIGNALS == recorder.MEAN_SIGNALS
     assert set(schema.CLASSLESS_SIGNALS) == set(schema.MEAN_SIGNALS) - signals.CLASS_SIGNALS.keys()
-    assert schema.STANDARDISED == recorder._STANDARDISED
-    assert int(recorder._SKIPPED) == schema.FLAGS_NOT_USABLE
+    assert schema.STANDARDISED == visits.STANDARDISED
+    assert int(visits._SKIPPED) == schema.FLAGS_NOT_USABLE
     assert int(signals.VisitFlag.NOT_FINITE) == schema.FLAGS_NOT_FINITE
 
 
