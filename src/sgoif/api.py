@@ -14,17 +14,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
-from sgoif.distributed import Peers, find_peers, is_sharded, left_sharded, unwrapped
+from sgoif.distributed import Peers, find_peers
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
-from sgoif.gradients import Layer, find_head, quiet_eval, select_layers, survey
-from sgoif.gradients.contractions import widen
+from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.influence import GateSettings, HoldOut
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
-from sgoif.tasks.classification import example_losses, smooth_once
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import Clock, PairedProbe
@@ -33,13 +31,22 @@ from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, LossSettings
+from sgoif.training.models import (
+    counted_head,
+    cross_entropy,
+    curvature_settings_of,
+    default_forward,
+    other_layers,
+    plain_model,
+    refuse_compiled,
+    refuse_in_pieces,
+)
 from sgoif.training.monitor import Monitor
 from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 from sgoif.training.targets import SoftTargets
-from sgoif.training.work import Work, count_work
 
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
@@ -47,13 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["Run", "attribute", "audit", "cleaned", "default_forward", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
-
-# Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
-# directions (the largest eigenvalue is 50 times the mean, unstandardised 390 times) and a thousand weak ones, which 0.1
-# amplifies. On the development set (frozen EfficientNet, pair-20 and human noise) `harm` of an audit lost 12 to
-# 34 AP to H = I at 0.1 and at most 0.9 at 100, where `worst` gained up to 1.9. At 10 `worst` gained up to 6.4, but
-# `harm` lost 4.5 where the hold-out was noisy.
-_FROZEN_DAMPING = 100.0
 
 
 def watch(
@@ -130,25 +130,25 @@ def watch(
     """
     if os.environ.get("SGOIF_DISABLE") == "1":
         return NoMonitor(plan, on_close=lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}))
-    wrapped, model = model, _plain(model)
+    wrapped, model = model, plain_model(model)
     peers = find_peers(wrapped, timeout_s=peer_timeout_s)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
-    found, work = _counted_head(model, lambda: run_forward(few), head)
-    _refuse_compiled(model, found.module_name)
+    found, work = counted_head(model, lambda: run_forward(few), head)
+    refuse_compiled(model, found.module_name)
     classes = found.shape.outputs
     if num_classes is None and holdout.num_classes != classes:
         holdout = HoldOut(anchors, num_classes=classes, seed=seed, device=device)
     start = plan or Plan()
-    others = _other_layers(model, found, layers if layers != "auto" else start.layers)
+    others = other_layers(model, found, layers if layers != "auto" else start.layers)
     for other in others:
-        _refuse_compiled(model, other.module_name)
-        _refuse_in_pieces(other)
+        refuse_compiled(model, other.module_name)
+        refuse_in_pieces(other)
     settings = EngineSettings(
         curvature=curvature,
-        curvature_settings=_curvature_settings(model, found, curvature, curvature_settings),
+        curvature_settings=curvature_settings_of(model, found, curvature, curvature_settings),
         solver=solver,
         gate=gate if isinstance(gate, GateSettings) else GateSettings(mode=cast(Any, gate)),
         probe=probe,
@@ -165,7 +165,7 @@ def watch(
         seed=seed,
         peers=peers,
     )
-    per_example = loss or _cross_entropy(label_smoothing)
+    per_example = loss or cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
     facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
     recorder = _make_recorder(classes, train_size, out, keep_visits, peers)
@@ -236,13 +236,13 @@ def audit(
         class_names: for reports, and for data whose labels are names.
         seed: of the hold-out's order.
     """
-    model = _plain(model)
+    model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = HoldOut(anchors, seed=seed, device=device)
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found = find_head(model, lambda: run_forward(few), name=head)
-    _refuse_compiled(model, found.module_name)
+    refuse_compiled(model, found.module_name)
     holdout = HoldOut(anchors, num_classes=found.shape.outputs, seed=seed, device=device)
     examples = HoldOut(dataset, num_classes=found.shape.outputs, seed=seed, device=device)
     engine = audit_engine(
@@ -251,7 +251,7 @@ def audit(
         train_size=len(examples),
         batch_size=batch_size,
         curvature=curvature,
-        curvature_settings=_curvature_settings(model, found, curvature, curvature_settings),
+        curvature_settings=curvature_settings_of(model, found, curvature, curvature_settings),
         probe=probe,
     )
     recorder = Recorder(found.shape.outputs, len(examples), make_sink(out, "all"))
@@ -263,7 +263,7 @@ def audit(
             yield examples.inputs(positions), examples.labels[positions], ids
 
     ledger = CanaryLedger(engine, trusted=trusted)
-    part = AuditPart(model, engine, batches, run_forward, loss or _cross_entropy(0.0))
+    part = AuditPart(model, engine, batches, run_forward, loss or cross_entropy(0.0))
     kept = KeptAnchors(engine) if keep_anchors else None
     audit_examples([part], recorder, ledger, keep=kept)
     if snapshot is not None:
@@ -310,7 +310,7 @@ def attribute(
         num_observed: training examples that a backend measures curvature on.
         batch_size: examples per forward pass.
     """
-    model = _plain(model)
+    model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     asked = HoldOut(queries, device=device)
@@ -323,9 +323,9 @@ def attribute(
             log.warning("attribute() cannot speak for all layers: %s", coverage)
         scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
     for layer in scored:
-        _refuse_compiled(model, layer.module_name)
+        refuse_compiled(model, layer.module_name)
     examples = HoldOut(dataset, device=device)
-    pairs = Pairs(model, scored, run_forward, loss or _cross_entropy(0.0), examples, asked, batch_size)
+    pairs = Pairs(model, scored, run_forward, loss or cross_entropy(0.0), examples, asked, batch_size)
     return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
 
 
@@ -363,105 +363,3 @@ def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:
 
         return DeferredSink(out, keep_visits=keep_visits)
     return None if keep_visits == "none" else MemorySink()
-
-
-def _curvature_settings(
-    model: nn.Module, head: Layer, curvature: str, given: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
-    """Those given; else K-FAC's damping for features that do not learn, if it is the head alone that does."""
-    learning = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    is_head_alone = learning == {id(parameter) for parameter in head.parameters.values()}
-    if given is not None or curvature != "kfac" or not is_head_alone:
-        return given
-    return {"relative_damping": _FROZEN_DAMPING}
-
-
-def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
-    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() == 2:
-            return example_losses(widen(outputs), smooth_once(targets, label_smoothing))
-        return example_losses(widen(outputs), targets, label_smoothing=label_smoothing)
-
-    return losses
-
-
-def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
-    """``model(inputs)``, logits read out of a tuple or ``.logits``; channels last where the model is."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    is_last = (
-        first is not None
-        and first.weight.shape[1] > 1
-        and first.weight.is_contiguous(memory_format=torch.channels_last)
-        and not first.weight.is_contiguous()
-    )
-
-    def forward(inputs: Any) -> Tensor:
-        if is_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _logits(model(**inputs) if isinstance(inputs, dict) else model(inputs))
-
-    return forward
-
-
-def _logits(out: Any) -> Tensor:
-    if isinstance(out, Mapping):
-        out = out.get("logits")
-    elif hasattr(out, "logits"):
-        out = out.logits
-    elif isinstance(out, tuple | list) and len(out):
-        out = out[0]
-    if not isinstance(out, Tensor):
-        raise SgoifError(
-            "the model's result is neither logits, nor a tuple that begins with them, nor has it a field `logits`; "
-            "pass forward=, a function from inputs to logits [B, C]."
-        )
-    return out
-
-
-def _plain(model: nn.Module) -> nn.Module:
-    """The module to look into, without a wrapper and not compiled."""
-    model = unwrapped(model)
-    _refuse_compiled(model, "")  # before it is run, which may take minutes
-    return model
-
-
-def _refuse_compiled(model: nn.Module, module_name: str) -> None:
-    """Raise if a scored module is compiled, alone or as a part of another: its hooks could not be relied on."""
-    names = module_name.split(".") if module_name else []
-    above = [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
-    if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in above):
-        raise SgoifError(
-            f"watch() cannot see inside a compiled model, and {module_name or 'this one'} is compiled or part of one. "
-            "Compile the part before the head instead (model.backbone = torch.compile(model.backbone)), pass the model "
-            "itself, and score no layer of that part."
-        )
-
-
-def _refuse_in_pieces(layer: Layer) -> None:
-    """Raise if a layer's rule looks at its parameters, and these are pieces."""
-    if is_sharded(*layer.parameters.values()) and not isinstance(layer.module, nn.Linear | nn.modules.conv._ConvNd):
-        raise SgoifError(f"{layer.name!r} is sharded; of sharded layers Linear and convolutions can be scored.")
-
-
-def _counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:
-    """Find the head, and count what a forward pass computes in the same pass."""
-    if is_sharded(*model.parameters()):  # collectives run inside, which a count need not bear
-        with left_sharded(model):
-            return find_head(model, run, name=name), None
-    counted: list[Work | None] = []
-
-    def run_counted() -> Tensor:
-        out, work = count_work(run)
-        counted.append(work)
-        return out
-
-    found = find_head(model, run_counted, name=name)
-    if not counted:  # the head was named, so nothing was run
-        with quiet_eval(model), torch.no_grad():
-            run_counted()
-    return found, counted[0]
-
-
-def _other_layers(model: nn.Module, head: Layer, names: str | Sequence[str]) -> list[Layer]:
-    wanted = [names] if isinstance(names, str) else list(names)
-    return list(select_layers(model, [name for name in wanted if name != head.name])) if wanted else []

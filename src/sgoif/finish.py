@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches
 from sgoif.run import MemoryTables, Run, load
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, RunCalibration, calibrate_run
+from sgoif.training.calibration import RunCalibration, calibrate_run
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.noise import NoiseEvidence

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import sgoif
+from sgoif.training.models import FROZEN_DAMPING
 
 HOLDOUT = (torch.randn(20, 6), torch.arange(20) % 3)
 
@@ -22,7 +23,7 @@ def damping(model, **settings):
 
 @pytest.mark.parametrize("model", [two_layers("2"), nn.Sequential(nn.Linear(6, 3)), nn.Linear(6, 3)])
 def test_a_head_that_learns_alone_is_damped_more(model):
-    assert damping(model) == sgoif.api._FROZEN_DAMPING
+    assert damping(model) == FROZEN_DAMPING
 
 
 def test_models_that_learn_below_the_head_keep_the_backends_own_damping():
@@ -43,7 +44,7 @@ def test_an_audit_follows_the_same_rule():
         sgoif.audit(model, examples, anchors=HOLDOUT, **settings).table["harm"]
         for settings in (
             {},
-            {"curvature_settings": {"relative_damping": sgoif.api._FROZEN_DAMPING}},
+            {"curvature_settings": {"relative_damping": FROZEN_DAMPING}},
             {"curvature_settings": {"relative_damping": 0.1}},
         )
     )

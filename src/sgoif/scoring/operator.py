@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.api import default_forward
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
 from sgoif.gradients import quiet_eval
@@ -31,6 +30,7 @@ from sgoif.snapshot import Snapshot, check_weights, read_snapshot
 from sgoif.store.parts import UNREACHABLE
 from sgoif.store.places import place_of
 from sgoif.store.schema import IdKind
+from sgoif.training.models import default_forward
 
 __all__ = ["Gathered", "Job", "Operator", "PieceDone"]
 
