@@ -108,7 +108,7 @@ def persistence() -> str:
     rows = []
     for (dataset, setting, holdout), runs in places():
         known = [run["report"]["epochs"] for run in runs if "epochs" in run["report"]]
-        for signal in ("harm", "worst", "probe_margin", "margin") if known else ():
+        for signal in ("harm", "margin") if known else ():
             cells = [
                 f"{np.mean([report[signal][kind][measure] for report in known]):.2f}"
                 for kind in ("instant", "accumulated")
