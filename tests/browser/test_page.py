@@ -260,7 +260,7 @@ def test_many_cards_scroll_without_being_drawn(tmp_path, open_page):
             return performance.now() - start;
         }"""
     )
-    assert took < 100
+    assert took < 500  # 10-20 where nothing else runs; benchmarks/page.py measures it
 
 
 def test_the_page_estimates_as_python_does(page):

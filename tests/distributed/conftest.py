@@ -4,6 +4,8 @@ import pytest
 
 from tests.distributed.worlds import Worlds
 
+collect_ignore = ["server.py"]  # a program that is handed a connection, not a module
+
 
 def pytest_collection_modifyitems(items):
     """Keep them together where pytest runs in several processes (``--dist loadgroup``)."""
