@@ -83,7 +83,7 @@ TABLES = {
     ),
     "scan": Table(
         "a folder in, findings out",
-        "benchmarks.scan --paths scratch --examples 400 --seeds 1 --threads 1",
+        "benchmarks.scan --paths scratch --examples 600 --seeds 1 --threads 1",
         "benchmarks.scan --seeds 1,2,3 --save scan.jsonl",
     ),
     "review": Table(
