@@ -107,7 +107,8 @@ def collect_run(
     tables = {"examples": (_examples(recorder) if examples is None else examples) | (more or {})}
     if calibration is not None:
         if calibration.noise is not None:
-            tables["examples"] |= _suggestions(calibration.noise, tables["examples"])
+            is_judged = np.isfinite(calibration.p_mislabeled)
+            tables["examples"] |= _suggestions(calibration.noise, tables["examples"], is_judged)
         tables["examples"]["p_mislabeled"] = calibration.p_mislabeled
         tables["examples"]["p_mislabeled_low"] = calibration.p_low
         tables["examples"]["p_mislabeled_high"] = calibration.p_high
@@ -183,14 +184,17 @@ def _added_up(recorder: Recorder) -> Columns:
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 
 
-def _suggestions(noise: NoiseEvidence, examples: Columns) -> Columns:
-    """What a model of the noise suggests: it knows more than the class of the worst anchor, where a class was given."""
+def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
+    """What a model of the noise suggests, which knows more than the class of the worst anchor.
+
+    Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class.
+    """
     given = examples["given_label"]
     labels, probability = noise.suggested(given)
     share = probability[:, 0] / np.maximum(probability.sum(1), 1e-12)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
-    found = (*labels.T, share)
-    return {name: np.where(given >= 0, values, examples[name]) for name, values in zip(names, found, strict=True)}
+    found, is_known = (*labels.T, share), is_judged & (given >= 0)
+    return {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.metrics import average_precision
 from sgoif.evidence import Canaries, LabelCalibration, NoiseModel
+from sgoif.finish import _suggestions
 from sgoif.training.noise import NoiseEvidence, Predictions, noise_of_run
 
 CLASSES = 4
@@ -82,3 +83,12 @@ def test_there_is_a_limit():
     assert Predictions.is_affordable(1_000_000, 100)
     assert not Predictions.is_affordable(1_000, 1_000)
     assert not Predictions.is_affordable(100_000_000, 100)
+
+
+def test_suggestions_of_examples_that_were_not_judged_stay():
+    noise = NoiseEvidence(NoiseModel(0.7 * np.eye(3) + 0.1), np.full((3, 3), 1 / 3), np.zeros((0, 3)))
+    columns = {f"suggested_label{tail}": np.full(3, -1) for tail in ("", "_2", "_3")}
+    examples = {**columns, "suggested_share": np.zeros(3), "given_label": np.array([0, 0, -1])}
+    found = _suggestions(noise, examples, np.array([True, False, True]))
+    assert found["suggested_label"][0] in (1, 2)
+    assert found["suggested_label"][1:].tolist() == [-1, -1]

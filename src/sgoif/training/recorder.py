@@ -123,12 +123,13 @@ class Recorder:
 
     @property
     def bytes_per_example(self) -> int:
-        """Memory that an example takes for good, integer ids: evidence, means, label, sketch, id and row."""
+        """Memory that an example takes for good: evidence, runners-up, means, label, sketch, integer id and row."""
         if not self.keeps_evidence:
             return 0
         one = Evidence(self.evidence.signals, self.evidence.votes.num_classes, num_rows=1).state_dict()
         evidence = sum(value.nbytes for value in one.values() if isinstance(value, np.ndarray) and len(value) == 1)
-        return int(evidence + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
+        runners_up = 4 * 16  # three, and the weight of all
+        return int(evidence + runners_up + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
