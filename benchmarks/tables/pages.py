@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.tables import ablations, backends, bars, cleaning, cost, faithfulness, frozen, training
+from benchmarks.tables import ablations, bars, cleaning, cost, faithfulness, frozen, frozen_backends, training
 
 __all__ = ["FOLDER", "TABLES", "places_of", "rewritten"]
 
@@ -24,7 +24,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "frozen_noise": frozen.frozen_noise,
     "frozen_calibration": frozen.frozen_calibration,
     "verified": frozen.verified,
-    "frozen_backends": backends.frozen_backends,
+    "frozen_backends": frozen_backends.frozen_backends,
     "scan": frozen.scan,
     "ablations": ablations.ablations,
     "backends": ablations.backends,

@@ -7,7 +7,7 @@ import torch
 from benchmarks import frozen_backends, records
 from benchmarks.frozen_backends import BACKENDS, Case, examine
 from benchmarks.frozen_noise import NoisyFeatures
-from benchmarks.tables import backends as tables
+from benchmarks.tables import frozen_backends as tables
 from benchmarks.tables import rows
 
 
