@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.data import TensorDataset
 
+import sgoif
+from sgoif.ids import ids_of
+from sgoif.influence import HoldOut
 from sgoif.training.signals import VisitFlag
 from tests.training.loops import data, fresh, watch
 
@@ -58,3 +62,15 @@ def test_ids_and_labels_may_be_reused_by_the_loop():
     table = monitor.close().table
     assert sorted(table["id"].tolist()) == list(range(48))
     assert (table["given_label"][np.argsort(table["id"])] == labels.numpy()).all()
+
+
+def test_both_sides_of_a_split_have_the_ids_of_the_whole_dataset():
+    pixels, labels = data(num=64)[0]
+    train_set, held = sgoif.split(TensorDataset(pixels, labels), fraction=0.3)
+    trained, held_out = ids_of(train_set), HoldOut(held).ids
+    assert sorted([*trained, *held_out]) == list(range(64)) and len(held_out) > 5
+    assert HoldOut(sgoif.with_ids(held)).ids == list(held_out)
+    by_hand = list(held_out)
+    torch.testing.assert_close(HoldOut(held).labels, labels[by_hand])
+    named = sgoif.with_ids(TensorDataset(pixels, labels), ids=[f"{i}.png" for i in range(64)])
+    assert set(HoldOut(sgoif.split(named, fraction=0.3)[1]).ids) < set(named.ids)

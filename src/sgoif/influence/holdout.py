@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from sgoif.errors import SgoifError
+from sgoif.ids import ids_of
 
 __all__ = ["HoldOut"]
 
@@ -19,7 +20,7 @@ class HoldOut:
 
     Args:
         source: a tuple ``(inputs, labels)`` of tensors, or a map-style dataset of ``(input, label)`` or
-            ``(input, label, id)``.
+            ``(input, label, id)``. Without ids, those of :func:`sgoif.ids.ids_of`; of tensors, positions.
         num_classes: how many classes there are; found from the labels where None.
         seed: of the order inside each class.
         device: where the labels live and inputs are moved to.
@@ -75,13 +76,12 @@ def _labels_and_ids(source: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tenso
         if len(inputs) != len(labels):
             raise SgoifError(f"the hold-out has {len(inputs)} inputs but {len(labels)} labels.")
         return labels.detach().cpu().long(), range(len(labels))
-    size = len(source)  # type: ignore[arg-type]
-    known = getattr(source, "targets", None)
-    if known is not None and len(known) == size and not hasattr(source, "ids"):
-        return torch.as_tensor(known).long(), range(size)
-    items = [source[i][1:] for i in range(size)]
+    ids, known = ids_of(source), getattr(source, "targets", None)
+    if known is not None and len(known) == len(ids) and not hasattr(source, "ids"):
+        return torch.as_tensor(known).long(), ids
+    items = [source[i][1:] for i in range(len(ids))]
     labels = torch.tensor([int(item[0]) for item in items])
-    return labels, [item[1] if len(item) > 1 else i for i, item in enumerate(items)]
+    return labels, [item[1] if len(item) > 1 else id for item, id in zip(items, ids, strict=True)]
 
 
 def _interleaved(labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:

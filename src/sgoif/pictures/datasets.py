@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
+from sgoif.ids import ids_of, is_subset
 from sgoif.pictures.folders import FolderPictures
 from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
 from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES, bytes_of
@@ -27,7 +28,7 @@ class DatasetPictures(PicturePlace):
     def __init__(self, dataset: Any) -> None:
         super().__init__(f"a dataset of {len(dataset):,}")
         self._dataset = dataset
-        self._positions = Positions(_ids_of(dataset))
+        self._positions = Positions(ids_of(dataset))
         root = getattr(_innermost(dataset), "root", None)
         has_files = hasattr(_innermost(dataset), "samples") and isinstance(root, str | Path)
         self._folder = FolderPictures(Path(root)) if has_files and root is not None else None
@@ -64,36 +65,21 @@ class FunctionPictures(PicturePlace):
         return self._function(plain_id(id))
 
 
-def _ids_of(dataset: Any) -> Sequence[Any]:
-    """Ids as the training has them: the dataset's own, followed through subsets, else positions."""
-    own = getattr(dataset, "ids", None)
-    if own is not None and not callable(own):
-        return own  # type: ignore[no-any-return]
-    if _is_subset(dataset):
-        inner = _ids_of(dataset.dataset)
-        return [inner[int(i)] for i in dataset.indices]
-    return range(len(dataset))
-
-
-def _is_subset(dataset: Any) -> bool:
-    return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
-
-
 def _keeps_positions(dataset: Any) -> bool:
     """Whether it is the wrapper of ``sgoif.with_ids``; of a stranger's it is not known."""
     return type(dataset).__module__.startswith("sgoif.") and hasattr(dataset, "dataset")
 
 
 def _innermost(dataset: Any) -> Any:
-    while _is_subset(dataset) or _keeps_positions(dataset):
+    while is_subset(dataset) or _keeps_positions(dataset):
         dataset = dataset.dataset
     return dataset
 
 
 def _file_of(dataset: Any, position: int) -> Path | None:
     """Find the file of an example, where the dataset is one of files as torchvision keeps them."""
-    while _is_subset(dataset) or _keeps_positions(dataset):
-        position = int(dataset.indices[position]) if _is_subset(dataset) else position
+    while is_subset(dataset) or _keeps_positions(dataset):
+        position = int(dataset.indices[position]) if is_subset(dataset) else position
         dataset = dataset.dataset
     samples = getattr(dataset, "samples", None)
     sample = samples[position] if isinstance(samples, list) and position < len(samples) else None

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset, Subset
 
 from sgoif.errors import SgoifError
+from sgoif.ids import ids_of
 
 __all__ = ["split", "with_ids"]
 
@@ -21,24 +22,13 @@ class _WithIds(Dataset[tuple[Any, ...]]):
         if ids is not None and len(ids) != size:
             raise SgoifError(f"got {len(ids)} ids for {size} examples.")
         self.dataset = dataset
-        self.ids = ids if ids is not None else _positions(dataset)
+        self.ids = ids if ids is not None else ids_of(dataset)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return (*self.dataset[index], self.ids[index])
-
-
-def _positions(dataset: Dataset[Any]) -> Sequence[Any]:
-    """Ids of a dataset without ids of its own: positions in the dataset that everything was cut from."""
-    own = getattr(dataset, "ids", None)
-    if own is not None:
-        return own  # type: ignore[no-any-return]
-    if isinstance(dataset, Subset):
-        inner = _positions(dataset.dataset)
-        return [inner[i] for i in dataset.indices]
-    return range(len(dataset))  # type: ignore[arg-type]
 
 
 def with_ids(dataset: Dataset[Any], ids: Sequence[Any] | None = None) -> Dataset[tuple[Any, ...]]:
@@ -81,7 +71,7 @@ def split(
     share = min(0.10, max(0.02, 50 * num_classes / size)) if fraction is None else fraction
     if not 0 < share < 1:
         raise SgoifError(f"fraction must lie between 0 and 1, got {share}.")
-    ids = _positions(dataset)
+    ids = ids_of(dataset)
     keys = [ids[i] if groups is None else groups(i) if callable(groups) else groups[i] for i in range(size)]
     held = [_unit_hash(key, seed) < share for key in keys]
     return (
