@@ -55,7 +55,7 @@ def test_commands_and_their_options_are_those_that_were_approved():
     golden("options.txt", "\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("path", ["docs/cli.md", "examples/github-actions-check.yml"])
+@pytest.mark.parametrize("path", ["docs/cli.md", "docs/github-actions-check.yml"])
 def test_pages_name_only_commands_and_options_that_there_are(path):
     text = (Path(__file__).parents[2] / path).read_text(encoding="utf-8").replace("\\\n", " ")
     group = typer.main.get_command(app)

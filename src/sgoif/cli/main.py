@@ -268,7 +268,10 @@ def apply_(
     run: RunPath,
     out: Annotated[str, typer.Option(metavar="FILE", help="The manifest: .parquet or .csv.", show_default=False)],
     files: Annotated[
-        MaybeTexts, typer.Argument(metavar="DECISIONS.csv...", help="One per person.", show_default=False)
+        MaybeTexts,
+        typer.Argument(
+            metavar="DECISIONS.csv...", help="One per person; or a JSON export of Label Studio.", show_default=False
+        ),
     ] = None,
     relabel_from: Annotated[
         MaybeText, typer.Option(metavar="P", help="Labels so probably wrong take the suggestion, unseen: 95%.")
@@ -303,6 +306,20 @@ def apply_(
         page=None if disagreements is None else (disagreements, images),
         as_json=as_json,
     )
+
+
+@app.command(rich_help_panel=_JUDGE)
+def export(
+    run: RunPath,
+    to: Annotated[str, typer.Option(metavar="TOOL", help="cleanlab or label-studio.", show_default=False)],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to; .csv or .parquet, .json.", show_default=False)],
+    images: Images = None,
+    top: Annotated[int, typer.Option(min=0, help="How many tasks; 0 for all.")] = 500,
+) -> None:
+    """Write findings as files that other tools open."""
+    from sgoif.cli.export import show_export
+
+    show_export(run, to=to, out=out, images=images, top=top or None)
 
 
 @app.command(rich_help_panel=_JUDGE)

@@ -15,6 +15,7 @@ from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files import read_csv_rows, write_csv_rows
+from sgoif.review.labelstudio import read_answers
 from sgoif.review.naming import find_class, find_number, some_of
 
 __all__ = [
@@ -73,7 +74,7 @@ class Decision:
 
 
 def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num_classes: int) -> list[Decision]:
-    """Read a file of decisions, or a manifest that was made of some.
+    """Read a file of decisions, a manifest that was made of some, or a JSON export of Label Studio.
 
     Rows without a decision are passed over, and later decisions replace earlier ones.
 
@@ -92,6 +93,8 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
         raise SgoifError(f"'{path}' is no file; pass a decisions.csv that the review page gave.")
     if Path(path).suffix == ".parquet":
         return _of_manifest(path)
+    if Path(path).suffix == ".json":
+        return latest(Decision(**answer) for answer in read_answers(path, class_names, num_classes))
     found = []
     for line, row in read_csv_rows(path, _NEEDED):
         if not row["decision"].strip():

@@ -36,10 +36,12 @@ def with_ids(dataset: Dataset[Any], ids: Sequence[Any] | None = None) -> Dataset
 
     Without ``ids``, the id is the position in the original dataset, also after :func:`split`.
 
-    >>> from torch.utils.data import TensorDataset
-    >>> import torch
-    >>> with_ids(TensorDataset(torch.zeros(3, 1), torch.arange(3)))[2][-1]
-    2
+    Examples:
+        >>> from torch.utils.data import TensorDataset
+        >>> import torch
+        >>> *_, ident = with_ids(TensorDataset(torch.zeros(3, 1), torch.arange(3)))[2]
+        >>> ident
+        2
     """
     return _WithIds(dataset, ids)
 

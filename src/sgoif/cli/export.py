@@ -1,0 +1,56 @@
+"""``sgoif export``: findings as files that other tools open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sgoif.cli.output import clean, count, print_lines
+from sgoif.cli.report import find_images
+from sgoif.errors import SgoifError
+from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
+from sgoif.files import write_csv, write_parquet
+from sgoif.run import load
+
+__all__ = ["KINDS", "show_export"]
+
+KINDS = ("cleanlab", "label-studio")
+
+
+def show_export(url: str, *, to: str, out: str, images: str | None, top: int | None) -> None:
+    """Write a run's findings in another tool's shape."""
+    if to == "cleanlab":
+        _write_datalab(url, out)
+    elif to == "label-studio":
+        _write_tasks(url, out, images, top)
+    else:
+        raise SgoifError(
+            f"--to is one of {', '.join(KINDS)}, got {clean(to)!r}; FiftyOne and Hugging Face are reached from Python: "
+            "sgoif.export."
+        )
+
+
+def _write_datalab(url: str, out: str) -> None:
+    table = datalab_issues(load(url))
+    if out.endswith(".parquet"):
+        write_parquet(table, out)
+    elif out.endswith(".csv"):
+        write_csv(table, out)
+    else:
+        raise SgoifError(f"{clean(out)!r} ends with neither .parquet nor .csv.")
+    print_lines([f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them."])
+
+
+def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> None:
+    run = load(url)
+    tasks = list(label_studio_tasks(run, find_images(run, images), top=top))
+    config = Path(out).with_suffix(".xml")
+    Path(out).write_text(json.dumps(tasks, indent=1), "utf-8")
+    config.write_text(label_studio_config(run.class_names), "utf-8")
+    print_lines(
+        [
+            f"{count(len(tasks), 'task')} written to {clean(out)}, their labelling interface to {clean(config)}.",
+            "Make a project with that interface, import the tasks, decide, export as JSON. Then:",
+            f"  sgoif apply {clean(url)} export.json --out manifest.parquet",
+        ]
+    )

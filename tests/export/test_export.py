@@ -1,0 +1,125 @@
+"""Findings in other tools' shapes, opened by the tools themselves where they are installed."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sgoif
+from sgoif.errors import SgoifError
+from sgoif.export import datalab_issues, fiftyone_samples, label_studio_config, label_studio_tasks, with_findings
+from sgoif.review.decisions import read_decisions
+from tests.cli.runs import NAMES, invoke, noisy, write_run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run of 400 examples, of which the first 30 are flagged."""
+    monkeypatch.chdir(tmp_path)
+    return sgoif.load(write_run("run", noisy()))
+
+
+@pytest.fixture
+def photos(run, tmp_path):
+    folder = tmp_path / "photos"
+    for id in run.table["id"]:
+        path = folder / str(id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path, "PNG")
+    return folder
+
+
+def test_the_table_has_the_columns_of_a_datalab_and_its_meaning(run):
+    cleanlab = pytest.importorskip("cleanlab")
+    rng = np.random.default_rng(0)
+    labels = np.arange(100) % 3
+    p = rng.dirichlet(np.ones(3), 100) + 2 * np.eye(3)[labels]
+    lab = cleanlab.Datalab({"y": labels}, label_name="y", verbosity=0)
+    lab.find_issues(pred_probs=p / p.sum(1, keepdims=True), issue_types={"label": {}})
+    theirs, ours = lab.get_issues("label"), datalab_issues(run).to_pandas().set_index("id")
+    assert set(theirs.columns) == set(ours.columns)
+    assert ours["is_label_issue"].dtype == bool and ours["label_score"].between(0, 1).all()
+    assert ours["label_score"][ours["is_label_issue"]].max() < ours["label_score"][~ours["is_label_issue"]].min()
+    assert (ours["predicted_label"] != ours["given_label"])[ours["is_label_issue"]].all()
+    assert set(ours["given_label"]) <= set(NAMES)
+
+
+def test_label_studio_takes_the_tasks_and_its_answers_become_decisions(run, photos, tmp_path):
+    tasks = list(label_studio_tasks(run, str(photos), top=20))
+    config = label_studio_config(run.class_names)
+    interface = pytest.importorskip(
+        "label_studio_sdk._extensions.label_studio_tools.core.label_config", exc_type=ImportError
+    )
+    assert set(interface.parse_config(config)) == {"label", "doubt"}
+    checker = pytest.importorskip("label_studio_sdk.label_interface", exc_type=ImportError).LabelInterface(config)
+    assert all(checker.validate_prediction(task["predictions"][0]) for task in tasks)
+    assert not checker.validate_prediction({**tasks[0]["predictions"][0], "result": [{"from_name": "nobody"}]})
+
+
+def test_answers_of_label_studio_become_decisions_that_apply_takes(run, photos, tmp_path):
+    tasks = list(label_studio_tasks(run, str(photos), top=5))
+    chosen = lambda name, value: {"type": "choices", "from_name": name, "value": {"choices": [value]}}  # noqa: E731
+    given = tasks[0]["data"]["given_name"]
+    other = next(name for name in NAMES if name != tasks[1]["data"]["given_name"])
+    said = [
+        {"result": [chosen("label", given)], "completed_by": 7, "created_at": "2026-01-01T00:00:00Z"},
+        {"result": [chosen("label", other)], "completed_by": {"id": 7, "email": "ann@example.org"}},
+        {"result": [chosen("doubt", "drop it")], "completed_by": 7},
+        {"result": [], "was_cancelled": True, "completed_by": 7},
+        {"result": [], "completed_by": 7},
+    ]
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps([{**task, "annotations": [item]} for task, item in zip(tasks, said)]))
+    found = read_decisions(path, run.class_names, 4)
+    assert [item.decision for item in found] == ["keep", "relabel", "drop", "unsure"]
+    assert found[1].labels == (NAMES.index(other),) and found[1].reviewer == "label-studio-ann@example.org"
+    done = invoke("apply", run.url, path, "--out", tmp_path / "manifest.csv")
+    assert done.exit_code == 0, done.stderr
+    assert "1 relabelled; 1 dropped" in done.stdout.replace("\n", " ") or "1 dropped" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "not json", '[{"data": {}, "annotations": [{}]}]'])
+def test_what_is_no_export_of_our_tasks_is_refused(tmp_path, text):
+    path = tmp_path / "export.json"
+    path.write_text(text)
+    with pytest.raises(SgoifError):
+        read_decisions(path, NAMES, 4)
+
+
+def test_fiftyone_gets_its_documented_fields(run, photos):
+    class Sample(SimpleNamespace):
+        """As `fiftyone.Sample(filepath, tags=None, **fields)` is documented."""
+
+        def __init__(self, filepath, tags=None, **fields):
+            super().__init__(filepath=filepath, tags=tags, **fields)
+
+    classification = lambda label=None, confidence=None: SimpleNamespace(label=label, confidence=confidence)  # noqa: E731
+    fiftyone = SimpleNamespace(Sample=Sample, Classification=classification)
+    samples = list(fiftyone_samples(run, str(photos), fiftyone, top=40))
+    assert len(samples) == 40 and all((photos / sample.sgoif_id).samefile(sample.filepath) for sample in samples)
+    assert sum("label_issue" in sample.tags for sample in samples) == 30
+    first = samples[0]
+    assert first.suggested.confidence == first.p_mislabeled and first.ground_truth.label in NAMES
+    with pytest.raises(SgoifError, match="files"):
+        next(fiftyone_samples(run, lambda id: None, fiftyone))
+
+
+def test_a_hugging_face_dataset_gets_columns_by_id(run):
+    datasets = pytest.importorskip("datasets")
+    ids = [str(id) for id in run.table["id"]][::-1]
+    dataset = with_findings(run, datasets.Dataset.from_dict({"path": [*ids, "unknown"]}), ids="path")
+    assert {"sgoif_p_mislabeled", "sgoif_suggested_label", "sgoif_harm"} <= set(dataset.column_names)
+    np.testing.assert_allclose(dataset["sgoif_p_mislabeled"][:-1], run.table["p_mislabeled"][::-1])
+    assert dataset[-1]["sgoif_p_mislabeled"] is None
+    with pytest.raises(SgoifError, match="no id"):
+        with_findings(run, datasets.Dataset.from_dict({"path": ["a", "b"]}), ids="path")
+
+
+def test_the_command_writes_what_the_functions_give(run, photos, tmp_path):
+    assert invoke("export", run.url, "--to", "cleanlab", "--out", "issues.csv").exit_code == 0
+    done = invoke("export", run.url, "--to", "label-studio", "--images", photos, "--out", "tasks.json", "--top", 7)
+    assert done.exit_code == 0 and len(json.loads((tmp_path / "tasks.json").read_text())) == 7
+    assert (tmp_path / "tasks.xml").read_text().startswith("<View>")
+    assert invoke("export", run.url, "--to", "paper", "--out", "x.csv").exit_code == 2
