@@ -347,7 +347,7 @@ def _make_recorder(classes: int, train_size: int, out: str | None, keep_visits: 
     if keep_visits == "none":
         raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
     from sgoif.store.deferred import DeferredSink
-    from sgoif.store.info import next_attempt
+    from sgoif.store.parts import next_attempt
 
     attempt = peers.tell(next_attempt(out) if peers.rank == 0 else 0)
     sink = DeferredSink(out, rank=peers.rank, attempt=attempt, keep_visits=keep_visits)

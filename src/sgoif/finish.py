@@ -60,15 +60,24 @@ def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
 
     Where they cannot be waited for, the run is made of what is there.
     """
-    finish = getattr(monitor.recorder.sink, "checkpoint" if monitor.peers.rank == 0 else "close", None)
-    if finish is not None:
-        finish()
-    own = [name for name in counters if name in ("faults", "visits_given_up") or name.startswith("visits_")]
+    sink: Any = monitor.recorder.sink
     try:
-        (summed,) = monitor.peers.sum([torch.tensor([float(counters[name]) for name in own], dtype=torch.float64)])
+        getattr(sink, "checkpoint" if monitor.peers.rank == 0 else "close", lambda: None)()
+    except Exception as error:
+        log.warning("this rank's part of the run could not be written: %s", error)
+    own = {name: n for name, n in counters.items() if name == "faults" or name.startswith("visits_")}
+    trouble = getattr(sink, "trouble", None)
+    lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), trouble.dropped_rows]
+    try:
+        (summed,) = monitor.peers.sum([torch.tensor([*own.values(), *lost], dtype=torch.float64)])
     except Exception as error:
         log.warning("the other ranks could not be waited for; visits of theirs may be missing: %s", error)
         return counters
+    if trouble is not None:  # run.json tells of all ranks, and rank 0 alone writes it
+        faults, rows = (int(total) - mine for total, mine in zip(summed[-2:], lost))
+        trouble.drop(0, rows)
+        if faults:
+            trouble.count("on other ranks, whose logs tell the cause", faults)
     return counters | {name: int(value) for name, value in zip(own, summed)}
 
 
@@ -130,16 +139,19 @@ def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Column
     if isinstance(sink, MemorySink):
         return Run(info, MemoryTables({**tables, **sink.tables(), "visits": sink.visits()}))
     if sink is not None:
+        deferred: Any = sink  # one that writes a run: sgoif.store is imported where it is used
         try:
+            written = deferred.opened
             for name, columns in tables.items():
-                sink.write_table(name, columns)
-            written: Any = sink  # one that writes a run: sgoif.store is imported where it is used
+                written.write_table(name, columns)
             written.write_info(info)
-            sink.close()
-            if written.is_sound:
-                return load(written.url)
+            written.close()
+            if written.is_finished:
+                return load(deferred.url)
         except Exception as error:
             log.warning("the run could not be written: %s: %s", type(error).__name__, error)
+        lost = deferred.trouble.since({})
+        info = {**info, "writing_faults": lost["faults"], "dropped_rows": lost["dropped_rows"]}
     return Run(info, MemoryTables(tables))
 
 

@@ -318,7 +318,7 @@ def test_a_malformed_block_is_dropped_alone(tmp_path):
     sink.write(batch(range(4), 1, harm=np.zeros(7, np.float32)))
     sink.write(batch(range(4), 2))
     sink.close()
-    assert sink.dropped_rows == 4 and sink.dropped_blocks == 1 and sink.num_rows == 8
+    assert sink.dropped_rows == 4 and sink.trouble.dropped_blocks == 1 and sink.num_rows == 8
     assert RunFiles(tmp_path).sql("select distinct step from visits order by 1")["step"].to_pylist() == [0, 2]
 
 

@@ -2,22 +2,28 @@
 
 An attempt that starts at step 0 supersedes all that earlier attempts wrote. A monitor that is about to load a
 checkpoint must not say so; so the folder is looked at when the sink is made, and written to when training starts.
+A run that cannot be joined then is tried again later: visits until then are dropped and counted.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from sgoif.records import ScoreBatch
+from sgoif.store.errors import StoreError
 from sgoif.store.info import find_info
 from sgoif.store.places import place_of
+from sgoif.store.trouble import Trouble
 from sgoif.store.writer import KeepVisits, ParquetSink
 
 __all__ = ["DeferredSink"]
+
+_REST_S = 60.0  # joining a run waits for its disk or network, which the training may feel once a minute
 
 
 class DeferredSink:
@@ -41,8 +47,10 @@ class DeferredSink:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
+        self.trouble = Trouble()
         self._facts, self._start_step = dict(facts or {}), 0
         self._opened: ParquetSink | None = None
+        self._resting_until = 0.0
         find_info(place_of(url))
 
     @property
@@ -56,13 +64,14 @@ class DeferredSink:
                 start_step=self._start_step,
                 keep_visits=self.keep_visits,
                 facts=self._facts,
+                trouble=self.trouble,
             )
         return self._opened
 
     @property
-    def is_sound(self) -> bool:
-        """Whether everything was written."""
-        return not self.opened.faults and not self.opened.dropped_rows
+    def is_finished(self) -> bool:
+        """Whether the run on disk is whole, but for visits that were dropped and counted."""
+        return self._opened is not None and self._opened.is_finished
 
     def resume(self, step: int) -> None:
         """Say that the run goes on from a step: what was written from there on is superseded."""
@@ -70,15 +79,18 @@ class DeferredSink:
 
     def write(self, batch: ScoreBatch) -> None:
         """Take one step's visits."""
-        self.opened.write(batch)
+        if self._joins(len(batch.ids)):
+            self.opened.write(batch)
 
     def write_table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Take rows of another table."""
-        self.opened.write_table(name, columns)
+        if self._joins(len(next(iter(columns.values()), ()))):  # type: ignore[arg-type]
+            self.opened.write_table(name, columns)
 
     def write_info(self, facts: Mapping[str, Any]) -> None:
         """Add facts about the run."""
-        self.opened.write_info(facts)
+        if self._joins(0):
+            self.opened.write_info(facts)
 
     def checkpoint(self) -> dict[str, Any]:
         """Make everything so far visible."""
@@ -87,3 +99,15 @@ class DeferredSink:
     def close(self) -> None:
         """Write what is left; a run without rows is written too."""
         self.opened.close()
+
+    def _joins(self, rows: int) -> bool:
+        """Open the sink where it is not; where that fails, count the rows and let the training go on."""
+        if self._opened is None and time.monotonic() >= self._resting_until:
+            try:
+                _ = self.opened
+            except StoreError as error:
+                self.trouble.note(error)
+                self._resting_until = time.monotonic() + _REST_S
+        if self._opened is None:
+            self.trouble.drop(1, rows)
+        return self._opened is not None

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from sgoif.store.errors import StoreError
-from sgoif.store.places import Place, place_of
+from sgoif.store.places import Place
 from sgoif.store.schema import SCHEMA_VERSION
 
-__all__ = ["environment", "find_info", "next_attempt", "now", "read_info", "step_limits", "write_info"]
+__all__ = ["environment", "find_info", "now", "read_info", "restarts", "step_limits", "write_info"]
 
 FILE = "run.json"
 
@@ -65,15 +65,6 @@ def write_info(place: Place, info: Mapping[str, Any]) -> None:
     place.write(FILE, (json.dumps(_plain(info), indent=2, allow_nan=False) + "\n").encode())
 
 
-def next_attempt(url: str | os.PathLike[str]) -> int:
-    """Number the next start of a run in a folder: 0 in a new one.
-
-    With several processes rank 0 asks once and tells the others, before any of them opens its sink.
-    """
-    info = find_info(place_of(url))
-    return 0 if info is None else 1 + max((int(item["attempt"]) for item in info["attempts"]), default=-1)
-
-
 def step_limits(attempts: Sequence[Mapping[str, Any]]) -> dict[int, int | None]:
     """Give the step from which on each attempt's rows are superseded; None where all of them count.
 
@@ -114,6 +105,12 @@ def environment() -> dict[str, Any]:
 def now() -> str:
     """Tell the time as run.json writes it, UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def restarts() -> dict[str, int]:
+    """Tell how often torchrun has started this job again; attempts that died before their first rows are in no list."""
+    told = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return {"restarts": int(told)} if told.isdigit() else {}
 
 
 def _check_fields(info: Mapping[str, Any], url: str) -> None:

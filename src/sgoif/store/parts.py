@@ -6,6 +6,7 @@ and named. The whole file is read only where a query met trouble.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sgoif.store.info import step_limits
-from sgoif.store.places import Place
+from sgoif.store.info import find_info, step_limits
+from sgoif.store.places import Place, place_of
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, IdKind, id_column, schema_of
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "Part",
     "SkippedPart",
     "check_parts",
+    "free_attempt",
     "list_parts",
     "name_part",
+    "next_attempt",
     "numbers_taken",
     "open_part",
     "read_rows",
@@ -90,8 +93,29 @@ def numbers_taken(place: Place, table: str) -> set[int]:
     return {int(match[3]) for match in found if match is not None}
 
 
+def next_attempt(url: str | os.PathLike[str]) -> int:
+    """Number the next start of a run in a folder: 0 in a new one.
+
+    With several processes rank 0 asks once and tells the others, before any of them opens its sink.
+    """
+    place = place_of(url)
+    return free_attempt(place, find_info(place))
+
+
+def free_attempt(place: Place, info: Mapping[str, Any] | None) -> int:
+    """Number the next attempt after all in ``run.json`` and all that a rank wrote parts of.
+
+    An attempt that was killed before rank 0 had entered it may have left parts; its number is never given again.
+    """
+    known = [] if info is None else [int(item["attempt"]) for item in info["attempts"]]
+    return 1 + max([*known, *numbers_taken(place, "visits")], default=-1)
+
+
 def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[_Named]:
-    """Find the parts that count, unread: of a log all that no later attempt supersedes, else those of one edition."""
+    """Find the parts that count, unread: of a log all that no later attempt supersedes, else those of one edition.
+
+    Parts of an attempt that ``run.json`` does not know do not count: its steps are repeated by one that it knows.
+    """
     named = []
     for path, size in sorted(place.sizes(table).items()):
         match = _NAME.fullmatch(path)
@@ -101,7 +125,7 @@ def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[_Named
         edition = (info.get("editions") or {}).get(table)
         return [item for item in named if item.number == edition]
     limits = step_limits(info["attempts"])
-    known = [_Named(n.path, table, n.number, limits.get(n.number), n.size) for n in named]
+    known = [_Named(n.path, table, n.number, limits[n.number], n.size) for n in named if n.number in limits]
     return [item for item in known if item.limit is None or item.limit > 0]
 
 

@@ -84,11 +84,16 @@ class Place:
             self.fs.pipe_file(beside, bytes(data))
             self.fs.mv(beside, target)
             return
-        with open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # a checkpoint may rely on this part when the power goes
-        os.replace(beside, target)
+        try:
+            with open(beside, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint may rely on this part when the power goes
+            os.replace(beside, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)  # what is left of a full disk is not ours to fill
+            raise
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files; those that are gone already are no trouble."""

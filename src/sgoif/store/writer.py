@@ -12,7 +12,6 @@ Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
@@ -23,19 +22,18 @@ from numpy.typing import ArrayLike
 
 from sgoif.records import ScoreBatch
 from sgoif.store.blocks import table_of
-from sgoif.store.errors import StoreError
+from sgoif.store.errors import StoreError, TakenOver
 from sgoif.store.gathering import Gathering
 from sgoif.store.ids import check_kind, kind_of_ids
-from sgoif.store.info import environment, find_info, now, write_info
-from sgoif.store.parts import list_parts, name_part, numbers_taken, open_part
+from sgoif.store.info import environment, find_info, now, restarts, write_info
+from sgoif.store.parts import free_attempt, list_parts, name_part, numbers_taken, open_part
 from sgoif.store.places import place_of
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.retention import EpochParts
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, kind_field
+from sgoif.store.trouble import Trouble
 
 __all__ = ["KeepVisits", "ParquetSink"]
-
-log = logging.getLogger(__name__)
 
 _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 
@@ -61,10 +59,11 @@ class ParquetSink:
         part_bytes: size at which a part is closed, encoded.
         queue_bytes: bytes of visits that may wait for the writing thread.
         patience_s: how long a step may wait for room in a full queue before its visits are dropped.
-        flush_s: how long :meth:`checkpoint` and :meth:`close` may wait.
+        flush_s: how long :meth:`checkpoint` and :meth:`close` may wait; not again while a checkpoint is overdue.
         retry_after_s: pauses before writing again what failed; then it is given up.
-        rest_s: how long blocks are dropped unseen after that, before the next try.
+        rest_s: how long visits are dropped unseen after that, before the next try.
         facts: free-form facts about the run for ``run.json``.
+        trouble: where to count; by default counted from 0.
     """
 
     def __init__(
@@ -82,6 +81,7 @@ class ParquetSink:
         retry_after_s: Sequence[float] = (0.1, 0.5, 2.0),
         rest_s: float = 60.0,
         facts: Mapping[str, Any] | None = None,
+        trouble: Trouble | None = None,
     ) -> None:
         if keep_visits not in ("all", "last", "none"):
             raise StoreError(f"keep_visits must be 'all', 'last' or 'none', got {keep_visits!r}.")
@@ -93,17 +93,16 @@ class ParquetSink:
         self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
         self.part_bytes, self.flush_s, self.rest_s = part_bytes, flush_s, rest_s
         self.retry_after_s = tuple(retry_after_s)
-        self.faults: dict[str, int] = {}
-        self.dropped_blocks, self.dropped_rows = 0, 0
+        self.trouble = trouble or Trouble()
+        self.is_finished = False  # and whole, but for rows of the logs that were dropped and counted
         self.num_parts, self.num_rows = 0, 0  # visible by now
         self._facts: dict[str, Any] = dict(facts or {})
         self._queue = BoundedQueue(queue_bytes, patience_s)
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # of the counters, which two threads raise
         self._pid = os.getpid()
         self._next_step = start_step
         self._dropped_before = 0  # rows dropped up to the last checkpoint
-        self._has_warned = False
+        self._unanswered: threading.Event | None = None  # of a checkpoint that waited in vain
         self._gathering: dict[str, Gathering] = {}  # by table; the writing thread's own, like all below
         self._part_numbers: dict[str, int] = {}
         self._new_editions: dict[str, int] = {}
@@ -120,7 +119,7 @@ class ParquetSink:
         try:
             info = find_info(self.place)
             taken = [] if info is None else [int(item["attempt"]) for item in info["attempts"]]
-            self.attempt = 1 + max(taken, default=-1) if attempt is None else attempt
+            self.attempt = free_attempt(self.place, info) if attempt is None else attempt
             if self.rank == 0 and self.attempt in taken:
                 raise StoreError(
                     f"{self.place.url!r} has an attempt {self.attempt} already; pass attempt=None for the next one, or "
@@ -130,7 +129,8 @@ class ParquetSink:
             self._kinds: dict[str, IdKind | None] = {name: self._info.get(name) for name in _KIND_FIELDS}
             self._environment = environment()
             self._facts = {**self._info.get("facts", {}), **self._facts}
-            started = {"attempt": self.attempt, "start_step": self.start_step, "started": now()}
+            self._earlier = {} if self.start_step == 0 else dict(self._info)
+            started = {"attempt": self.attempt, "start_step": self.start_step, "started": now(), **restarts()}
             if self.start_step == 0:
                 self._info["editions"] = {}  # all that was written is superseded
             self._info["attempts"] = [*self._info["attempts"], started]
@@ -143,6 +143,16 @@ class ParquetSink:
             raise StoreError(f"cannot write a run to {self.place.url!r}: {type(error).__name__}: {error}.") from error
 
     # The training thread's side.
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Errors of this attempt by cause."""
+        return self.trouble.faults
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that this attempt gave up."""
+        return self.trouble.dropped_rows
 
     @property
     def waited_s(self) -> float:
@@ -215,19 +225,22 @@ class ParquetSink:
             self._thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)
             self._thread.start()
         if not self._queue.put(item):
-            self._drop(1, item.num_rows)
-            self._fault(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
+            self._spoilt.add(item.kind)
+            self.trouble.drop(1, item.num_rows)
+            self.trouble.note(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
 
     def _finish(self, kind: str) -> bool:
         done = threading.Event()
         self._put(Item(kind, done))
-        is_done = done.wait(self.flush_s)
+        is_stuck = self._unanswered is not None and not self._unanswered.is_set()
+        is_done = done.wait(0.0 if is_stuck and kind == "checkpoint" else self.flush_s)
         if not is_done:
-            self._fault(StoreError(f"{self.place.url!r} did not take all rows within {self.flush_s:g} s."))
+            self._unanswered = done
+            self.trouble.note(StoreError(f"{self.place.url!r} did not take all rows within {self.flush_s:g} s."))
         return is_done
 
     def _at_exit(self) -> None:
-        """A script that ends without close(), by an exception for example, loses nothing; its run is not finished."""
+        """A script that ends without close(), by an exception say, loses nothing; its run is not finished."""
         if os.getpid() == self._pid and self._thread is not None:
             done = threading.Event()
             self._put(Item("checkpoint", done))
@@ -241,7 +254,7 @@ class ParquetSink:
             try:
                 self._handle(item)
             except Exception as error:  # the thread outlives any of them
-                self._fault(error)
+                self.trouble.note(error)
             finally:
                 self._queue.done(item)
                 if isinstance(item.value, threading.Event):
@@ -251,11 +264,11 @@ class ParquetSink:
 
     def _handle(self, item: Item) -> None:
         if item.kind == "info":
-            self._write_info("running")
+            self._patiently(lambda: self._write_info("running"))
         elif item.kind in ("checkpoint", "close"):
             self._close_all(is_end=item.kind == "close")
-        elif time.monotonic() < self._resting_until:
-            self._drop(1, item.num_rows)
+        elif item.kind == "visits" and time.monotonic() < self._resting_until:
+            self.trouble.drop(1, item.num_rows)
         else:
             self._gather(item)
 
@@ -285,9 +298,9 @@ class ParquetSink:
                 return
             self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
             path = name_part(table, self.rank, self._number(table), self._part_numbers.get(table, 0))
-            self._store(path, data)
+            self._patiently(lambda: self.place.write(path, data))
         except Exception:
-            self._drop(found.num_blocks, found.num_rows)
+            self.trouble.drop(found.num_blocks, found.num_rows)
             self._spoilt.add(table)
             self._resting_until = time.monotonic() + self.rest_s
             raise
@@ -298,7 +311,7 @@ class ParquetSink:
             self.place.remove(self._epochs.outdated())
 
     def _close_all(self, is_end: bool) -> None:
-        self._resting_until = 0.0  # a checkpoint is worth a try
+        self._resting_until, self.is_finished = 0.0, False  # a checkpoint is worth a try
         for table in list(self._gathering):
             self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
         if self.keep_visits == "last":
@@ -306,16 +319,19 @@ class ParquetSink:
             self.place.remove(self._epochs.outdated(is_finished=is_end))
         sound = self._new_editions.keys() - self._spoilt
         self._complete_editions = {table: self._new_editions[table] for table in sound}
-        self._write_info("finished" if is_end else "running")
+        self._patiently(lambda: self._write_info("finished" if is_end else "running"))
+        self.is_finished = is_end and self._spoilt <= set(LOGS)
 
-    def _store(self, path: str, data: Any) -> None:
+    def _patiently(self, action: Callable[[], None]) -> None:
         for pause in self.retry_after_s:
             try:
-                return self.place.write(path, data)
+                return action()
+            except TakenOver:
+                raise
             except Exception as error:
-                self._fault(error)
+                self.trouble.note(error)
                 time.sleep(pause)
-        self.place.write(path, data)
+        action()
 
     def _number(self, table: str) -> int:
         """The attempt for a log; for a table that is written whole an edition that is not taken."""
@@ -342,20 +358,17 @@ class ParquetSink:
         if current is not None:
             attempts = [item["attempt"] for item in current["attempts"]]
             if max(attempts, default=-1) > self.attempt:
-                raise StoreError("a later attempt has taken over this run; its run.json is left alone.")
+                raise TakenOver("a later attempt has taken over this run; its run.json is left alone.")
             if self.attempt in attempts:  # tables may have been written whole by somebody else meanwhile
                 self._info["editions"] = current.get("editions", {})
-        with self._lock:
-            counts = {"faults": dict(self.faults), "dropped_rows": self.dropped_rows}
         self._info = {
             **self._info,
             **self._environment,
-            **counts,
+            **self.trouble.since(self._earlier),
             "state": state,
             "updated": now(),
             **self._kinds,
             "keep_visits": self.keep_visits,
-            "dropped_blocks": self.dropped_blocks,
             "waited_s": round(self.waited_s, 3),
             "next_step": self._next_step,
             "editions": {**self._info["editions"], **self._complete_editions},
@@ -367,24 +380,11 @@ class ParquetSink:
         try:
             action()
         except Exception as error:
-            self._fault(error)
+            self.trouble.note(error)
 
     def _lose(self, num_rows: int, error: Exception) -> None:
-        self._drop(1, num_rows)
-        self._fault(error)
-
-    def _drop(self, blocks: int, rows: int) -> None:
-        with self._lock:
-            self.dropped_blocks += blocks
-            self.dropped_rows += rows
-
-    def _fault(self, error: Exception) -> None:
-        cause = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
-        with self._lock:
-            self.faults[cause] = self.faults.get(cause, 0) + 1
-            is_first, self._has_warned = not self._has_warned, True
-        if is_first:
-            log.warning("trouble writing the run; the training goes on. %s", cause)
+        self.trouble.drop(1, num_rows)
+        self.trouble.note(error)
 
 
 def _new_info() -> dict[str, Any]:
