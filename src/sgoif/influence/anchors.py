@@ -37,6 +37,18 @@ class AnchorDraw:
     outputs: Tensor  # the model's outputs, [R, C]
     rows: Mapping[str, GradientRows]  # of the scored layers, in their spaces; gradients of the sum of the losses
 
+    def finite(self) -> AnchorDraw:
+        """The examples that gave numbers: one that did not would be in every later average."""
+        sizes2 = torch.stack([norm2(rows) for rows in self.rows.values()]).sum(0)
+        is_finite = sizes2.isfinite() & self.outputs.isfinite().all(1)
+        if bool(is_finite.all()):
+            return self
+        rows = {
+            name: GradientRows(name, item.inputs[is_finite], item.output_grads[is_finite])
+            for name, item in self.rows.items()
+        }
+        return AnchorDraw(self.positions[is_finite], self.labels[is_finite], self.outputs[is_finite], rows)
+
 
 class Anchors:
     """Anchor gradients over the scored layers: one anchor per class, or all classes pooled into one.

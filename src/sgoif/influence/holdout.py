@@ -25,7 +25,8 @@ class HoldOut:
         seed: of the order inside each class.
         device: where the labels live and inputs are moved to.
 
-    A dataset's labels are read once, here; its inputs only when their turn comes.
+    A dataset's labels are read once, here; its inputs only when their turn comes. An example that cannot be read is an
+    error once, and left out from then on.
     """
 
     def __init__(
@@ -57,17 +58,25 @@ class HoldOut:
 
     def next_positions(self, count: int) -> Tensor:
         """Positions of the next ``count`` examples (fewer when the hold-out is smaller), wrapping around."""
-        count = min(count, len(self))
-        picked = self._order[(self.position + torch.arange(count)) % len(self)]
-        self.position = (self.position + count) % len(self)
+        size = len(self._order)
+        count = min(count, size)
+        picked = self._order[(self.position + torch.arange(count)) % size]
+        self.position = (self.position + count) % size
         return picked
 
     def inputs(self, positions: Tensor) -> Any:
         """The inputs at these positions, collated and on the device."""
         if isinstance(self._source, tuple):
             return self._source[0][positions].to(self.device)
-        items = [self._source[int(i)][0] for i in positions]
-        return _to_device(default_collate(items), self.device)
+        return _to_device(default_collate([self._read(int(i)) for i in positions]), self.device)
+
+    def _read(self, position: int) -> Any:
+        try:
+            return self._source[position][0]
+        except Exception:
+            left = self._order[self._order != position]
+            self._order = left if len(left) else self._order
+            raise
 
 
 def _labels_and_ids(source: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tensor, Sequence[Any]]:

@@ -99,9 +99,10 @@ class Gate:
         return self.settings.mode == "paper" or self.settings.beta_power != 0
 
     def observe_gradient(self, norm: Tensor) -> None:
-        """Fold one step's gradient norm into the stability proxy."""
+        """Fold one step's gradient norm into the stability proxy; one that is no number is passed over."""
         kept = 0.95 if self.steps else 0.0
-        self._gradient_norm = kept * self._gradient_norm + (1 - kept) * norm.to(self._zero)
+        folded = kept * self._gradient_norm + (1 - kept) * norm.to(self._zero)
+        self._gradient_norm = torch.where(folded.isfinite(), folded, self._gradient_norm)
 
     def read(
         self,

@@ -147,6 +147,7 @@ class Engine:
         self.reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
         self._draws = 0
+        self.holdout_not_finite = 0  # hold-out examples left out of a refresh
         self._statistics: list[dict[str, Statistic]] = []
         self._gradient = StepGradient()
 
@@ -237,7 +238,7 @@ class Engine:
         forward: Callable[[Any], Tensor],
         losses: Callable[[Tensor, Tensor], Tensor],
     ) -> AnchorDraw:
-        """Draw hold-out examples and renew everything that depends on them."""
+        """Draw hold-out examples and renew everything that depends on them; nothing, where none gave numbers."""
         positions = self.holdout.next_positions(self.anchors.per_refresh)
         mine, place = self.peers.share_of(positions), self.holdout.position
         with left_sharded(model), seen_parameters(self.head) as seen:
@@ -246,7 +247,10 @@ class Engine:
         if self.is_sharded:
             self._seen_head = seen
         with torch.no_grad():
-            draw = gather_draw(self.peers, draw, positions, self.holdout.labels[positions])
+            draw = gather_draw(self.peers, draw, positions, self.holdout.labels[positions]).finite()
+            self.holdout_not_finite += len(positions) - len(draw.positions)
+            if not len(draw.positions):
+                return draw
             self.anchors.absorb(draw)
             self._note_anchors()
             right = (draw.outputs.argmax(1) == draw.labels).to(self.dtype).mean()
@@ -324,6 +328,7 @@ class Engine:
             "reading": None if reading is None else {k: getattr(reading, k).clone() for k in _READING},
             "agreement": self.agreement.clone(),
             "draws": self._draws,
+            "holdout_not_finite": self.holdout_not_finite,
             "features": self.features.clone(),
             "seen": self.seen.clone(),
             "probe_weight": None if self.probe_weight is None else self.probe_weight.clone(),
@@ -344,6 +349,7 @@ class Engine:
             self.tracker.use_operator(self.curvature.operator())
         self.gate.load_state_dict(state["gate"])
         self.agreement, self._draws = state["agreement"].to(self.agreement), int(state["draws"])
+        self.holdout_not_finite = int(state.get("holdout_not_finite", 0))
         reading = state["reading"]
         self.reading = None if reading is None else GateReading(**reading)
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)

@@ -170,6 +170,7 @@ class Monitor:
 
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
+        self._settle()  # first: whatever becomes of the refresh, visits do not wait for another
         try:
             draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._anchor_losses)
         except RuntimeError as error:
@@ -180,7 +181,8 @@ class Monitor:
                 "gradients cannot be taken. Checkpoint with use_reentrant=False, or score the head only "
                 "(layers='auto')."
             ) from error
-        self._settle()
+        if not len(draw.positions):
+            return
         if self.recorder.sink is not None and self.peers.rank == 0:
             rows = anchor_rows(self.engine, anchor_health(self.engine, draw), step)
             if rows:
@@ -308,6 +310,7 @@ class Monitor:
             "resets": int(self.engine.tracker.resets.sum()),
             "faults": sum(self.faults.values()),
             "visits_given_up": self.visits_given_up,
+            "holdout_not_finite": self.engine.holdout_not_finite,
             **work,
             **flags,
         }
