@@ -34,6 +34,7 @@ def finish_run(monitor: Monitor) -> Run | None:
     """
     facts = {
         "kind": "watch",
+        "switched_off": None,  # in this attempt; one that was killed may have written another word
         **monitor.facts,
         "counters": monitor.counters,
         "faults": dict(monitor.faults),

@@ -1,0 +1,171 @@
+"""A rank killed in mid-step, in a refresh, while it saves, while it closes: ``torchrun`` starts all ranks again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.faults.job import BATCH, newest_state, read_beacon
+from benchmarks.faults.subject import PLAN, Row, batches, load_pictures
+from sgoif.run import load
+from sgoif.store import RunFiles
+
+__all__ = ["kill_ranks"]
+
+RANKS = 2
+# Workers that are started again otherwise find addresses of the dead ones in torchrun's own store (torch 2.13, gloo).
+_FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+# of ten kills; closing comes last, since a job closes once
+PHASES = ("step", "refresh", "checkpoint", "step", "start", "refresh", "checkpoint", "step", "step", "close")
+
+
+def kill_ranks(folder: Path, times: int = 30, steps: int = 300, seed: int = 0) -> list[Row]:
+    """Kill a random rank so many times, in jobs of up to ten kills each, and look at every run."""
+    rng = np.random.default_rng(seed)
+    pictures = vars(load_pictures(1000, 200))
+    bare = _prepared(folder / "bare", pictures)
+    assert _start(bare, steps, "--bare").wait(timeout=600) == 0
+    seen: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    while sum(phases.values()) < times:
+        job = _prepared(folder / f"job-{seen['jobs']}", pictures)
+        left = times - sum(phases.values())
+        wanted = PHASES if left >= len(PHASES) else PHASES[len(PHASES) - left :]
+        killed, found = _torment(job, steps, wanted, rng)
+        phases += killed
+        seen.update(found)
+        seen.update(_examine(job, bare, steps, len(pictures["labels"])))
+        seen["jobs"] += 1
+    return [_row(seen, phases)]
+
+
+def _row(seen: Counter[str], phases: Counter[str]) -> Row:
+    kills = sum(phases.values())
+    wrong = {
+        name: seen[name] for name in ("lost", "twice", "missing", "uncounted", "unfinished", "differing", "litter")
+    }
+    where = ", ".join(f"{count} in {phase}" for phase, count in phases.items())
+    outcome = (
+        f"{where}; read after each kill: {wrong['lost']} settled visits lost, {wrong['twice']} counted twice; at last "
+        f"{seen['visits']:,} of {seen['visits'] + wrong['missing']:,} visits, {seen['restarts']} restarts in run.json"
+    )
+    met = not any(wrong.values()) and seen["restarts"] == kills
+    if not wrong["differing"]:
+        outcome += "; weights those of a training never killed nor watched"
+    return Row("a rank killed (SIGKILL) under torchrun", kills, outcome, met, {**seen, **wrong, "phases": dict(phases)})
+
+
+def _prepared(folder: Path, pictures: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    torch.save(pictures, folder / "pictures.pt")
+    return folder
+
+
+def _start(folder: Path, steps: int, *more: str) -> subprocess.Popen[bytes]:
+    root = Path(__file__).resolve().parents[2]
+    paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", "--max-restarts=40"]
+    job = ["-m", "benchmarks.faults.job", f"--folder={folder}", f"--steps={steps}", *more]
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *torchrun, *job],
+            cwd=root,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **_FRESH_STORE},
+        )
+
+
+def _torment(
+    folder: Path, steps: int, wanted: tuple[str, ...], rng: np.random.Generator
+) -> tuple[Counter[str], Counter[str]]:
+    """Run one job and kill it in each of some phases; what was killed, and what its run was like after each."""
+    job, killed, seen = _start(folder, steps), Counter[str](), Counter[str]()
+    dead: set[int] = set()
+    for phase in wanted:
+        victim = int(rng.integers(RANKS))
+        pid = _wait_for(job, folder, victim, phase, dead, rng)
+        if pid is None:
+            break  # it ended first; the rest of the kills falls on another job
+        os.kill(pid, signal.SIGKILL)
+        dead |= {read_beacon(folder, rank)[0] for rank in range(RANKS)}
+        killed[phase] += 1
+        seen.update(_look(folder))
+    if job.wait(timeout=600) != 0:
+        raise RuntimeError((folder / "log.txt").read_text()[-3000:])
+    return killed, seen
+
+
+def _wait_for(
+    job: subprocess.Popen[bytes], folder: Path, rank: int, phase: str, dead: set[int], rng: np.random.Generator
+) -> int | None:
+    """Wait until a living rank is in a phase, some way into its attempt; None where the job ended before."""
+    is_due = phase in ("start", "close")  # others after some steps, so that the training gets on
+    while job.poll() is None:
+        pid, now = read_beacon(folder, rank)
+        if pid and pid not in dead and not is_due and now in ("step", "refresh"):
+            time.sleep(rng.uniform(0, 0.4))
+            is_due = True
+        elif pid and pid not in dead and is_due and now == phase:
+            time.sleep(rng.uniform(0, 1.5 if phase == "start" else 0.004))
+            return pid
+        elif phase != "close" and now == "end":
+            return None
+        else:
+            time.sleep(0.0003)
+    return None
+
+
+def _look(folder: Path) -> dict[str, int]:
+    """Read a run whose writer was just killed: what of the saved steps is lost, what is there twice."""
+    if not (folder / "run" / "run.json").exists():
+        return {"without_a_run_yet": 1}
+    saved = newest_state(folder, RANKS)
+    settled = 0 if saved == 0 else (saved - 1) // PLAN.refresh_every * PLAN.refresh_every + 1
+    with RunFiles(folder / "run") as files:
+        found = files.sql("select step, count(*) as n, count(distinct id) as ids from visits group by step").to_pydict()
+        skipped = len(files.skipped)
+    there = dict(zip(found["step"], found["ids"], strict=True))
+    lost = sum(BATCH - there.get(step, 0) for step in range(settled))
+    return {"lost": lost + skipped, "twice": sum(found["n"]) - sum(found["ids"]), "read": 1}
+
+
+def _examine(folder: Path, bare: Path, steps: int, num_examples: int) -> dict[str, int]:
+    """Hold a finished run against the training: every visit once, sums add up, restarts told, nothing left over."""
+    run = load(folder / "run")
+    expected = np.stack([np.sort(ids.numpy()) for ids in islice(batches(num_examples, BATCH), steps)])
+    found = np.stack([run.visits["step"], run.visits["id"]], 1)
+    unique = np.unique(found, axis=0)
+    wanted = np.stack([np.repeat(np.arange(steps), BATCH), expected.ravel()], 1)
+    there = {tuple(row) for row in unique.tolist()}
+    one, two = (torch.load(place / "weights.pt") for place in (folder, bare))
+    return {
+        "visits": len(unique),
+        "twice": len(found) - len(unique),
+        "missing": sum(tuple(row) not in there for row in wanted.tolist()),
+        "uncounted": abs(int(run.table["n_visits"].sum()) - len(wanted)) + run.info["dropped_rows"],
+        "unfinished": int(run.info["state"] != "finished"),
+        "attempts": len(run.info["attempts"]),
+        "restarts": max(item.get("restarts", 0) for item in run.info["attempts"]),
+        "faults": sum(run.info["faults"].values()) + sum(run.info["writing_faults"].values()),
+        "differing": int(not all(torch.equal(value, two[name]) for name, value in one.items())),
+        "litter": len(list((folder / "run").rglob(".*.tmp"))),
+    }
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        print(asdict(kill_ranks(Path(name), times=3)[0]))

@@ -1,0 +1,158 @@
+"""An object store that answers 500, late, or not at all: moto behind a door that we can shut, in another process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from benchmarks.faults.disk import counted_warnings
+from benchmarks.faults.subject import Pictures, Row, Training, load_pictures, same_weights
+from sgoif.run import Run
+from sgoif.store import RunFiles
+
+__all__ = ["break_network"]
+
+STEPS, BATCH = 600, 256
+CLOSE_S = 20.0  # how long close() may wait here; 300 by default
+_KINDS = ("500", "slow", "dropped", "answer lost")
+
+
+class Door:
+    """A WSGI application that lets requests through to another, or does not."""
+
+    def __init__(self, app: Any, share: Any, slow_s: tuple[float, float]) -> None:
+        self.app, self.share, self.slow_s = app, share, slow_s
+        self._random = random.Random(0)
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        kind = self._random.choice(_KINDS) if self._random.random() < self.share.value else None
+        if kind == "500":
+            start_response("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code></Error>"]
+        if kind == "slow":
+            time.sleep(self._random.uniform(*self.slow_s))
+        if kind == "dropped":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return []
+        answer = self.app(environ, start_response)
+        if kind == "answer lost":  # done, and nobody is told
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer
+
+
+def _serve(port: Any, share: Any, slow_s: tuple[float, float]) -> None:
+    import logging
+
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.disable(logging.CRITICAL)  # a trace for each connection that we drop
+    server = make_server(
+        "127.0.0.1", 0, Door(DomainDispatcherApplication(create_backend_app), share, slow_s), threaded=True
+    )
+    port.value = server.server_port
+    server.serve_forever()
+
+
+@contextmanager
+def broken_s3(slow_s: tuple[float, float] = (5.0, 20.0)) -> Iterator[Any]:
+    """Serve an S3; gives the share of requests that go wrong, to be set at any time."""
+    import fsspec
+    import s3fs
+
+    context = multiprocessing.get_context("spawn")
+    port, share = context.Value("i", 0), context.Value("d", 0.0)
+    server = context.Process(target=_serve, args=(port, share, slow_s), daemon=True)
+    server.start()
+    while not port.value:
+        assert server.is_alive(), "the S3 did not start"
+        time.sleep(0.05)
+    settings = {"endpoint_url": f"http://127.0.0.1:{port.value}", "key": "test", "secret": "test"}
+    fsspec.config.conf["s3"] = settings
+    try:
+        s3fs.S3FileSystem(**settings).mkdir("runs")
+        yield share
+    finally:
+        server.kill()
+        server.join()
+        fsspec.config.conf.pop("s3", None)
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def break_network(times: int = 3) -> list[Row]:
+    """A share of all requests goes wrong; all of them for a while; all of them until after the end."""
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+    pictures = load_pictures(4000)
+    bare = Training(pictures, None, batch=BATCH)
+    bare.steps(STEPS)
+    rows = []
+    for name, shares in (
+        ("every fifth request fails", (0.2, 0.2, 0.2)),
+        ("all requests fail for a while", (0.0, 1.0, 0.0)),
+        ("all requests fail until after close()", (0.0, 1.0, 1.0)),
+    ):
+        found = []
+        for i in range(times):
+            with broken_s3() as share:
+                found.append(_train(f"s3://runs/{i}", pictures, bare, shares, share))
+        rows.append(_row(name, found, bare, shares[-1] == 1))
+    return rows
+
+
+def _train(url: str, pictures: Pictures, bare: Training, shares: tuple[float, ...], share: Any) -> dict[str, Any]:
+    with counted_warnings() as told:
+        training = Training(pictures, {"out": url}, batch=BATCH)
+        sink = training.monitor.recorder.sink.opened
+        sink.part_bytes, sink.rest_s, sink.flush_s = 400_000, 5.0, CLOSE_S  # a part every 15 steps: traffic
+        for value in shares:
+            share.value = value
+            training.steps(STEPS // len(shares))
+        begun = time.perf_counter()
+        run: Run = training.monitor.close()
+        close_s = time.perf_counter() - begun
+        share.value = 0.0
+    files = RunFiles(url)
+    visits = files.table("visits", ["id", "step"]).to_pydict()
+    pairs = np.unique(np.stack([visits["step"], visits["id"]], 1), axis=0)
+    return {
+        "same": same_weights(training.model, bare.model),
+        "twice": len(visits["id"]) - len(pairs),
+        "missing": STEPS * BATCH - len(pairs),
+        "dropped": int(run.info["dropped_rows"]),
+        "summed": int(np.sum(run.table["n_visits"])),
+        "faults": sum(run.info["writing_faults"].values()),
+        "counted_on_disk": int(files.info["dropped_rows"]),
+        "state": files.info["state"],
+        "waited_s": sink.waited_s,
+        "longest_step_s": max(training.step_s[1:]),
+        "close_s": close_s,
+        "told": len(told),
+    }
+
+
+def _row(name: str, found: list[dict[str, Any]], bare: Training, is_down: bool) -> Row:
+    total, longest = STEPS * BATCH, max(item["longest_step_s"] for item in found)
+    met = all(item["same"] and not item["twice"] and item["missing"] <= item["dropped"] for item in found)
+    met &= all(item["summed"] == total and item["told"] <= 1 and item["waited_s"] == 0 for item in found)
+    met &= all(
+        is_down or (item["state"] == "finished" and item["counted_on_disk"] == item["dropped"]) for item in found
+    )
+    met &= all(item["close_s"] < CLOSE_S + 10 for item in found)
+    missing = ", ".join(f"{item['missing']:,}" for item in found)
+    faults = ", ".join(f"{item['faults']}" for item in found)
+    outcome = (
+        f"of {total:,} visits {missing} dropped, all counted, none twice; {faults} faults counted; longest step "
+        f"{1e3 * longest:.0f} ms (bare {1e3 * max(bare.step_s[1:]):.0f}), no step waited; "
+        f"close() took {max(item['close_s'] for item in found):.0f} s; weights those of the bare training"
+    )
+    figures = {"runs": found, "bare_longest_step_s": max(bare.step_s[1:]), "visits": total}
+    name = f"object store: {name}"
+    return Row(name, len(found), outcome if met else f"**not as promised** {outcome} {found}", met, figures)
