@@ -20,7 +20,7 @@ from sgoif.store import RunFiles
 
 __all__ = ["break_network"]
 
-STEPS, BATCH = 600, 256
+STEPS, BATCH = 240, 256
 CLOSE_S = 20.0  # how long close() may wait here; 300 by default
 _KINDS = ("500", "slow", "dropped", "answer lost")
 
@@ -111,7 +111,7 @@ def _train(url: str, pictures: Pictures, bare: Training, shares: tuple[float, ..
     with counted_warnings() as told:
         training = Training(pictures, {"out": url}, batch=BATCH)
         sink = training.monitor.recorder.sink.opened
-        sink.part_bytes, sink.rest_s, sink.flush_s = 400_000, 5.0, CLOSE_S  # a part every 15 steps: traffic
+        sink.part_bytes, sink.rest_s, sink.flush_s = 400_000, 5.0, CLOSE_S  # a part every 32 steps
         for value in shares:
             share.value = value
             training.steps(STEPS // len(shares))
