@@ -117,6 +117,11 @@ TABLES = {
         "benchmarks.store --part write --write-rows 200000",
         "benchmarks.store --save store.jsonl",
     ),
+    "faults": Table(
+        "what happens when something breaks",
+        "benchmarks.faults --part disk --times 1",
+        "benchmarks.faults --save faults.jsonl",
+    ),
     "faithfulness": Table(
         "scores against retraining",
         None,

@@ -21,7 +21,7 @@ from sgoif.store import RunFiles
 __all__ = ["break_network"]
 
 STEPS, BATCH = 240, 256
-CLOSE_S = 20.0  # how long close() may wait here; 300 by default
+CLOSE_S = 20.0  # how long close() may wait for the store here, beside its own work; 300 by default
 _KINDS = ("500", "slow", "dropped", "answer lost")
 
 
@@ -93,6 +93,8 @@ def break_network(times: int = 3) -> list[Row]:
     pictures = load_pictures(4000)
     bare = Training(pictures, None, batch=BATCH)
     bare.steps(STEPS)
+    with broken_s3() as share:
+        sound = _train("s3://runs/sound", pictures, bare, (0.0,), share)
     rows = []
     for name, shares in (
         ("every fifth request fails", (0.2, 0.2, 0.2)),
@@ -103,7 +105,7 @@ def break_network(times: int = 3) -> list[Row]:
         for i in range(times):
             with broken_s3() as share:
                 found.append(_train(f"s3://runs/{i}", pictures, bare, shares, share))
-        rows.append(_row(name, found, bare, shares[-1] == 1))
+        rows.append(_row(name, found, sound, shares[-1] == 1))
     return rows
 
 
@@ -133,26 +135,28 @@ def _train(url: str, pictures: Pictures, bare: Training, shares: tuple[float, ..
         "state": files.info["state"],
         "waited_s": sink.waited_s,
         "longest_step_s": max(training.step_s[1:]),
+        "bare_longest_step_s": max(bare.step_s[1:]),
         "close_s": close_s,
         "told": len(told),
     }
 
 
-def _row(name: str, found: list[dict[str, Any]], bare: Training, is_down: bool) -> Row:
+def _row(name: str, found: list[dict[str, Any]], sound: dict[str, Any], is_down: bool) -> Row:
     total, longest = STEPS * BATCH, max(item["longest_step_s"] for item in found)
     met = all(item["same"] and not item["twice"] and item["missing"] <= item["dropped"] for item in found)
     met &= all(item["summed"] == total and item["told"] <= 1 and item["waited_s"] == 0 for item in found)
     met &= all(
         is_down or (item["state"] == "finished" and item["counted_on_disk"] == item["dropped"]) for item in found
     )
-    met &= all(item["close_s"] < CLOSE_S + 10 for item in found)
+    met &= all(item["close_s"] < CLOSE_S + 30 for item in found)
     missing = ", ".join(f"{item['missing']:,}" for item in found)
     faults = ", ".join(f"{item['faults']}" for item in found)
     outcome = (
         f"of {total:,} visits {missing} dropped, all counted, none twice; {faults} faults counted; longest step "
-        f"{1e3 * longest:.0f} ms (bare {1e3 * max(bare.step_s[1:]):.0f}), no step waited; "
-        f"close() took {max(item['close_s'] for item in found):.0f} s; weights those of the bare training"
+        f"{longest:.1f} s ({sound['longest_step_s']:.1f} on a sound store, {sound['bare_longest_step_s']:.1f} bare), "
+        f"no step waited for room; close() took {max(item['close_s'] for item in found):.0f} s ({sound['close_s']:.0f}); "
+        "weights those of the bare training"
     )
-    figures = {"runs": found, "bare_longest_step_s": max(bare.step_s[1:]), "visits": total}
+    figures = {"runs": found, "sound": sound, "visits": total}
     name = f"object store: {name}"
     return Row(name, len(found), outcome if met else f"**not as promised** {outcome} {found}", met, figures)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.tables.pages import FOLDER, rewritten
+from benchmarks.tables.pages import pages, rewritten
 
 
 def main() -> None:
-    for path in sorted(FOLDER.glob("*.md")):
+    for path in pages():
         before = path.read_text()
         after = rewritten(before)
         if before != after:

@@ -1,14 +1,14 @@
-"""Where tables stand: between two marker lines of a page in ``docs/benchmarks/``, each on one page."""
+"""Where tables stand: between two marker lines of a page of the docs, each on one page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.tables import ablations, bars, cleaning, cost, faithfulness, frozen, frozen_backends, training
+from benchmarks.tables import ablations, bars, cleaning, cost, faithfulness, faults, frozen, frozen_backends, training
 
-__all__ = ["FOLDER", "TABLES", "places_of", "rewritten"]
+__all__ = ["FOLDER", "TABLES", "pages", "places_of", "rewritten"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
@@ -33,9 +33,15 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "cleaned": cleaning.cleaned,
     "overhead": cost.overhead,
     "faithfulness": faithfulness.faithfulness,
+    "faults": faults.faults,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages() -> Sequence[Path]:
+    """The pages that may have tables."""
+    return [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "faults.md"]
 
 
 def places_of(page: str) -> list[str]:

@@ -68,7 +68,7 @@ def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
         log.warning("this rank's part of the run could not be written: %s", error)
     own = {name: n for name, n in counters.items() if name == "faults" or name.startswith("visits_")}
     trouble = getattr(sink, "trouble", None)
-    lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), trouble.dropped_rows]
+    lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), sink.lost_rows]
     try:
         (summed,) = monitor.peers.sum([torch.tensor([*own.values(), *lost], dtype=torch.float64)])
     except Exception as error:
@@ -151,8 +151,7 @@ def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Column
                 return load(deferred.url)
         except Exception as error:
             log.warning("the run could not be written: %s: %s", type(error).__name__, error)
-        lost = deferred.trouble.since({})
-        info = {**info, "writing_faults": lost["faults"], "dropped_rows": lost["dropped_rows"]}
+        info = {**info, "writing_faults": dict(deferred.trouble.faults), "dropped_rows": deferred.lost_rows}
     return Run(info, MemoryTables(tables))
 
 

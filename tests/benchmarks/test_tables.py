@@ -9,14 +9,14 @@ from benchmarks.tables import faithfulness as table
 from benchmarks.tables import pages
 
 
-@pytest.mark.parametrize("path", sorted(pages.FOLDER.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.name)
 def test_a_page_agrees_with_the_results(path):
     page = path.read_text()
     assert pages.rewritten(page) == page, "run python -m benchmarks.tables"
 
 
 def test_every_table_has_one_place():
-    found = [name for path in pages.FOLDER.glob("*.md") for name in pages.places_of(path.read_text())]
+    found = [name for path in pages.pages() for name in pages.places_of(path.read_text())]
     assert sorted(found) == sorted(pages.TABLES)
 
 

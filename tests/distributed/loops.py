@@ -58,6 +58,8 @@ class Trouble:
         if (step, dist.get_rank()) == (self.step, self.rank):
             if self.kind == "forgets":
                 monitor.step_count += 1
+            elif self.kind == "cannot_write":
+                monitor.recorder.sink.opened.trouble.patiently = self.raises
             else:
                 monitor.engine.score = getattr(self, self.kind)
 

@@ -46,3 +46,13 @@ def test_ranks_that_lose_step_are_found_out_and_train_on(worlds):
     for part in parts:
         assert_off(part)
     assert_same(parts[0]["weights"], parts[1]["weights"])
+
+
+def test_what_another_rank_could_not_write_is_told_in_run_json(worlds, tmp_path):
+    out = str(tmp_path / "run")
+    parts = worlds.run(2, trained, RECIPE, {"out": out}, Trouble("cannot_write"))
+    assert all(part["is_on"] and part["faults"] == {} for part in parts)
+    run = sgoif.load(out)
+    assert run.info["dropped_rows"] == 80 and len(run.visits["id"]) == 80 and set(run.visits["rank"]) == {0}
+    assert any("other ranks" in cause for cause in run.info["writing_faults"])
+    assert run.info["switched_off"] is None

@@ -73,6 +73,11 @@ class DeferredSink:
         """Whether the run on disk is whole, but for visits that were dropped and counted."""
         return self._opened is not None and self._opened.is_finished
 
+    @property
+    def lost_rows(self) -> int:
+        """Rows that a reader of the run would miss now."""
+        return self.trouble.dropped_rows if self._opened is None else self._opened.lost_rows
+
     def resume(self, step: int) -> None:
         """Say that the run goes on from a step: what was written from there on is superseded."""
         self._start_step = step

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from sgoif.store.errors import TakenOver
 
 __all__ = ["Trouble"]
 
@@ -39,6 +42,18 @@ class Trouble:
             is_first, self._has_warned = not self._has_warned, True
         if is_first:
             log.warning("trouble writing the run; the training goes on. %s", cause)
+
+    def patiently(self, action: Callable[[], None], pauses: Sequence[float]) -> None:
+        """Do something that may fail, again after each pause; the last failure is raised, those before it counted."""
+        for pause in pauses:
+            try:
+                return action()
+            except TakenOver:
+                raise
+            except Exception as error:
+                self.note(error)
+                time.sleep(pause)
+        action()
 
     def drop(self, blocks: int, rows: int) -> None:
         """Count rows that are given up."""

@@ -103,6 +103,7 @@ class ParquetSink:
         self._next_step = start_step
         self._dropped_before = 0  # rows dropped up to the last checkpoint
         self._unanswered: threading.Event | None = None  # of a checkpoint that waited in vain
+        self._rows_taken, self._rows_settled = 0, 0  # counted by one thread each
         self._gathering: dict[str, Gathering] = {}  # by table; the writing thread's own, like all below
         self._part_numbers: dict[str, int] = {}
         self._new_editions: dict[str, int] = {}
@@ -153,6 +154,11 @@ class ParquetSink:
     def dropped_rows(self) -> int:
         """Rows that this attempt gave up."""
         return self.trouble.dropped_rows
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows given up, and rows taken that are not visible yet: what a reader would miss now."""
+        return self.trouble.dropped_rows + self._rows_taken - self._rows_settled
 
     @property
     def waited_s(self) -> float:
@@ -228,6 +234,8 @@ class ParquetSink:
             self._spoilt.add(item.kind)
             self.trouble.drop(1, item.num_rows)
             self.trouble.note(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
+        else:
+            self._rows_taken += item.num_rows
 
     def _finish(self, kind: str) -> bool:
         done = threading.Event()
@@ -264,11 +272,11 @@ class ParquetSink:
 
     def _handle(self, item: Item) -> None:
         if item.kind == "info":
-            self._patiently(lambda: self._write_info("running"))
+            self.trouble.patiently(lambda: self._write_info("running"), self.retry_after_s)
         elif item.kind in ("checkpoint", "close"):
             self._close_all(is_end=item.kind == "close")
         elif item.kind == "visits" and time.monotonic() < self._resting_until:
-            self.trouble.drop(1, item.num_rows)
+            self._give_up(1, item.num_rows)
         else:
             self._gather(item)
 
@@ -298,14 +306,15 @@ class ParquetSink:
                 return
             self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
             path = name_part(table, self.rank, self._number(table), self._part_numbers.get(table, 0))
-            self._patiently(lambda: self.place.write(path, data))
+            self.trouble.patiently(lambda: self.place.write(path, data), self.retry_after_s)
         except Exception:
-            self.trouble.drop(found.num_blocks, found.num_rows)
+            self._give_up(found.num_blocks, found.num_rows)
             self._spoilt.add(table)
             self._resting_until = time.monotonic() + self.rest_s
             raise
         self._part_numbers[table] = self._part_numbers.get(table, 0) + 1
         self.num_parts, self.num_rows = self.num_parts + 1, self.num_rows + found.num_rows
+        self._rows_settled += found.num_rows
         if found.epoch is not None:
             self._epochs.add(path, found.epoch, found.num_rows)
             self.place.remove(self._epochs.outdated())
@@ -319,19 +328,8 @@ class ParquetSink:
             self.place.remove(self._epochs.outdated(is_finished=is_end))
         sound = self._new_editions.keys() - self._spoilt
         self._complete_editions = {table: self._new_editions[table] for table in sound}
-        self._patiently(lambda: self._write_info("finished" if is_end else "running"))
+        self.trouble.patiently(lambda: self._write_info("finished" if is_end else "running"), self.retry_after_s)
         self.is_finished = is_end and self._spoilt <= set(LOGS)
-
-    def _patiently(self, action: Callable[[], None]) -> None:
-        for pause in self.retry_after_s:
-            try:
-                return action()
-            except TakenOver:
-                raise
-            except Exception as error:
-                self.trouble.note(error)
-                time.sleep(pause)
-        action()
 
     def _number(self, table: str) -> int:
         """The attempt for a log; for a table that is written whole an edition that is not taken."""
@@ -383,8 +381,12 @@ class ParquetSink:
             self.trouble.note(error)
 
     def _lose(self, num_rows: int, error: Exception) -> None:
-        self.trouble.drop(1, num_rows)
+        self._give_up(1, num_rows)
         self.trouble.note(error)
+
+    def _give_up(self, blocks: int, rows: int) -> None:
+        self._rows_settled += rows
+        self.trouble.drop(blocks, rows)
 
 
 def _new_info() -> dict[str, Any]:

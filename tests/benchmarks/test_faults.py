@@ -1,0 +1,20 @@
+"""The table of faults, in little: ranks killed under torchrun, a real full disk."""
+
+import pytest
+
+from benchmarks.faults.disk import fill_disk
+from benchmarks.faults.killed import kill_ranks
+
+pytestmark = pytest.mark.data
+
+
+def test_a_rank_killed_in_mid_step_and_in_close(tmp_path):
+    (row,) = kill_ranks(tmp_path, times=2, steps=60)
+    assert row.tried == 2 and row.met, row
+
+
+def test_a_disk_that_fills_up(tmp_path):
+    rows = fill_disk(tmp_path, times=1)
+    assert len(rows) == 3
+    for row in rows:
+        assert row.met, row
