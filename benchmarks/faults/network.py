@@ -51,7 +51,7 @@ class Door:
 def _serve(port: Any, share: Any, slow_s: tuple[float, float]) -> None:
     import logging
 
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.disable(logging.CRITICAL)  # a trace for each connection that we drop
@@ -154,7 +154,7 @@ def _row(name: str, found: list[dict[str, Any]], sound: dict[str, Any], is_down:
     outcome = (
         f"of {total:,} visits {missing} dropped, all counted, none twice; {faults} faults counted; longest step "
         f"{longest:.1f} s ({sound['longest_step_s']:.1f} on a sound store, {sound['bare_longest_step_s']:.1f} bare), "
-        f"no step waited for room; close() took {max(item['close_s'] for item in found):.0f} s ({sound['close_s']:.0f}); "
+        f"no step waited; close() took {max(item['close_s'] for item in found):.0f} s ({sound['close_s']:.0f}); "
         "weights those of the bare training"
     )
     figures = {"runs": found, "sound": sound, "visits": total}
