@@ -9,7 +9,7 @@ import logging
 import resource
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = ["SmallDisk", "fill_disk", "small_disk"]
 
 STEPS = 48  # in each third of a training
 BATCH = 64
+WAYS = ("for a while", "until the end", "from the start")
 _REST_S = 1.0  # between giving up and trying again; a minute by default
 
 
@@ -65,13 +66,13 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def fill_disk(folder: Path, times: int = 3) -> list[Row]:
-    """Fill the disk in each of three ways, and hold what is left against what was trained."""
+def fill_disk(folder: Path, times: int = 3, ways: Sequence[str] = WAYS) -> list[Row]:
+    """Fill the disk in each of some ways, and hold what is left against what was trained."""
     pictures = load_pictures()
     bare = Training(pictures, None, batch=BATCH)
     bare.steps(3 * STEPS)
     rows = []
-    for when in ("for a while", "until the end", "from the start"):
+    for when in ways:
         found = [_train_on_it(folder / f"{when}-{i}".replace(" ", "-"), pictures, bare, when) for i in range(times)]
         rows.append(_row(when, found))
     return rows
