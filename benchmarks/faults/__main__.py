@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def main() -> None:
         return clock_child(Path(folder), Path(clock), jumps)
     not_as_promised = 0
     with tempfile.TemporaryDirectory(prefix="sgoif-faults-") as name:
-        parts: dict[str, Callable[[], list[Row]]] = {
+        parts: dict[str, Callable[[], Iterable[Row]]] = {
             "kill": lambda: kill_ranks(Path(name) / "kill", options.times or 30),
             "disk": lambda: fill_disk(Path(name) / "disk", options.times or 3),
             "network": lambda: break_network(options.times or 3),

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,18 @@ STEPS, BATCH = 96, 64
 _FROM, _LATE = 40, 72  # where faults begin, and where nothing of them may be left
 
 
-def spoil_numbers(folder: Path, times: int = 3, seed: int = 0) -> list[Row]:
+def spoil_numbers(folder: Path, times: int = 3, seed: int = 0) -> Iterator[Row]:
     """Every fault at so many random steps or examples, each in a training of its own."""
     rng, pictures = np.random.default_rng(seed), load_pictures()
     bare = Training(pictures, None, batch=BATCH)
     bare.steps(STEPS)
-    rows = [
-        _spoilt_step(folder / "nan", "NaN loss at one step", _nan_loss, pictures, times, rng),
-        _spoilt_step(folder / "inf", "infinite gradient at one step", _inf_gradient, pictures, times, rng),
-        _broken_picture(folder / "held", pictures, bare, times, rng),
-        _nan_picture(folder / "nan-held", pictures, bare, times, rng),
-        _missing_class(folder / "class", pictures, bare, times, rng),
-        _broken_record(folder / "record", pictures, times, rng),
-        _clock(folder / "clock", bare, times, rng),
-    ]
-    return rows
+    yield _spoilt_step(folder / "nan", "NaN loss at one step", _nan_loss, pictures, times, rng)
+    yield _spoilt_step(folder / "inf", "infinite gradient at one step", _inf_gradient, pictures, times, rng)
+    yield _broken_picture(folder / "held", pictures, bare, times, rng)
+    yield _nan_picture(folder / "nan-held", pictures, bare, times, rng)
+    yield _missing_class(folder / "class", pictures, bare, times, rng)
+    yield _broken_record(folder / "record", pictures, times, rng)
+    yield _clock(folder / "clock", bare, times, rng)
 
 
 def _nan_loss(at: int, step: int, outputs: Tensor, loss: Tensor) -> Tensor:
