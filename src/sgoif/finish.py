@@ -163,6 +163,7 @@ def _examples(recorder: Recorder) -> Columns:
 
     sink: Any = recorder.sink
     try:
+        sink.checkpoint()
         parts = list(merge_evidence(RunFiles(sink.url)))
     except Exception as error:
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)

@@ -5,14 +5,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -40,6 +43,8 @@ class Recipe:
     wrap: str | None = "ddp"  # or "fsdp", where there are several ranks
     mixed: torch.dtype | None = None  # the precision that FSDP computes in
     saves_at: int | None = None  # the step after which the state is kept
+    saves_to: str | None = None  # a folder for torch.distributed.checkpoint; else it is kept in memory
+    saves_async: bool = False
 
 
 def rank_and_size():
@@ -87,6 +92,21 @@ def whole(value):
     return (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().numpy().copy()
 
 
+@dataclass(frozen=True)
+class Trained:
+    """Model and optimizer as torch.distributed.checkpoint takes them, whole or in pieces, by any number of ranks."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def state_dict(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
 def train(recipe, settings, at_step=None, saved=None):
     """Train, and return the visits of this rank, the weights at the end, and the monitor."""
     rank, size = rank_and_size()
@@ -98,8 +118,11 @@ def train(recipe, settings, at_step=None, saved=None):
     if recipe.is_watched:
         arguments = {"train_size": 48, "plan": PLAN, "accumulate": recipe.accumulate, "trusted": True, **settings}
         monitor = sgoif.watch(model, optimizer, anchors=holdout, **arguments)
-    first = 0
-    if saved is not None:
+    first, parts = 0, {"trained": Trained(model, optimizer), "monitor": monitor}
+    if isinstance(saved, str):
+        dcp.load(parts, checkpoint_id=saved)
+        first = recipe.saves_at
+    elif saved is not None:
         inner.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         monitor.load_state_dict(saved["monitor"])
@@ -124,9 +147,16 @@ def train(recipe, settings, at_step=None, saved=None):
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step + 1 == recipe.saves_at:
+        if step + 1 == recipe.saves_at and recipe.saves_to is not None:
+            if recipe.saves_async:  # its collectives run beside the training's, so in a group of their own
+                kept = dcp.async_save(parts, checkpoint_id=recipe.saves_to, process_group=dist.new_group())
+            else:
+                dcp.save(parts, checkpoint_id=recipe.saves_to)
+        elif step + 1 == recipe.saves_at:
             states = {"model": inner, "optimizer": optimizer, "monitor": monitor}
             kept = {"step": step + 1, **{name: copy.deepcopy(part.state_dict()) for name, part in states.items()}}
+    if isinstance(kept, Future):
+        kept = kept.result()
     return inner, monitor, kept
 
 
@@ -136,7 +166,8 @@ def trained(recipe, settings=None, at_step=None, saved=None):
     weights = {key: whole(value) for key, value in inner.state_dict().items()}
     if monitor is None:
         return {"weights": weights}
-    found = {"weights": weights, "faults": dict(monitor.faults), "is_on": monitor.is_on, "kept": kept}
+    found = {"weights": weights, "faults": dict(monitor.faults), "is_on": monitor.is_on}
+    found["kept"] = None if recipe.saves_to else kept
     found["num_bytes"] = monitor.peers.num_bytes
     run = monitor.close()
     found["visits"] = dict(run.visits) if run is not None else None
@@ -164,10 +195,18 @@ def resumed(recipe, kept):
 
 def stopped(recipe, settings):
     """Train past the saved state and stop as a killed job does, then resume from the state and finish."""
-    _, killed, kept = train(replace(recipe, steps=10), settings)
-    killed.recorder.sink.checkpoint()
+    _, first, kept = train(replace(recipe, steps=10), settings)
+    first.recorder.sink.checkpoint()
     dist.barrier()
     return trained(recipe, settings, saved=kept)
+
+
+def killed(recipe, settings):
+    """Train past the saved state and stop as a killed job does."""
+    _, monitor, _ = train(recipe, settings)
+    monitor.recorder.sink.checkpoint()
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def refusals():

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sgoif
+from sgoif.training.checkpoint import unpack
 from sgoif.training.signals import VisitFlag
 from tests.cases import images
 
@@ -76,6 +77,15 @@ def train(model, train_set, monitor=None, *, epochs=3, batch=12, loss=F.cross_en
 
 def watch(model, holdout, train_size=48, **settings):
     return sgoif.watch(model, anchors=holdout, train_size=train_size, **{"plan": PLAN, **settings})
+
+
+def older_state(monitor):
+    """The state as it was before it was packed: one nested dict per rank."""
+    shared, owned = unpack(monitor.state_dict(), monitor.peers, torch.device("cpu"))
+    own = owned[monitor.peers.rank]
+    return {**shared, "recorder": {**shared["recorder"], **own["recorder"]}, "faults": own["faults"]} | {
+        "visits": {"rank": monitor.peers.rank, "size": monitor.peers.size, "waiting": own["visits"]}
+    }
 
 
 def run_twins(make, loop, holdout, *, dtype=torch.float64, **settings):

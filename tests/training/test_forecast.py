@@ -167,7 +167,7 @@ def test_the_plan_tells_its_price_when_printed_and_is_the_same_plan(caplog):
         assert word in text
     assert monitor.plan == sgoif.Plan()
     assert hash(monitor.plan) == hash(sgoif.Plan())
-    assert "forecast" not in str(monitor.state_dict()["governor"]["plan"])
+    assert "forecast" not in str(monitor.governor.state_dict()["plan"])
 
 
 def test_a_rarer_plan_costs_less():

@@ -16,7 +16,7 @@ from sgoif.tasks.classification import example_losses
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.recorder import Recorder
 from sgoif.training.signals import VisitFlag
-from tests.training.loops import data, fresh, run_twins, train, watch
+from tests.training.loops import data, fresh, older_state, run_twins, train, watch
 
 
 class ConvHead(nn.Sequential):
@@ -134,10 +134,11 @@ def test_a_resumed_run_keeps_the_sketches_and_an_older_state_loads():
     assert torch.equal(again.engine.likeness.mean, monitor.engine.likeness.mean)
     features = torch.randn(5, 6, dtype=torch.float64)
     assert torch.equal(again.engine.likeness.signs(features), monitor.engine.likeness.signs(features))
+    before = older_state(monitor)
     for part in ("engine", "recorder"):
-        del state[part]["likeness"]
+        del before[part]["likeness"]
     older = watch(model, holdout)
-    older.load_state_dict(state)
+    older.load_state_dict(before)
     assert not older.recorder.likeness.words(48).any()
     train(model, train_set, older, epochs=1)
     older.flush()

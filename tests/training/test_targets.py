@@ -178,9 +178,9 @@ def test_annotators_who_agree_give_a_class_and_others_do_not():
     assert np.isfinite(table["worst"][~is_soft]).all()
     assert np.isfinite(table["harm"]).all()
     assert (table["given_label"][~is_soft] == train_set[1].numpy()[table["id"][~is_soft]]).all()
-    saved = monitor.recorder.state_dict()
+    saved = monitor.recorder.own_state()
     again = watch(fresh(), holdout, soft_targets="soft").recorder
-    again.load_state_dict(saved)
+    again.load_own(saved)
     for name in again.means.signals:
         np.testing.assert_array_equal(again.means.mean(name), monitor.recorder.means.mean(name))
 

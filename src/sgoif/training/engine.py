@@ -291,8 +291,10 @@ class Engine:
 
     def head_weight(self) -> Tensor:
         """The head's weights with the bias column, ``[C, I]``: the current ones, sharded those of the last refresh."""
-        parameters = self._seen_head or {name: value.detach() for name, value in self.head.parameters.items()}
-        return self.head.block(parameters)[0].to(self.dtype)  # [C, I]
+        return self.head.block(self._whole_head())[0].to(self.dtype)  # [C, I]
+
+    def _whole_head(self) -> dict[str, Tensor]:
+        return self._seen_head or {name: value.detach() for name, value in self.head.parameters.items()}
 
     def advance(self, learning_rate: float, weight_decay: float) -> None:
         """One product per anchor, and the gate's reading of what is left."""
@@ -319,7 +321,7 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on."""
-        reading = self.reading
+        reading, head = self.reading, self._seen_head if self.is_sharded else self._whole_head()
         return {
             "anchors": self.anchors.state_dict(),
             "curvature": self.curvature.state_dict(),
@@ -337,7 +339,7 @@ class Engine:
             "dual": None if self.dual is None else self.dual.state_dict(),
             "likeness": self.likeness.state_dict(),
             "solved": self.solved,
-            "seen_head": self._seen_head,
+            "seen_head": None if head is None else {name: value.clone() for name, value in head.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -355,7 +357,8 @@ class Engine:
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
         self.probe_shift, self._refreshes = state["probe_shift"], int(state["refreshes"])
-        self._seen_head = state.get("seen_head")
+        if self.is_sharded:
+            self._seen_head = state.get("seen_head")
         self._note_anchors()
         if self.dual is not None:
             self.dual.load_state_dict(state["dual"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["FaultLog"]
@@ -43,6 +44,6 @@ class FaultLog:
         self.in_a_row += 1
         return self.in_a_row >= self.borne
 
-    def load(self, counts: Mapping[str, int]) -> None:
-        """Continue from saved counts."""
-        self.counts = dict(counts)
+    def load(self, saved: Iterable[Mapping[str, int]]) -> None:
+        """Continue from saved counts, those of all processes that this one takes over from."""
+        self.counts = dict(sum((Counter(counts) for counts in saved), Counter[str]()))

@@ -26,6 +26,7 @@ from sgoif.gradients import Capture, LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
+from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
 from sgoif.training.engine import Engine
 from sgoif.training.faults import FaultLog
@@ -348,38 +349,47 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then.
 
-        No collective. Among several processes call it in each: visits that wait for the next refresh are in the state
-        of the process that saw them, and the rest is the same in all.
+        For ``torch.save``, or give the monitor itself to ``torch.distributed.checkpoint``. No collective. Among several
+        processes call it in each: visits that wait for the next refresh are in the state of the process that saw them,
+        and the rest is the same in all.
         """
         self.flush()
         checkpoint = getattr(self.recorder.sink, "checkpoint", None)
         if checkpoint is not None:
             checkpoint()
-        return {
+        waiting = self._visits.waiting()
+        shared = {
             "engine": self.engine.state_dict(),
-            "recorder": self.recorder.state_dict(),
+            "recorder": self.recorder.shared_state(),
             "governor": self.governor.state_dict(),
             "step_count": self.step_count,
             "refreshes": self.refreshes,
-            "faults": dict(self.faults),
-            "visits": self._visits.state_dict(),
+            "visits": [asdict(visits.emptied()) for visits in waiting],
             "micro": self._micro,
             "autocast": self._autocast,
             "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
+        own = {
+            "recorder": self.recorder.own_state(),
+            "visits": [asdict(visits) for visits in waiting],
+            "faults": dict(self.faults),
+        }
+        return pack(shared, own, self.peers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume: later scores are those that the saved run would have given."""
-        self.engine.load_state_dict(state["engine"])
-        self.recorder.load_state_dict(state["recorder"])
-        self.governor.load_state_dict(state["governor"])
-        self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.fault_log.load(state["faults"])
-        self._micro, self._autocast = int(state["micro"]), state["autocast"]
-        if "visits" in state:  # states from before it have none
-            self._visits.load_state_dict(state["visits"])
-        if self.ledger is not None and state["ledger"] is not None:
-            self.ledger.load_state_dict(state["ledger"])
+        """Resume, with as many processes or others: later scores are those that the saved run would have given."""
+        shared, owned = unpack(state, self.peers, self.engine.holdout.device)
+        self.engine.load_state_dict(shared["engine"])
+        self.governor.load_state_dict(shared["governor"])
+        self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
+        self._micro, self._autocast = int(shared["micro"]), shared["autocast"]
+        if self.ledger is not None and shared["ledger"] is not None:
+            self.ledger.load_state_dict(shared["ledger"])
+        self.recorder.load_shared(shared["recorder"])
+        for own in owned.values():
+            self.recorder.load_own(own["recorder"])
+        self.fault_log.load([own["faults"] for own in owned.values()])
+        self._visits.load(shared["visits"], [own["visits"] for own in owned.values()])
         resume = getattr(self.recorder.sink, "resume", None)
         if resume is not None:
             resume(self._visits.first_step(self.step_count))

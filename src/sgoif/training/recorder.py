@@ -131,35 +131,47 @@ class Recorder:
         runners_up = 4 * 16  # three, and the weight of all
         return int(evidence + runners_up + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that later visits add to."""
+    def shared_state(self) -> dict[str, Any]:
+        """What all processes have alike: how scores are measured, and how far the run is."""
+        return {
+            "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
+            "num_visits": self.num_visits,
+            "attempt": self.attempt,
+            "last_step": self.last_step,
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """What this process saw and later visits add to."""
         return {
             "rank": self.rank,
+            "keeps_evidence": self.keeps_evidence,
             "ids": self.index.ids,
             "given": self.given[: len(self.index)].copy(),
             "evidence": self.evidence.state_dict(),
             "means": self.means.state_dict(),
             "likely": self.likely.state_dict(),
             "likeness": self.likeness.words(len(self.index)).copy(),
-            "standardisers": {name: item.state_dict() for name, item in self.standardisers.items()},
-            "num_visits": self.num_visits,
-            "attempt": self.attempt,
-            "last_step": self.last_step,
             "flag_counts": dict(self.flag_counts),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a run; its visits from here on belong to the next attempt.
-
-        Evidence is taken up by the process that gathered it alone, should one process's state be loaded by all.
-        """
-        if state.get("rank", 0) == self.rank:
-            self._load_evidence(state)
+    def load_shared(self, state: Mapping[str, Any]) -> None:
+        """Continue a run; its visits from here on belong to the next attempt."""
         for name, item in self.standardisers.items():
             item.load_state_dict(state["standardisers"][name])
         self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
         self.last_step = int(state["last_step"])
-        self.flag_counts = dict(state["flag_counts"])
+        self.flag_counts = dict.fromkeys(self.flag_counts, 0)
+
+    def load_own(self, state: Mapping[str, Any]) -> None:
+        """Take over from a process. Evidence goes to the process of the same rank alone; counts can be added up."""
+        for name, count in state["flag_counts"].items():
+            self.flag_counts[name] += count
+        if state.get("rank", 0) != self.rank:
+            return
+        if not state.get("keeps_evidence", True) and getattr(self.sink, "keep_visits", "none") != "none":
+            self.keeps_evidence = False  # several processes wrote visits, and from those the run is added up
+        if self.keeps_evidence:
+            self._load_evidence(state)
 
     def _load_evidence(self, state: Mapping[str, Any]) -> None:
         self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()

@@ -8,7 +8,7 @@ at refreshes; what waits in between is part of the saved state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -70,18 +70,29 @@ class VisitBook:
         pending, self._pending = [*self._pending, *arrived], []
         return pending
 
-    def state_dict(self) -> dict[str, Any]:
-        """What waits. It stays here, too."""
+    def waiting(self) -> list[PendingVisits]:
+        """What waits, in the order of steps. It stays here, too."""
         self._pending = self._take()
-        return {"rank": self.peers.rank, "size": self.peers.size, "waiting": [asdict(v) for v in self._pending]}
+        return list(self._pending)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a book stood. Visits of another process stay with it: of these the steps alone are taken."""
-        is_own = (state["rank"], state["size"]) == (self.peers.rank, self.peers.size)
-        waiting = [PendingVisits(**visits) for visits in state["waiting"]]
-        self._pending = waiting if is_own else [visits.emptied() for visits in waiting]
+    def load(self, steps: Sequence[Mapping[str, Any]], owned: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Continue where the books of some processes stood.
+
+        Args:
+            steps: micro-steps that wait in all processes.
+            owned: the visits in them of each process that this one takes over from.
+        """
+        joined = {visits.place: visits.emptied() for visits in map(_visits, steps)}
+        for visits in map(_visits, chain.from_iterable(owned)):
+            if visits.place in joined:  # a process that had to give up stood elsewhere
+                joined[visits.place] = joined[visits.place].joined(visits)
+        self._pending = list(joined.values())
 
     def first_step(self, step: int) -> int:
         """The first step of which something waits; ``step`` where nothing does."""
         steps: Sequence[int] = [visits.step for visits in self._pending]
         return min([step, *steps])
+
+
+def _visits(saved: Mapping[str, Any]) -> PendingVisits:
+    return PendingVisits(**saved)

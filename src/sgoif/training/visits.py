@@ -27,9 +27,23 @@ class PendingVisits:
     micro_step: int
     words: NDArray[np.int64] | None = None  # sketches of what the model saw, [B, 4]
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Step and micro-step."""
+        return self.step, self.micro_step
+
     def emptied(self) -> PendingVisits:
         """The same micro-step without a visit."""
         return replace(self, ids=self.ids[:0], labels=self.labels[:0], signals=self.signals[:0], words=None)
+
+    def joined(self, other: PendingVisits) -> PendingVisits:
+        """The same micro-step with the visits of another process, too."""
+        if not len(self.ids):
+            return other
+        names = ("ids", "labels", "signals")
+        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
+        has_words = self.words is not None and other.words is not None
+        return replace(self, **both, words=np.concatenate([self.words, other.words]) if has_words else None)
 
 
 @dataclass(frozen=True, slots=True)

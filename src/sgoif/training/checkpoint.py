@@ -1,0 +1,76 @@
+"""A monitor's state in a shape that ``torch.save`` and ``torch.distributed.checkpoint`` (DCP) take alike.
+
+DCP keeps one copy of a key, whichever rank gives it, and when it loads it asks for the keys that a fresh state has. So
+what all ranks share is one entry, and what a rank has for itself has a place of its own. There is the same number of
+places whatever the number of ranks: of ``n`` ranks the ``r``-th writes and asks for places ``r``, ``r + n``,
+``r + 2n`` and so on, its own in the first and nothing in the others. Whoever loads finds every place that he asks for,
+saved by however many, and each place is taken by one rank.
+
+An entry is a :class:`Block`, not a nested dict: keys and shapes may differ from what is asked for, and later steps
+cannot change what waits to be written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgoif.distributed import Peers
+
+__all__ = ["Block", "pack", "unpack"]
+
+# Empty ones take 0.15 s and 1.4 MB of a checkpoint by one process. Ranks beyond keep nothing of their own.
+_PLACES = 1024
+
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a state that is saved and loaded as a whole, whatever is in it.
+
+    Not ``bytes``: ``torch.save`` writes those as text, half as long again and in fifteen times the time.
+    """
+
+    data: Tensor  # uint8, on the host
+
+
+def pack(shared: State, own: State, peers: Peers) -> dict[str, Any]:
+    """Make one state of what all processes share and what this one has for itself."""
+    places = range(peers.rank, _PLACES, peers.size)
+    ranks = {f"{place:04d}": _block(own) if place == peers.rank else None for place in places}
+    return {"shared": _block(shared), "ranks": ranks}
+
+
+def unpack(state: State, peers: Peers, device: torch.device) -> tuple[State, dict[int, State]]:
+    """Return what all processes share, and by rank what those had for themselves whom this process takes over from."""
+    if "shared" not in state:
+        shared, owned = _from_before(state)
+    else:
+        shared = _content(state["shared"], device)
+        filled = {place: block for place, block in state["ranks"].items() if block is not None}
+        owned = {int(place): _content(block, device) for place, block in filled.items()}
+    return shared, {rank: own for rank, own in owned.items() if rank % peers.size == peers.rank}
+
+
+def _from_before(state: State) -> tuple[State, dict[int, State]]:
+    """States were one nested dict per rank once."""
+    waiting = state.get("visits", {}).get("waiting", [])
+    own = {"recorder": state["recorder"], "visits": waiting, "faults": state["faults"]}
+    return {**state, "visits": waiting}, {int(state["recorder"].get("rank", 0)): own}
+
+
+def _block(state: State) -> Block:
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer, pickle_protocol=4)
+    return Block(torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8))
+
+
+def _content(block: Block, device: torch.device) -> State:
+    found: State = torch.load(io.BytesIO(block.data.numpy().tobytes()), map_location=device, weights_only=False)
+    return found
