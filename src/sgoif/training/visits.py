@@ -40,10 +40,14 @@ class PendingVisits:
         """The same micro-step with the visits of another process, too."""
         if not len(self.ids):
             return other
-        names = ("ids", "labels", "signals")
-        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
         has_words = self.words is not None and other.words is not None
-        return replace(self, **both, words=np.concatenate([self.words, other.words]) if has_words else None)
+        return replace(
+            self,
+            ids=np.concatenate([self.ids, other.ids]),
+            labels=np.concatenate([self.labels, other.labels]),
+            signals=np.concatenate([self.signals, other.signals]),
+            words=np.concatenate([self.words, other.words]) if has_words else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
