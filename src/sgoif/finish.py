@@ -1,9 +1,17 @@
-"""From what a monitor recorded to a run: evidence added up, probabilities learnt, tables written."""
+"""From what a monitor recorded to a run: evidence added up, probabilities learnt, tables written.
+
+The table of examples is held in memory up to some millions of them. Beyond, where several processes wrote the run, it
+goes by bucket of ids: probabilities are learnt from a sample, which is the first buckets, since a bucket is a piece of
+the range of hashes; then each bucket is judged and written in turn.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +20,7 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches
 from sgoif.run import MemoryTables, Run, load
-from sgoif.training.calibration import RunCalibration, calibrate_run
+from sgoif.training.calibration import Judged, RunCalibration, calibrate_run
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
@@ -25,6 +33,11 @@ log = logging.getLogger(__name__)
 __all__ = ["calibrated_run", "collect_run", "finish_run"]
 
 Columns = dict[str, NDArray[Any]]
+
+_HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
+_SAMPLE = 200_000  # examples at least that are there to learn probabilities from, and at most that they are learnt from
+_AT_ONCE = 1 << 17  # examples judged at once, with some copies of their predictions
+_BUCKET_BYTES = 256 << 20
 
 
 def finish_run(monitor: Monitor) -> Run | None:
@@ -93,14 +106,19 @@ def calibrated_run(
     more: Columns | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
-    calibration, examples = None, _examples(recorder)
+    examples, rest = _examples(recorder)
+    calibration = None
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
-        calibration = calibrate_run(ledger, examples, engine, noise)
+        calibration = calibrate_run(ledger, examples if rest is None else _sampled(examples), engine, noise)
     except Exception as error:
         log.warning("the run could not be calibrated: %s", error)
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
+    if rest is not None:
+        buckets = chain([examples], rest)
+        del examples  # so that a bucket is forgotten once it is written
+        return _streamed_run(recorder, facts, calibration, buckets)
     return collect_run(recorder, facts, calibration, examples=examples, sketches=sketches, more=more)
 
 
@@ -114,25 +132,72 @@ def collect_run(
     more: Columns | None = None,
 ) -> Run:
     """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it."""
-    tables = {"examples": (_examples(recorder) if examples is None else examples) | (more or {})}
+    if examples is None:
+        examples, rest = _examples(recorder)
+        if rest is not None:
+            return _streamed_run(recorder, facts, None, chain([examples], rest))
+    tables = {"examples": examples | (more or {})}
     if calibration is not None:
-        if calibration.noise is not None:
-            is_judged = np.isfinite(calibration.p_mislabeled)
-            tables["examples"] |= _suggestions(calibration.noise, tables["examples"], is_judged)
-        tables["examples"]["p_mislabeled"] = calibration.p_mislabeled
-        tables["examples"]["p_mislabeled_low"] = calibration.p_low
-        tables["examples"]["p_mislabeled_high"] = calibration.p_high
-        tables["holdout"] = calibration.holdout
-        tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
-        facts = facts | _calibration_facts(calibration)
+        tables["examples"] |= _judgement(tables["examples"], calibration.examples)
+        tables |= _calibration_tables(calibration, recorder)
+        facts = {**facts, "expected_errors": float(np.nansum(calibration.examples.p_mislabeled))}
+        facts |= _calibration_facts(calibration)
     if sketches is not None:
         for name in tables.keys() & {"examples", "holdout"}:
             tables[name] |= sketches.columns(tables[name]["id"])
         facts = {**facts, "nearly_same": sketches.nearly_same}
-    # every visit of such an example met a shut gate, or no direction yet; a later snapshot can judge it
-    not_judged = int((tables["examples"]["confidence"] <= 0).sum())
-    info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": not_judged}
+    info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": _not_judged(tables["examples"])}
     return _keep(recorder.sink, info, tables)
+
+
+def _streamed_run(
+    recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None, buckets: Iterator[Columns]
+) -> Run:
+    """One row per example, judged and written bucket by bucket; no more than one bucket is held."""
+    from sgoif.store import RunFiles, write_edition
+
+    sink: Any = recorder.sink
+    counts, expected = {"num_examples": 0, "num_not_judged": 0}, 0.0
+
+    def judged() -> Iterator[Columns]:
+        nonlocal expected
+        for part in chain.from_iterable(map(_pieces, buckets)):
+            counts["num_examples"] += len(part["id"])
+            counts["num_not_judged"] += _not_judged(part)
+            if calibration is not None and calibration.judge is not None:
+                said = calibration.judge.judged(part)
+                expected += float(np.nansum(said.p_mislabeled))
+                part |= _judgement(part, said)
+            yield part
+
+    try:
+        write_edition(RunFiles(sink.url), judged())
+    except Exception as error:
+        log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
+        counts = dict.fromkeys(counts, 0)
+    if calibration is None:
+        return _keep(sink, facts | counts, {})
+    facts = facts | {"expected_errors": expected, "calibrated_on": len(calibration.examples.p_mislabeled)}
+    facts |= _calibration_facts(calibration)
+    for item in facts["expected_precision"]:  # the list is as long as the sample's times what that stands for
+        item["count"] = math.ceil(item["top"] * (counts["num_examples"] - counts["num_not_judged"]))
+    return _keep(sink, facts | counts, _calibration_tables(calibration, recorder))
+
+
+def _pieces(table: Columns) -> Iterator[Columns]:
+    for start in range(0, len(table["id"]), _AT_ONCE):
+        yield {name: values[start : start + _AT_ONCE] for name, values in table.items()}
+
+
+def _sampled(table: Columns) -> Columns:
+    """Examples with the smallest hashes: a sample that is the same whatever the order of visits."""
+    chosen = np.argsort(table["id_hash"], kind="stable")[:_SAMPLE]
+    return {name: values[chosen] for name, values in table.items()}
+
+
+def _not_judged(examples: Columns) -> int:
+    """Count examples whose every visit met a shut gate, or no direction yet; a later snapshot can judge them."""
+    return int((examples["confidence"] <= 0).sum())
 
 
 def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Columns]) -> Run:
@@ -155,21 +220,38 @@ def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Column
     return Run(info, MemoryTables(tables))
 
 
-def _examples(recorder: Recorder) -> Columns:
-    """One row per example: what this process added up, or where several wrote the run, what their visits add up to."""
+def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
+    """One row per example: what this process added up, or where several wrote the run, what their visits add up to.
+
+    Where these are too many to be held, those of the first buckets, and the other buckets; else None with them.
+    """
     if recorder.keeps_evidence:
-        return _added_up(recorder)
+        return _added_up(recorder), None
     from sgoif.store import RunFiles, merge_evidence
+    from sgoif.store.buckets import count_buckets
 
     sink: Any = recorder.sink
+    held: list[Columns] = []
     try:
         sink.checkpoint()
-        parts = list(merge_evidence(RunFiles(sink.url)))
+        files = RunFiles(sink.url)
+        count = count_buckets(files, _BUCKET_BYTES)
+        buckets = merge_evidence(files, count)
+        for bucket in buckets:
+            held.append(bucket)
+            num_held = sum(len(part["id"]) for part in held)
+            if num_held >= _SAMPLE and num_held * count / len(held) > _HELD:  # buckets are pieces of equal size
+                return _joined(held), buckets
     except Exception as error:
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
-        parts = []
-    columns = [name for name in parts[0] if name != "id_hash"] if parts else []
-    return {name: np.concatenate([part[name] for part in parts]) for name in columns} or _added_up(recorder)
+        held = []
+    if not held:
+        return _added_up(recorder), None
+    return {name: values for name, values in _joined(held).items() if name != "id_hash"}, None
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _added_up(recorder: Recorder) -> Columns:
@@ -197,6 +279,18 @@ def _added_up(recorder: Recorder) -> Columns:
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 
 
+def _judgement(examples: Columns, judged: Judged) -> Columns:
+    """Columns of what a calibration says of examples."""
+    found: Columns = {
+        "p_mislabeled": judged.p_mislabeled,
+        "p_mislabeled_low": judged.p_low,
+        "p_mislabeled_high": judged.p_high,
+    }
+    if judged.noise is not None:
+        found |= _suggestions(judged.noise, examples, np.isfinite(judged.p_mislabeled))
+    return found
+
+
 def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
     """What a model of the noise suggests, which knows more than the class of the worst anchor.
 
@@ -208,6 +302,10 @@ def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
     found, is_known = (*labels.T, share), is_judged & (given >= 0)
     return {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
+
+
+def _calibration_tables(calibration: RunCalibration, recorder: Recorder) -> dict[str, Columns]:
+    return {"holdout": calibration.holdout, "canaries": _canaries(calibration, max(recorder.last_step, 0))}
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:
@@ -226,7 +324,6 @@ def _canaries(calibration: RunCalibration, last_step: int) -> Columns:
 
 def _calibration_facts(calibration: RunCalibration) -> dict[str, Any]:
     return {
-        "expected_errors": float(np.nansum(calibration.p_mislabeled)),
         "expected_precision": [asdict(item) for item in calibration.precision],
         "transition": calibration.calibration.transition.tolist(),
         "holdout_cleaning": None if calibration.choice is None else asdict(calibration.choice),

@@ -15,7 +15,7 @@ its bracket.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -36,6 +36,7 @@ __all__ = [
     "calibrate_on",
     "cross_fitted_ap",
     "fit_canaries",
+    "predict_each",
     "squash",
 ]
 
@@ -150,7 +151,10 @@ class CanaryCalibration:
 
     def log_odds(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute log odds that a label is wrong, ``[N]``."""
-        return self.stretch * self._ratio(self._inputs(signals), given_label) + self.shift[given_label]
+        return self._odds(self._inputs(signals), given_label)
+
+    def _odds(self, inputs: Floats, given_label: Ints) -> Floats:
+        return self.stretch * self._ratio(inputs, given_label) + self.shift[given_label]
 
     def _inputs(self, signals: Floats) -> Floats:
         inputs = (_bent(signals, self.line is not None) - self.centre) / self.scale
@@ -193,6 +197,18 @@ class CanaryCalibration:
         """Compute how much likelier errors are on examples as hard as these, ``[N]``, up to a factor."""
         slope = 0.0 if self.found is None else self.found.slope
         return np.exp(slope * self._inputs(signals)[:, -1])
+
+
+def predict_each(fits: Sequence[CanaryCalibration], signals: Floats, given_label: Ints) -> list[Floats]:
+    """Compute the probabilities of several fits. Those of one scale share their inputs, which cost most."""
+    inputs: dict[tuple[bytes, bytes, bool], Floats] = {}
+    found = []
+    for fit in fits:
+        scale = (fit.centre.tobytes(), fit.scale.tobytes(), fit.line is None)
+        if scale not in inputs:
+            inputs[scale] = fit._inputs(signals)
+        found.append(sigmoid(fit._odds(inputs[scale], given_label)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

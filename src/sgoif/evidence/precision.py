@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
-from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, fit_canaries
+from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, fit_canaries, predict_each
 
 __all__ = [
     "CalibrationDraws",
@@ -50,11 +50,12 @@ class CalibrationDraws:
         tail = (1 - _LEVEL) / 2
         for start in range(0, len(signals), _CHUNK):
             part = slice(start, start + _CHUNK)
-            lower = [fitted.predict(signals[part], given_label[part]) for fitted in self.lower]
-            same = self.upper is self.lower
-            upper = lower if same else [fitted.predict(signals[part], given_label[part]) for fitted in self.upper]
+            lower = predict_each(self.lower, signals[part], given_label[part])
+            if self.upper is self.lower:
+                low[part], high[part] = np.quantile(lower, (tail, 1 - tail), axis=0)
+                continue
             low[part] = np.quantile(lower, tail, axis=0)
-            high[part] = np.quantile(upper, 1 - tail, axis=0)
+            high[part] = np.quantile(predict_each(self.upper, signals[part], given_label[part]), 1 - tail, axis=0)
         return low, high
 
 
@@ -120,10 +121,7 @@ def expected_precision(
     counts = [math.ceil(share * len(p) - 1e-9 * len(p)) for share in top]
     rng = np.random.default_rng(seed)
     longest = order[: max(counts)]
-    lower, upper = (
-        [fitted.predict(signals[longest], given_label[longest]) for fitted in side]
-        for side in (draws.lower, draws.upper)
-    )
+    lower, upper = (predict_each(side, signals[longest], given_label[longest]) for side in (draws.lower, draws.upper))
     tail, found = (1 - _LEVEL) / 2, []
     for share, count in zip(top, counts, strict=True):
         mean = float(p[order[:count]].mean())

@@ -30,6 +30,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import HeadJudge
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
+from sgoif.training.calibration import probabilities
 from sgoif.training.canaries import CALIBRATED_SIGNALS
 from sgoif.training.noise import Examples, NoiseEvidence, Predictions, judge_labels
 
@@ -118,7 +119,7 @@ class Snapshot:
     def judged(self, signals: Columns, labels: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Add to signals what they mean: a suggested label, standardised scores, probabilities."""
         inputs = _calibrated(signals)
-        is_sound = np.isfinite(inputs).all(1)
+        is_sound = np.asarray(np.isfinite(inputs).all(1))
         inputs, likely = self._with_noise(inputs, signals, labels)
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
@@ -128,12 +129,10 @@ class Snapshot:
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
         if self.calibration is not None:
-            p, low, high = np.full((3, len(labels)), np.nan)
-            p[is_sound] = self.calibration.predict(inputs[is_sound], labels[is_sound])
+            p, low, high = probabilities(self.calibration, self.draws, inputs[is_sound], labels[is_sound], is_sound)
             columns["p_mislabeled"] = p
             if self.draws is not None:
-                low[is_sound], high[is_sound] = self.draws.bounds(inputs[is_sound], labels[is_sound])
-                columns |= {"p_mislabeled_low": np.fmin(low, p), "p_mislabeled_high": np.fmax(high, p)}
+                columns |= {"p_mislabeled_low": low, "p_mislabeled_high": high}
         return columns
 
     def adapted(self, signals: Columns, labels: NDArray[np.int64]) -> Snapshot:
@@ -166,8 +165,7 @@ class Snapshot:
         """Signals with what the model of the noise says, and the class that it suggests; as they are without one."""
         if self.noise is None:
             return inputs, None
-        probabilities = self.noise.undo(_predicted(signals, labels, self.about.num_classes))
-        evidence = NoiseEvidence(self.noise, probabilities.astype(np.float32), np.zeros((0, 0)))
+        evidence = NoiseEvidence.of(self.noise, _predicted(signals, labels, self.about.num_classes))
         return np.column_stack([inputs, evidence.log_odds(labels)]), evidence.suggested(labels, top=1)[0][:, 0]
 
     def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:

@@ -1,7 +1,7 @@
 """A run on disk: Parquet tables and ``run.json``, written while training goes on and read where they lie."""
 
 from sgoif.store.errors import StoreError
-from sgoif.store.merge import merge_evidence, write_examples
+from sgoif.store.merge import merge_evidence, write_edition, write_examples
 from sgoif.store.parts import next_attempt
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import SCHEMA_VERSION
@@ -14,5 +14,6 @@ __all__ = [
     "StoreError",
     "merge_evidence",
     "next_attempt",
+    "write_edition",
     "write_examples",
 ]

@@ -7,7 +7,7 @@ of float64 sums. No more than one bucket of ids is in memory, so a run may have 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from sgoif.store.parts import name_part, numbers_taken
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import CLASSLESS_SIGNALS, FLAGS_NOT_USABLE, MEAN_SIGNALS, STANDARDISED
 
-__all__ = ["merge_evidence", "write_examples"]
+__all__ = ["merge_evidence", "write_edition", "write_examples"]
 
 _COLUMNS = (
     "id",
@@ -79,10 +79,18 @@ def write_examples(
 
     Readers see the new edition when all of it is written.
     """
+    return write_edition(files, _merged(files, buckets, memory_bytes, scratch))
+
+
+def write_edition(files: RunFiles, tables: Iterable[Mapping[str, Any]]) -> int:
+    """Write the table ``examples`` piece by piece, in place of the one that is there; return its number of rows.
+
+    Readers see the new edition when all of it is written. Where that fails, they go on seeing the old one.
+    """
     place, edition = files.place, 1 + max([0, *numbers_taken(files.place, "examples")])
     waiting: list[pa.Table] = []
     part = total = 0
-    for found in _merged(files, buckets, memory_bytes, scratch):
+    for found in tables:
         if len(found["id"]):
             waiting.append(table_of("examples", found, 0, files.id_kind("examples"))[0])
         if sum(table.nbytes for table in waiting) >= _PART_BYTES:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.evidence import (
+    CalibrationDraws,
     Canaries,
     CleaningChoice,
     ExpectedPrecision,
     LabelCalibration,
     LikelyOthers,
+    NoiseModel,
     calibrate_on,
     draw_calibrations,
     expected_precision,
@@ -23,33 +25,73 @@ from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factor
 from sgoif.training.engine import Engine
 from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
 
-__all__ = ["RunCalibration", "calibrate_run"]
+__all__ = ["Judged", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
 
 Floats = NDArray[np.float64]
+Table = Mapping[str, NDArray[Any]]  # one row per training example
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a calibration says of some examples."""
+
+    p_mislabeled: Floats  # one per example; NaN where it was not judged
+    p_low: Floats  # a 90% interval of it
+    p_high: Floats
+    noise: NoiseEvidence | None  # the model of the noise that was used
+
+
+@dataclass(frozen=True, slots=True)
+class RunJudge:
+    """Judges any examples of a run, whether it was calibrated on all of them or on some."""
+
+    columns: tuple[str, ...]  # that mean what the canaries' signals do
+    calibration: LabelCalibration
+    draws: CalibrationDraws
+    noise: NoiseModel | None
+    num_classes: int
+
+    def judged(self, examples: Table) -> Judged:
+        """Judge examples, in memory for some copies of their predictions, ``[N, C]``."""
+        signals, is_judged = _signals(examples, self.columns)
+        given, evidence = examples["given_label"][is_judged], None
+        if self.noise is not None:
+            evidence = NoiseEvidence.of(self.noise, _predicted(examples, is_judged, self.num_classes))
+            signals = np.column_stack([signals, evidence.log_odds(given)])
+            evidence = evidence.at_rows(is_judged)
+        return Judged(*probabilities(self.calibration, self.draws, signals, given, is_judged), evidence)
 
 
 @dataclass(frozen=True, slots=True)
 class RunCalibration:
     """What the canaries say about the training labels."""
 
-    p_mislabeled: Floats  # one per example; NaN where it was not judged
-    p_low: Floats  # a 90% interval of it
-    p_high: Floats
+    examples: Judged  # those that it was made of
+    judge: RunJudge | None  # of any others; None where the model of the noise came from outside
     calibration: LabelCalibration
     precision: list[ExpectedPrecision]
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
     holdout_ids: NDArray[Any]  # of all hold-out examples, by row
-    noise: NoiseEvidence | None  # the model of the noise that was used
 
-    @property
-    def expected_errors(self) -> float:
-        """Expected number of wrong labels among the training examples."""
-        return float(self.p_mislabeled.sum())
+
+def probabilities(
+    calibration: LabelCalibration,
+    draws: CalibrationDraws | None,
+    signals: Floats,
+    given: NDArray[np.int64],
+    is_judged: NDArray[np.bool_],
+) -> tuple[Floats, Floats, Floats]:
+    """Compute ``p_mislabeled`` and its interval, ``[N]`` each, from the signals of examples that can be judged."""
+    p, low, high = np.full((3, len(is_judged)), np.nan)
+    p[is_judged] = calibration.predict(signals, given)
+    if draws is not None:
+        low[is_judged], high[is_judged] = draws.bounds(signals, given)
+    return p, np.fmin(low, p), np.fmax(high, p)
 
 
 def calibrate_run(
-    ledger: CanaryLedger, examples: Mapping[str, NDArray[Any]], engine: Engine, noise: NoiseEvidence | None = None
+    ledger: CanaryLedger, examples: Table, engine: Engine, noise: NoiseEvidence | None = None
 ) -> RunCalibration | None:
     """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from.
 
@@ -58,53 +100,62 @@ def calibrate_run(
 
     Args:
         ledger: the canaries' own signals.
-        examples: the run's table, one row per training example.
+        examples: the run's table, or a sample of it.
         engine: whose hold-out it is.
-        noise: what a model of the noise says.
+        noise: what a model of the noise says of them.
     """
-    canaries, count = ledger.canaries(engine), len(examples["id"])
-    if canaries is None or not count:
+    canaries, columns = ledger.canaries(engine), _columns(engine)
+    if canaries is None or not len(examples["id"]):
         return None
-    signals = np.stack([examples[name] for name in _columns(engine)], 1)
-    judged = np.asarray(np.isfinite(signals).all(axis=1))
+    signals, judged = _signals(examples, columns)
     if judged.sum() < 2:
         return None
-    given = examples["given_label"]
-    asked = Examples(signals[judged], given[judged], examples["suggested_label"][judged])
-    choice = ledger.choice
+    given, choice = examples["given_label"], ledger.choice
+    asked = Examples(signals, given[judged], examples["suggested_label"][judged])
     if noise is None:
         adapt = ledger.trusted or (choice is not None and choice.clean)
         seen = _predictions(examples, judged, canaries, ledger)
         found = judge_labels(canaries, asked, seen, adapt=adapt, may_doubt=ledger.may_doubt(canaries))
         if found.doubt is not None:
             choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
-        noise = None if found.noise is None else found.noise.at_rows(judged)
     else:
         asked, canaries = asked.with_noise(noise.log_odds(given)[judged]), with_noise(canaries, noise)
         fitted = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition, is_sure=noise.is_learnt)
         found = Judgement(fitted, asked)
     calibration, asked = found.calibration, found.examples
-    draws = draw_calibrations(calibration, asked.signals, asked.given)
-    p, low, high = np.full((3, count), np.nan)
-    p[judged] = calibration.predict(asked.signals, asked.given)
-    low[judged], high[judged] = draws.bounds(asked.signals, asked.given)
+    draws, judge = draw_calibrations(calibration, asked.signals, asked.given), None
+    if noise is None:
+        model = None if found.noise is None else found.noise.model
+        judge = RunJudge(columns, calibration, draws, model, ledger.num_classes)
+        noise = None if found.noise is None else found.noise.at_rows(judged)
+    said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
-    holdout = ledger.judged(calibration, engine)
-    ids = np.asarray(engine.holdout.ids)
-    return RunCalibration(p, np.fmin(low, p), np.fmax(high, p), calibration, precision, choice, holdout, ids, noise)
+    holdout, ids = ledger.judged(calibration, engine), np.asarray(engine.holdout.ids)
+    return RunCalibration(said, judge, calibration, precision, choice, holdout, ids)
+
+
+def _signals(examples: Table, columns: tuple[str, ...]) -> tuple[Floats, NDArray[np.bool_]]:
+    """The signals of examples that can be judged, ``[n, S]``, and which of all these are, ``[N]``."""
+    signals = np.stack([examples[name] for name in columns], 1)
+    is_judged = np.asarray(np.isfinite(signals).all(axis=1))
+    return signals[is_judged], is_judged
 
 
 def _predictions(
-    examples: Mapping[str, NDArray[Any]], judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
+    examples: Table, judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
 ) -> Predictions | None:
     """What the network said of the examples that can be judged, and of the canaries; None where that is too much."""
     held = ledger.predictions(canaries)
     if held is None or not Predictions.is_affordable(len(judged), ledger.num_classes):
         return None
+    return Predictions(_predicted(examples, judged, ledger.num_classes), held)
+
+
+def _predicted(examples: Table, judged: NDArray[np.bool_], num_classes: int) -> NDArray[np.float32]:
+    """Whole predictions of the examples that can be judged, ``[n, C]``, from what is kept of them."""
     mine = {name: values[judged] for name, values in examples.items() if "runner_up" in name}
     others = LikelyOthers.from_columns(mine)
-    p_given, given = examples["p_given"][judged], examples["given_label"][judged]
-    return Predictions(others.spread(p_given, given, ledger.num_classes), held)
+    return others.spread(examples["p_given"][judged], examples["given_label"][judged], num_classes)
 
 
 def _columns(engine: Engine) -> tuple[str, ...]:

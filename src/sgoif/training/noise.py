@@ -39,6 +39,11 @@ class NoiseEvidence:
     is_learnt: bool = True  # the classifiers were trained through the model, so that it judges the hold-out as well
     is_by_canary: bool = False  # what the second kind of probabilities is about
 
+    @classmethod
+    def of(cls, model: NoiseModel, predicted: NDArray[np.floating[Any]]) -> NoiseEvidence:
+        """What a model says of examples alone, from a network's predictions of them, ``[N, C]``."""
+        return cls(model, model.undo(predicted).astype(np.float32), np.zeros((0, 0)))
+
     def log_odds(self, given: Ints) -> Floats:
         """Log odds that a training label is wrong, ``[N]``."""
         return self.model.log_odds(self.probabilities, given)
