@@ -25,7 +25,7 @@ from sgoif.training.schedule import Plan
 from sgoif.training.signals import SIGNALS
 from sgoif.training.work import Speed, Work, measure_speed
 
-__all__ = ["Forecast", "Forecaster", "Sizes", "forecast"]
+__all__ = ["Forecast", "Forecaster", "Sizes", "forecast", "work_per_step"]
 
 # Of the forward pass: backward is twice its operations; it also re-reads what forward kept, and BatchNorm and the
 # optimiser pass over memory again. Fitted to six networks, small to ResNet-18-like, within 0.6-1.1 of their steps.
@@ -57,6 +57,7 @@ class Sizes:
     tried: int  # labels that a canary is tried under; 0 without canaries
     has_probe: bool
     keeps_visits: bool
+    ranks: int = 1  # processes that share the pass over the hold-out
 
     @classmethod
     def of(cls, engine: Engine, recorder: Recorder, ledger: CanaryLedger | None, *, accumulate: int = 1) -> Sizes:
@@ -76,6 +77,7 @@ class Sizes:
             tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
             has_probe=engine.settings.probe,
             keeps_visits=recorder.sink is not None,
+            ranks=engine.peers.size,
         )
 
     @property
@@ -146,19 +148,29 @@ def forecast(
     nan = float("nan")
     bare = nan if model is None else model_speed.seconds(_bare_step(model, batch_size, sizes.accumulate))
     shown = min(plan.examples_per_refresh, sizes.holdout)
-    look = nan if model is None else model_speed.seconds(_times(model, shown, launches=_AROUND))
-    score, advance = _score(sizes, batch_size), _advance(sizes)
-    refresh = speed.seconds(_refresh(plan, sizes, shown)) + look
+    seen_here = ceil(shown / sizes.ranks)
+    look = nan if model is None else model_speed.seconds(_times(model, seen_here, launches=_AROUND))
+    seconds = {name: speed.seconds(work) for name, work in work_per_step(plan, sizes, batch_size).items()}
     return Forecast(
         batch_size=batch_size,
         bare_s=bare,
-        step_share=(speed.seconds(score) / plan.stride + speed.seconds(advance)) / bare,
-        curvature_share=speed.seconds(_curvature(sizes, batch_size)) / plan.observe_every / bare,
-        refresh_share=refresh / plan.refresh_every / bare,
+        step_share=seconds["scoring"] / bare,
+        curvature_share=seconds["curvature"] / bare,
+        refresh_share=(seconds["refresh"] + look / plan.refresh_every) / bare,
         device_mb=_device_bytes(plan, sizes, batch_size) / _MB,
         host_mb=_host_bytes(sizes, shown) / _MB,
         visits_mb=_visit_bytes(sizes) * sizes.train_size / plan.stride / _MB if sizes.keeps_visits else 0.0,
     )
+
+
+def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
+    """What the monitor computes in a step on average, by part; the forward pass over the hold-out is not in it."""
+    shown = min(plan.examples_per_refresh, sizes.holdout)
+    return {
+        "scoring": 1 / plan.stride * _score(sizes, batch_size) + _advance(sizes),
+        "curvature": 1 / plan.observe_every * _curvature(sizes, batch_size),
+        "refresh": 1 / plan.refresh_every * _refresh(plan, sizes, shown),
+    }
 
 
 class Forecaster:
