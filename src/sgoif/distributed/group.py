@@ -75,10 +75,7 @@ class Group(Peers):
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten(1).to(_widest(tensors)) for tensor in tensors], 1).cpu()
-        whole = packed.new_empty(self.size * len(packed), packed.shape[1])
-        self._count(whole)
-        dist.all_gather(list(whole.split(len(packed))), packed, group=self._members())
-        parts = whole.split([tensor[0].numel() for tensor in tensors], 1)
+        parts = self._gathered(packed).split([tensor[0].numel() for tensor in tensors], 1)
         return [part.reshape(-1, *tensor.shape[1:]).to(tensor) for part, tensor in zip(parts, tensors)]
 
     def tell(self, value: Value) -> Value:
@@ -96,6 +93,12 @@ class Group(Peers):
         self._count(packed)
         dist.all_reduce(packed, how, group=self._members())
         return packed
+
+    def _gathered(self, packed: Tensor) -> Tensor:
+        whole = packed.new_empty(self.size * len(packed), packed.shape[1])
+        self._count(whole)
+        dist.all_gather(list(whole.split(len(packed))), packed, group=self._members())
+        return whole
 
     def _members(self) -> Any:
         if self._group is None:

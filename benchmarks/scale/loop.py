@@ -1,0 +1,121 @@
+"""A training whose head has any size, behind a trunk whose cost is known; time is kept by step and part of the monitor.
+
+Time is that of the processor, which other programs on the machine do not change.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sgoif
+from benchmarks.scale.peers import joined_by
+from sgoif.distributed import Peers
+from sgoif.training.clock import PARTS, Clock, StepTimer
+from sgoif.training.monitor import Monitor
+
+__all__ = ["Loop", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a training."""
+
+    examples: int = 50_000  # n
+    classes: int = 10  # K
+    width: int = 512  # d, inputs of the head
+    batch: int = 64
+    trunk: int = 1024  # width of the two layers before the head's inputs
+    pixels: int = 256
+
+    @property
+    def holdout(self) -> int:
+        return max(1000, 2 * self.classes)
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        sizes = (self.pixels, self.trunk, self.trunk, self.width)
+        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+        return nn.Sequential(*layers, nn.Linear(self.width, self.classes))
+
+    def inputs(self, count: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(1)
+        return torch.randn(count, self.pixels), torch.arange(count) % self.classes
+
+
+class _KeptTimer(StepTimer):
+    """Keeps the seconds of each step's parts."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock("cpu", time.process_time))
+        self.steps: list[dict[str, float]] = []
+
+    def take(self) -> tuple[dict[str, float], float | None]:
+        parts, total = super().take()
+        self.steps.append(parts)
+        return parts, total
+
+
+class Loop:
+    """One rank's training, on one batch over and over but with ids drawn anew from all examples.
+
+    Args:
+        shape: sizes.
+        is_watched: whether there is a monitor.
+        peers: ranks to train with; None for those of the process group, if there is one.
+        settings: further arguments of :func:`sgoif.watch`.
+    """
+
+    def __init__(self, shape: Shape, is_watched: bool = True, peers: Peers | None = None, **settings: Any) -> None:
+        self.shape, self.model = shape, shape.model()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        self.batch = shape.inputs(shape.batch)
+        self._ids = torch.Generator().manual_seed(2)
+        self.monitor: Monitor | None = None
+        if is_watched:
+            arguments = {"plan": sgoif.Plan(), "trusted": True, "keep_visits": "none", **settings}
+            anchors = shape.inputs(shape.holdout)
+            with joined_by(peers):
+                found = sgoif.watch(
+                    self.model,
+                    self.optimizer,
+                    anchors=anchors,
+                    train_size=shape.examples,
+                    batch_size=shape.batch,
+                    **arguments,
+                )
+            assert isinstance(found, Monitor)
+            self.monitor, self.timer = found, _KeptTimer()
+            found.governor.timer = self.timer
+
+    def step(self) -> None:
+        """Do one training step."""
+        inputs, labels = self.batch
+        if self.monitor is None:
+            F.cross_entropy(self.model(inputs), labels).backward()
+        else:
+            ids = torch.randint(0, self.shape.examples, (len(labels),), generator=self._ids)
+            with self.monitor.step(ids, labels):
+                F.cross_entropy(self.model(inputs), labels).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+        assert self.monitor is None or self.monitor.faults == {}, self.monitor.faults
+
+    def own_seconds(self) -> dict[str, float]:
+        """What the monitor takes per step by part: medians over the steps that do it, spread over its period."""
+        assert self.monitor is not None
+        plan, timed = self.monitor.plan, self.timer.steps[1:]  # the first one makes everything for the first time
+        every = dict.fromkeys(PARTS, plan.stride) | {"curvature": plan.observe_every, "refresh": plan.refresh_every}
+        found = {name: [parts[name] for parts in timed if name in parts] for name in PARTS}
+        return {name: median(seconds) / every[name] if seconds else 0.0 for name, seconds in found.items()}
