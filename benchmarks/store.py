@@ -127,14 +127,15 @@ def write_many(target: Path, rows: int, part_rows: int = 600_000, different: int
 
 
 def query_child(url: str) -> None:
-    begun = time.perf_counter()
+    begun, busy = time.perf_counter(), time.process_time()
     files = RunFiles(url)
     files.parts("visits")
     opened = time.perf_counter() - begun
     found = files.sql(TOP)
     assert (np.diff(found["harm"].to_numpy()) <= 0).all()
-    seconds, peak = time.perf_counter() - begun, timing._peak_mb()
-    print(json.dumps({"seconds": seconds, "open_s": opened, "peak_mb": peak, "rows": found.num_rows}))
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - busy
+    told = {"seconds": seconds, "cpu_s": cpu, "open_s": opened, "rows": found.num_rows}
+    print(json.dumps({**told, "peak_mb": timing._peak_mb()}))
 
 
 class Loop:
