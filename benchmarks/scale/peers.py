@@ -10,10 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
-import torch.distributed as dist
 from torch import Tensor
 
 from sgoif import api
@@ -32,7 +30,7 @@ class Declared(Group):
 
     def __init__(self, size: int) -> None:
         self.rank, self.size = 0, size
-        self.exchanges = Counter[str]()
+        self.exchanges, self.moved = Counter[str](), Counter[str]()  # how often, and bytes, by kind
 
     def tell(self, value: Value) -> Value:
         return value
@@ -40,16 +38,23 @@ class Declared(Group):
     def leave(self) -> None:
         pass
 
-    def _reduced(self, packed: Tensor, how: Any) -> Tensor:
-        self._count(packed)
-        self.exchanges["reduced"] += 1
-        return packed * self.size if how == dist.ReduceOp.SUM else packed
+    def _largest(self, few: Tensor) -> Tensor:
+        self._note("small", few)
+        return few
+
+    def _summed(self, packed: Tensor) -> Tensor:
+        self._note("summed", packed)
+        return packed * self.size
 
     def _gathered(self, packed: Tensor) -> Tensor:
         whole = packed.repeat(self.size, 1)
-        self._count(whole)
-        self.exchanges["gathered"] += 1
+        self._note("gathered", whole)
         return whole
+
+    def _note(self, kind: str, exchanged: Tensor) -> None:
+        self.exchanges[kind] += 1
+        self.moved[kind] += exchanged.nbytes
+        self._count(exchanged)
 
 
 class Timed(Group):
@@ -60,10 +65,15 @@ class Timed(Group):
         self.exchanges = Counter[str]()
         super().__init__(ranks)
 
-    def _reduced(self, packed: Tensor, how: Any) -> Tensor:
-        self.exchanges["reduced"] += 1
+    def _largest(self, few: Tensor) -> Tensor:
+        self.exchanges["small"] += 1
         with self._timed():
-            return super()._reduced(packed, how)
+            return super()._largest(few)
+
+    def _summed(self, packed: Tensor) -> Tensor:
+        self.exchanges["summed"] += 1
+        with self._timed():
+            return super()._summed(packed)
 
     def _gathered(self, packed: Tensor) -> Tensor:
         self.exchanges["gathered"] += 1

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sgoif.distributed.peers import Peers, Value
+from sgoif.distributed.rounds import Rounds
 from sgoif.errors import SgoifError
 
 __all__ = ["TIMEOUT_S", "Group"]
@@ -43,7 +44,7 @@ class Group(Peers):
 
     def __init__(self, ranks: Sequence[int], *, timeout_s: float = TIMEOUT_S) -> None:
         self.rank, self.size = list(ranks).index(dist.get_rank()), len(ranks)
-        self._first = ranks[0]
+        self._ranks = list(ranks)
         self._group: Any = None  # None once left
         try:
             # Groups of the whole world are numbered. Those of a part of it, which cannot ask the rest to take part, are
@@ -60,17 +61,17 @@ class Group(Peers):
 
     def meet(self, *place: int) -> None:
         here = torch.tensor(place, dtype=torch.int64)
-        most, least = self._reduced(torch.cat([here, -here]), dist.ReduceOp.MAX).chunk(2)
+        most, least = self._largest(torch.cat([here, -here])).chunk(2)
         if not torch.equal(most, -least):
             raise RuntimeError(f"the ranks are not at the same place: {place} here, {most.tolist()} elsewhere")
 
     def largest(self, values: Sequence[float]) -> list[float]:
-        found: list[float] = self._reduced(torch.tensor(values, dtype=torch.float64), dist.ReduceOp.MAX).tolist()
+        found: list[float] = self._largest(torch.tensor(values, dtype=torch.float64)).tolist()
         return found
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten().to(_widest(tensors)) for tensor in tensors]).cpu()
-        parts = self._reduced(packed, dist.ReduceOp.SUM).split([tensor.numel() for tensor in tensors])
+        parts = self._summed(packed).split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape).to(tensor) for part, tensor in zip(parts, tensors)]
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -80,7 +81,7 @@ class Group(Peers):
 
     def tell(self, value: Value) -> Value:
         told = [value]
-        dist.broadcast_object_list(told, src=self._first, group=self._members())
+        dist.broadcast_object_list(told, src=self._ranks[0], group=self._members())
         return told[0]
 
     def leave(self) -> None:
@@ -89,16 +90,21 @@ class Group(Peers):
             with contextlib.suppress(Exception):  # the user may have destroyed all groups already
                 dist.destroy_process_group(group)
 
-    def _reduced(self, packed: Tensor, how: Any) -> Tensor:
+    def _largest(self, few: Tensor) -> Tensor:
+        self._count(few)
+        return self._rounds().largest(few)
+
+    def _summed(self, packed: Tensor) -> Tensor:
         self._count(packed)
-        dist.all_reduce(packed, how, group=self._members())
-        return packed
+        return self._rounds().summed(packed)
 
     def _gathered(self, packed: Tensor) -> Tensor:
-        whole = packed.new_empty(self.size * len(packed), packed.shape[1])
+        whole = self._rounds().gathered(packed)
         self._count(whole)
-        dist.all_gather(list(whole.split(len(packed))), packed, group=self._members())
         return whole
+
+    def _rounds(self) -> Rounds:
+        return Rounds(self._members(), self._ranks, self.rank)
 
     def _members(self) -> Any:
         if self._group is None:

@@ -1,0 +1,39 @@
+"""Exchanges in rounds: what every rank gets is what one process computes from all of it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sgoif.distributed import Group
+
+
+def numbers(rank, count):
+    return torch.randn(count, generator=torch.Generator().manual_seed(100 * rank + count))
+
+
+def asked(counts):
+    """What a rank gets from exchanges of several sizes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = Group(range(size))
+    found = []
+    for count in counts:
+        mine = numbers(rank, count)
+        (total,), (rows,) = group.sum([mine]), group.gather([mine.view(-1, 1)])
+        found.append((group.largest(mine.tolist()), total, rows.flatten()))
+        assert torch.equal(mine, numbers(rank, count))  # what was given stays as it was
+    group.meet(5, 1)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])  # 3: a rank beyond the power of two
+def test_every_rank_has_the_largest_the_sum_and_all_rows(worlds, size):
+    counts = [1, 2, 5, 1001]  # fewer than ranks, and no multiple of them
+    parts = worlds.run(size, asked, counts)
+    for index, count in enumerate(counts):
+        everyone = torch.stack([numbers(rank, count) for rank in range(size)])
+        for part in parts:
+            largest, total, rows = part[index]
+            assert largest == everyone.amax(0).double().tolist()
+            torch.testing.assert_close(total, everyone.sum(0))
+            assert torch.equal(total, parts[0][index][1])  # to the bit
+            assert torch.equal(rows, everyone.flatten())
