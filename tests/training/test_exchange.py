@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.scale.peers import Declared
 from sgoif.distributed import Alone
 from sgoif.gradients.contractions import materialise
 from sgoif.records import GradientRows
@@ -40,3 +41,11 @@ def test_rows_with_many_positions_are_sent_written_out():
     small = _compact(rows)
     assert small.inputs.numel() + small.output_grads.numel() < rows.inputs.numel() / 4
     torch.testing.assert_close(materialise(small), materialise(rows))
+
+
+@pytest.mark.parametrize("size", [3, 600, 2000])
+def test_all_processes_together_send_few_scores(size):
+    peers = Declared(size)
+    (found,) = gather_scores(peers, [(64, {"harm": np.arange(64.0)})], ["harm"])
+    assert found.num_visits == 64 * size
+    assert np.isfinite(found.scores["harm"]).sum() <= 4096

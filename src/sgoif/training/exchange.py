@@ -102,9 +102,23 @@ def gather_draw(peers: Peers, draw: AnchorDraw, positions: Tensor, labels: Tenso
         return draw
     rows = {name: _compact(value) for name, value in draw.rows.items()}
     sides = [side for value in rows.values() for side in (value.inputs, value.output_grads)]
-    outputs, *sides = (value[: len(positions)] for value in peers.gather([draw.outputs, *sides]))
+    outputs, *sides = _first_rows(peers, [draw.outputs, *sides], len(positions))
     whole = {name: GradientRows(name, *pair) for name, pair in zip(rows, zip(sides[::2], sides[1::2]))}
     return AnchorDraw(positions, labels, outputs, whole)
+
+
+def _first_rows(peers: Peers, tensors: Sequence[Tensor], count: int) -> list[Tensor]:
+    """The first rows of all processes together; one each where these are many, and then the later ones repeat them.
+
+    Gathering would send every one of those. Sums of rows set among zeros send ``count``, about twice each.
+    """
+    if peers.size <= 2 * count:
+        return [value[:count] for value in peers.gather(tensors)]
+    placed = [value.new_zeros(count, *value.shape[1:]) for value in tensors]
+    if peers.rank < count:
+        for zeros, value in zip(placed, tensors):
+            zeros[peers.rank] = value[0]
+    return peers.sum(placed)
 
 
 def _compact(rows: GradientRows) -> GradientRows:
@@ -131,7 +145,7 @@ def gather_scores(
         return []
     counts = [max(len(scores[name]) for name in signals) for _, scores in steps]
     room = int(peers.largest([float(max(counts))])[0])
-    room = min(room, max(8, _MOST_SCORES // peers.size))
+    room = min(room, max(1, _MOST_SCORES // peers.size))
     dtype = np.result_type(*(values.dtype for _, scores in steps for values in scores.values()))
     block = np.full((1, len(steps), 1 + len(signals) * room), np.nan, dtype)
     for row, (num_visits, scores) in zip(block[0], steps):
