@@ -1,10 +1,12 @@
-"""Measure how cost grows: ``python -m benchmarks.scale --save scale.jsonl``.
+"""Measure how cost grows, and reckon what a large run costs: ``python -m benchmarks.scale --save scale.jsonl``.
 
 step     seconds of the monitor against examples, classes and inputs of the head; ratio to the bare step; forecast
 ranks    bytes and seconds of exchanges by real ranks, bytes by declared ones
 meeting  joining a group of ours, and its smallest exchange, against the number of ranks
 store    writing, asking and adding up visits: rates, bytes and peak memory against their number
-scoring  stored pictures by a snapshot, against the number of actors
+plan     ViT-L/16 over 2 x 10^9 pictures: from the rows of the others and the assumptions given as options
+
+What scoring by a snapshot takes is measured by ``python -m benchmarks.scoring``; its rows are read from there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 import torch
 
 from benchmarks.records import append_result
-from benchmarks.scale import meeting, ranks, scored, step, stored
+from benchmarks.scale import meeting, plan, ranks, step, stored
+from benchmarks.scale.assumptions import Assumptions, add_options, from_options
 
 Rows = Iterable[dict[str, Any]]
 
@@ -31,6 +34,7 @@ def small(folder: Path) -> dict[str, Callable[[], Rows]]:
         "ranks": lambda: [ranks.declared(ranks.TINY, 8)],
         "meeting": lambda: [meeting.meet(2)],
         "store": lambda: [stored.measure(20_000, folder)],
+        "plan": lambda: plan.rows(Assumptions(), plan.CASES[:1]),
     }
 
 
@@ -40,7 +44,7 @@ def full(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Ro
         "ranks": lambda: ranks.curve(ranks.REAL, ranks.DECLARED),
         "meeting": lambda: (meeting.meet(size, lazy) for lazy in (False, True) for size in meeting.SIZES),
         "store": lambda: (stored.measure(rows, folder, kind) for rows, kind in options.rows),
-        "scoring": lambda: scored.curve(options.examples, options.actors),
+        "plan": lambda: plan.rows(from_options(options)),
     }
 
 
@@ -52,17 +56,16 @@ def rows_of(text: str) -> tuple[int, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("step", "ranks", "meeting", "store", "scoring")
+    names = ("step", "ranks", "meeting", "store", "plan")
     parser.add_argument("--part", nargs="+", choices=names, default=list(names))
-    parser.add_argument("--tier", choices=["S", "M"], default="M", help="S: every part but scoring, in seconds")
+    parser.add_argument("--tier", choices=["S", "M"], default="M", help="S: every part once, in seconds")
     parser.add_argument("--sweeps", nargs="+", choices=list(step.SWEEPS), default=list(step.SWEEPS))
     parser.add_argument("--blocks", type=int, default=4, help="of a refresh period each, per variant (even)")
     visits = [rows_of(text) for text in ("1e6", "1e6:string", "1e7", "1e8")]
     parser.add_argument("--rows", nargs="+", type=rows_of, default=visits, help="visits, as 1e6 or 1e6:string")
-    parser.add_argument("--examples", type=int, default=10_000, help="pictures that are scored")
-    parser.add_argument("--actors", nargs="*", type=int, default=[1, 2], help="of Ray")
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder if not given")
     parser.add_argument("--save", metavar="FILE")
+    add_options(parser)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="sgoif-scale-", dir=options.folder) as name:

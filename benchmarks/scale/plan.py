@@ -1,0 +1,165 @@
+"""A training that this machine cannot run: ViT-L/16 at 224 pixels over 2 x 10^9 pictures, each seen once.
+
+Parameters and operations are counted on the meta device, exchanges by declared ranks, the monitor's work by the
+forecaster, rates of store and scoring are rows that were measured; speeds, prices and the rest are assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from math import ceil
+from typing import Any
+
+import torch
+
+from benchmarks.models import SmallViT
+from benchmarks.records import read_results
+from benchmarks.scale.assumptions import Assumptions
+from benchmarks.scale.exchanges import exchanges_of
+from sgoif.curvature import create
+from sgoif.records import BlockShape
+from sgoif.training.forecast import Forecast, Sizes, forecast
+from sgoif.training.schedule import Plan
+from sgoif.training.work import Work, count_work
+
+__all__ = ["CASES", "Case", "measured_rates", "reckon", "rows", "vit_large"]
+
+_PART_BYTES = 64 << 20  # of the sink
+_GROUPS = 32  # row groups of a part
+_CANARY_CLASSES = 2_000  # above so many there are none
+_WIDTH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to train."""
+
+    ranks: int
+    batch: int  # of a rank
+    classes: int
+    plan: Plan = field(default_factory=Plan)
+
+
+CASES = (
+    Case(512, 64, 1000),
+    Case(1000, 64, 1000),
+    Case(1000, 32, 1000),
+    Case(1000, 64, 10_000),
+    Case(1000, 64, 21_841),
+    Case(1000, 64, 1000, Plan(refresh_every=160, observe_every=40)),  # as far as the governor backs off
+)
+
+
+def rows(assumed: Assumptions, cases: Sequence[Case] = CASES) -> Iterator[dict[str, Any]]:
+    """Reckon every case."""
+    rates = measured_rates()
+    for case in cases:
+        yield {"case": asdict(case), "assumed": asdict(assumed), "rates": rates, **reckon(case, assumed, rates)}
+
+
+def measured_rates() -> dict[str, float]:
+    """What the plan takes from the rows that were measured: the largest run of the store, one process that scores."""
+    found = read_results("scale.jsonl")
+    stored = [row for row in found if row["settings"]["part"] == "store" and row["ids"] == "int"]
+    largest = max(stored, key=lambda row: int(row["rows"]))
+    merged = max((row for row in stored if "merge" in row), key=lambda row: int(row["rows"]))["merge"]
+    return {
+        "bytes_per_row": largest["bytes_per_row"],
+        "writer_mb": largest["write"]["peak_mb"],
+        "query_rows_per_s": largest["rows"] / largest["query"]["seconds"],
+        "merge_rows_per_s": merged["rows_per_cpu_s"],
+        "bytes_per_example": merged["bytes_per_example"],
+        "scoring_over_bare": read_results("scoring.jsonl")[-1]["local over bare"],
+    }
+
+
+def vit_large(classes: int) -> tuple[int, Work]:
+    """Parameters, and the forward pass of one picture."""
+    with torch.device("meta"), torch.no_grad():
+        model = SmallViT(image=224, patch=16, dim=_WIDTH, depth=24, heads=16, num_classes=classes)
+        _, work = count_work(lambda: model(torch.empty(1, 3, 224, 224)))
+    assert work is not None
+    return sum(p.numel() for p in model.parameters()), work
+
+
+def reckon(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[str, Any]:
+    """Time, memory, bytes and bill of one case."""
+    parameters, forward = vit_large(case.classes)
+    priced = _priced(case, assumed, forward)
+    exchanges = exchanges_of(case.plan, _WIDTH + 1, case.classes, case.batch, case.ranks)
+    network = assumed.network_gbit_s * 1e9 / 8, 1e-6 * assumed.message_us
+    exchange_s = exchanges.seconds(*network)
+    added_s = priced.total_share * priced.bare_s
+    steps = assumed.pictures / case.ranks / case.batch
+    hours = steps * (priced.bare_s + added_s + exchange_s) / 3600
+    return {
+        "parameters": parameters,
+        "forward_gflops": forward.flops / 1e9,
+        "bare_ms": 1e3 * priced.bare_s,
+        "own_ms": {
+            "scoring": 1e3 * priced.step_share * priced.bare_s,
+            "curvature": 1e3 * priced.curvature_share * priced.bare_s,
+            "refresh": 1e3 * priced.refresh_share * priced.bare_s,
+        },
+        "exchange_ms": 1e3 * exchange_s,
+        "ring_ms": 1e3 * exchanges.ring_seconds(*network),
+        "share": (added_s + exchange_s) / priced.bare_s,
+        "exchange_bytes": sum(exchanges.bytes.values()),
+        "gradient_bytes": 4 * parameters,
+        "device_mb": priced.device_mb,
+        "host_mb": priced.host_mb + rates["writer_mb"],
+        "steps": steps,
+        "hours": hours,
+        "gpu_usd": case.ranks * hours * assumed.gpu_hour_usd,
+        "watching_usd": case.ranks * steps * (added_s + exchange_s) / 3600 * assumed.gpu_hour_usd,
+        "store": _stored(case, assumed, rates, hours),
+        "second_pass": _second_pass(assumed, rates, forward),
+    }
+
+
+def _priced(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
+    shape = BlockShape(1, case.classes, _WIDTH + 1, True)
+    state = create("kfac", {"head": shape}, device="meta").state_dict()["tensors"]
+    sizes = Sizes(
+        outputs=case.classes,
+        inputs=shape.inputs,
+        numel=shape.numel,
+        anchors=1,
+        holdout=assumed.holdout(case.classes),
+        train_size=int(assumed.pictures),
+        accumulate=1,
+        itemsize=4,
+        curvature_bytes=sum(value.nbytes for value in state.values()),
+        bytes_per_example=0,  # ranks that write hold no evidence
+        tried=6 if case.classes <= _CANARY_CLASSES else 0,
+        has_probe=True,
+        keeps_visits=False,
+        ranks=case.ranks,
+    )
+    return forecast(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
+
+
+def _stored(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:
+    size = assumed.pictures * rates["bytes_per_row"]
+    intervals = max(1, ceil(60 * hours / assumed.checkpoint_minutes))
+    files = case.ranks * intervals * max(1, ceil(size / case.ranks / intervals / _PART_BYTES))
+    request_s = 1e-3 * assumed.request_ms
+    writes, reads = 4 * files, (2 + 2 * _GROUPS) * files  # pieces of an upload; footers, and row groups read twice
+    added_hours = assumed.pictures / rates["merge_rows_per_s"] / 3600
+    return {
+        "tb": size / 1e12,
+        "usd_per_month": size / 1e9 * assumed.stored_gb_usd,
+        "files": files,
+        "open_s": request_s * (files / 1000 + files / 16),
+        "requests_usd": (writes * assumed.puts_1000_usd + reads * assumed.gets_1000_usd) / 1000,
+        "add_up_core_hours": added_hours,
+        "add_up_usd": added_hours * assumed.core_hour_usd,
+        "held_at_close_gb": assumed.pictures * rates["bytes_per_example"] / 1e9,
+        "query_s": assumed.pictures / rates["query_rows_per_s"],
+    }
+
+
+def _second_pass(assumed: Assumptions, rates: dict[str, float], forward: Work) -> dict[str, float]:
+    gpu_hours = assumed.pictures * assumed.model_speed.seconds(forward) / rates["scoring_over_bare"] / 3600
+    return {"gpu_hours": gpu_hours, "usd": gpu_hours * assumed.gpu_hour_usd}
