@@ -227,3 +227,25 @@ def test_a_named_head_is_forecast_too_and_its_batch_may_change():
     assert monitor.forecast.batch_size == 1000
     train(model, train_set, monitor, epochs=1)
     assert monitor.forecast.batch_size == 12
+
+
+@pytest.mark.parametrize("features", [300, 600])  # below and above the size at which spectra are estimated
+def test_an_observation_of_curvature_moves_the_bytes_that_are_forecast(features):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, features), nn.ReLU(), nn.Linear(features, 10))
+    monitor, model, batch = watched(model=model)
+    engine, counted = monitor.engine, []
+
+    def counting(run):
+        def counted_run(*arguments):
+            found, work = count_work(lambda: run(*arguments))
+            counted.append(work)
+            return found
+
+        return counted_run
+
+    run_steps(monitor, model, batch, 5)
+    engine.measure, engine.absorb = counting(engine.measure), counting(engine.absorb)
+    run_steps(monitor, model, batch, 1, first=5)
+    measured, forecast = counted[0] + counted[1], rules._curvature(rules.Sizes.of(engine, monitor.recorder, None), 64)
+    assert len(counted) == 2 and 2 / 3 < forecast.bytes / measured.bytes < 3 / 2
+    assert 2 / 3 < forecast.launches / rules._AROUND / measured.launches < 3 / 2

@@ -33,9 +33,12 @@ _STEP = Work(flops=3.0, bytes=6.0, launches=12.0)
 _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators: a scored step's take 10 us, one takes 3
 # Operators of the monitor's parts, counted; a test counts them again.
 _SCORE, _ADVANCE, _MEASURE, _ABSORB, _REFRESH = 110, 65, 30, 125, 750
+_PASSES = 57  # times that the factors are read or written when curvature is observed
+_FACTOR_LIMIT, _LANCZOS = 512, 410  # beyond so many rows the ends of a factor's spectrum take so many operators
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS, _REFIT_WORK = 15, 2**26  # beyond that much work the head is not re-fitted at every refresh
 _SNAPSHOTS = 8  # refreshes that the canaries remember
+_LOOK_FROM, _LOOK_EVERY = 256, 4  # above so many classes canaries are looked at once in so many refreshes
 _NEAR, _ROWS_PER_CLASS = 6, 16  # above 64 classes: classes looked at per example, and cached rows of each
 _MB = 2.0**20
 
@@ -266,8 +269,9 @@ def _advance(s: Sizes) -> Work:
 def _curvature(s: Sizes, batch: int) -> Work:
     """Both factors' outer products, and the ends of their spectra (an eigendecomposition up to 512 rows)."""
     flops = 2.0 * batch * (s.inputs**2 + s.outputs**2)
-    flops += sum(10.0 * n**3 if n <= 512 else 64.0 * n**2 for n in (s.inputs, s.outputs))
-    return Work(flops, 8.0 * s.curvature_bytes) + _operators(_MEASURE * s.accumulate + _ABSORB)
+    flops += sum(10.0 * n**3 if n <= _FACTOR_LIMIT else 64.0 * n**2 for n in (s.inputs, s.outputs))
+    operators = _MEASURE * s.accumulate + _ABSORB + _LANCZOS * sum(n > _FACTOR_LIMIT for n in (s.inputs, s.outputs))
+    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(operators)
 
 
 def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
@@ -275,14 +279,15 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
     flops += sum(3.0 * n**3 for n in (s.inputs, s.outputs)) + 8.0 * s.anchors * s.numel * (s.inputs + s.outputs)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
+    looks = 0.0 if not s.tried else 1 / _LOOK_EVERY if s.outputs > _LOOK_FROM else 1.0
     if s.has_probe:
         rarely = 1 + s.holdout * s.inputs * s.outputs // _REFIT_WORK
-        fits = 1 / rarely + (2 if s.tried else 0)  # of the whole, and of each fold
+        fits = 1 / rarely + 2 * looks  # of the whole, and of each fold
         per_fit = 4.0 * s.holdout * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
         flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * s.holdout * s.inputs**2 + s.inputs**3)
     if s.tried:
-        flops += 4.0 * shown * s.tried * (s.inputs + s.outputs) * len(CALIBRATED_SIGNALS)
-        work = work + _operators(_CANARIES)
+        flops += looks * 4.0 * shown * s.tried * (s.inputs + s.outputs) * len(CALIBRATED_SIGNALS)
+        work = work + looks * _operators(_CANARIES)
     return work + Work(flops)
 
 
