@@ -1,6 +1,6 @@
 """What a rank exchanges between two refreshes, for a head of any size: by the functions that do it, on zeros.
 
-That asks for no model and no training, so that the head of a network with 21,841 classes can be asked about. A test
+That asks for no model and no training, so that the head of a network with 10,000 classes can be asked about. A test
 compares it with a whole training among declared ranks.
 """
 

@@ -41,13 +41,14 @@ class Case:
     plan: Plan = field(default_factory=Plan)
 
 
+RAREST = Plan(refresh_every=160, observe_every=40)  # as far as the governor backs off, but for passing over steps
 CASES = (
     Case(512, 64, 1000),
     Case(1000, 64, 1000),
     Case(1000, 32, 1000),
     Case(1000, 64, 10_000),
-    Case(1000, 64, 21_841),
-    Case(1000, 64, 1000, Plan(refresh_every=160, observe_every=40)),  # as far as the governor backs off
+    Case(1000, 64, 1000, RAREST),
+    Case(1000, 64, 10_000, RAREST),
 )
 
 
@@ -67,7 +68,7 @@ def measured_rates() -> dict[str, float]:
     return {
         "bytes_per_row": largest["bytes_per_row"],
         "writer_mb": largest["write"]["peak_mb"],
-        "query_rows_per_s": largest["rows"] / largest["query"]["seconds"],
+        "query_rows_per_s": largest["rows"] / largest["query"]["cpu_s"],
         "merge_rows_per_s": merged["rows_per_cpu_s"],
         "bytes_per_example": merged["bytes_per_example"],
         "scoring_over_bare": read_results("scoring.jsonl")[-1]["local over bare"],

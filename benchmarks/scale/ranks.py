@@ -24,7 +24,7 @@ from benchmarks.scale.loop import Loop, Shape
 from benchmarks.scale.peers import Declared, Timed
 from sgoif.distributed import Peers
 
-__all__ = ["DECLARED", "LARGE", "REAL", "TINY", "declared", "real"]
+__all__ = ["DECLARED", "LARGE", "REAL", "TINY", "declared", "exchanged", "real"]
 
 TINY = Shape(examples=10**6, width=64, trunk=32, batch=32)
 LARGE = Shape(examples=10**9, classes=1000, width=1024, trunk=32, batch=64)  # a ViT-L's head
@@ -34,7 +34,7 @@ _PERIODS = 2
 
 def declared(shape: Shape, size: int) -> dict[str, Any]:
     """What one rank of a declared world exchanges per step."""
-    return {"kind": "declared", "ranks": size, "shape": asdict(shape), **_exchanged(shape, Declared(size))}
+    return {"kind": "declared", "ranks": size, "shape": asdict(shape), **exchanged(shape, Declared(size))}
 
 
 def real(shape: Shape, size: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _rank(rank: int, size: int, folder: str, shape: Shape) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
     peers = Timed(range(size))
-    found = _exchanged(shape, peers)
+    found = exchanged(shape, peers)
     found["seconds_per_exchange"] = median(peers.seconds)
     found["seconds_per_step"] = sum(peers.seconds) / found["steps"]
     if rank == 0:
@@ -57,7 +57,7 @@ def _rank(rank: int, size: int, folder: str, shape: Shape) -> None:
     dist.destroy_process_group()
 
 
-def _exchanged(shape: Shape, peers: Declared | Timed) -> dict[str, Any]:
+def exchanged(shape: Shape, peers: Declared | Timed) -> dict[str, Any]:
     """Whole periods of the plan, after a first one in which everything happens for the first time."""
     loop = Loop(shape, peers=peers)
     assert loop.monitor is not None

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.scale import ranks
+from benchmarks.scale.peers import Declared, Timed
 from sgoif.distributed import Group
 from sgoif.influence import AnchorDraw
 from sgoif.records import GradientRows
@@ -31,3 +33,14 @@ def test_a_draw_is_that_of_one_process(worlds, count):
         assert torch.equal(outputs, whole.outputs)
         assert torch.equal(inputs, whole.rows["head"].inputs)
         assert torch.equal(output_grads, whole.rows["head"].output_grads)
+
+
+def counted(shape):
+    return ranks.exchanged(shape, Timed(range(dist.get_world_size())))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_declared_ranks_count_what_real_ones_exchange(worlds, size):
+    declared = ranks.exchanged(ranks.TINY, Declared(size))
+    assert declared["bytes_per_step"] > 0
+    assert worlds.run(size, counted, ranks.TINY) == [declared] * size
