@@ -122,6 +122,11 @@ TABLES = {
         "benchmarks.faults --part disk --times 1",
         "benchmarks.faults --save faults.jsonl",
     ),
+    "scale": Table(
+        "how cost grows, and what a large run would cost",
+        "benchmarks.scale --tier S",
+        "benchmarks.scale --save scale.jsonl",
+    ),
     "faithfulness": Table(
         "scores against retraining",
         None,

@@ -6,7 +6,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.tables import ablations, bars, cleaning, cost, faithfulness, faults, frozen, frozen_backends, training
+from benchmarks.tables import (
+    ablations,
+    bars,
+    cleaning,
+    cost,
+    faithfulness,
+    faults,
+    frozen,
+    frozen_backends,
+    scale,
+    training,
+)
 
 __all__ = ["FOLDER", "TABLES", "pages", "places_of", "rewritten"]
 
@@ -34,6 +45,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "overhead": cost.overhead,
     "faithfulness": faithfulness.faithfulness,
     "faults": faults.faults,
+    "scale_step": scale.step,
+    "scale_ranks": scale.ranks,
+    "scale_meeting": scale.meeting,
+    "scale_store": scale.store,
+    "scale_plan": scale.plan,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
