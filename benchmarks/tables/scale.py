@@ -22,7 +22,8 @@ def _rows(part: str, *names: str) -> list[Run]:
 def step() -> str:
     """The monitor's processor time per step by part, beside the forecast and the bare step."""
     rows = []
-    for run in _rows("step", "sweep", "shape"):
+    points = _rows("step", "sweep", "shape")
+    for run in sorted(points, key=lambda run: (list(_SWEEPS).index(run["sweep"]), run["shape"][run["sweep"]])):
         shape, own, told = run["shape"], run["own_s"], run["forecast_s"]
         point = f"{_SWEEPS[run['sweep']]} = {shape[run['sweep']]:,}"
         ratio = f"{run['timing']['watched']['ratio']:.2f}" if run.get("timing") else ""
