@@ -28,11 +28,15 @@ def step() -> str:
         point = f"{_SWEEPS[run['sweep']]} = {shape[run['sweep']]:,}"
         ratio = f"{run['timing']['watched']['ratio']:.2f}" if run.get("timing") else ""
         work = [sum(part[kind] for part in run["work"].values()) / shape["batch"] / 1e6 for kind in ("flops", "bytes")]
-        parts = [f"{1e3 * own[name]:.3g}" for name in ("scoring", "curvature", "refresh")]
+        parts = [_short(1e3 * own[name]) for name in ("scoring", "curvature", "refresh")]
         forecast = f"{sum(told.values()) / sum(own.values()):.2f}"
-        rows.append([point, *parts, ratio, forecast, f"{work[0]:.3g} / {work[1]:.3g}"])
+        rows.append([point, *parts, ratio, forecast, " / ".join(map(_short, work))])
     header = ("", "scoring, ms", "curvature", "refreshes", "step over bare", "forecast over measured")
     return table((*header, "MFLOP / MB per example"), rows)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ranks() -> str:
