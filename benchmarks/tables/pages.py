@@ -56,8 +56,8 @@ _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> Sequence[Path]:
-    """The pages that may have tables."""
-    return [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "faults.md"]
+    """The pages of the docs that have tables."""
+    return [path for path in sorted(FOLDER.parent.rglob("*.md")) if places_of(path.read_text())]
 
 
 def places_of(page: str) -> list[str]:
