@@ -1,7 +1,7 @@
 """The monitor inside a real training loop: it changes nothing, scores what it says and resumes exactly."""
 
 import copy
-import pickle
+import io
 
 import numpy as np
 import pytest
@@ -72,6 +72,29 @@ def test_four_micro_batches_score_like_one_batch():
         )  # float64: only the order of summation differs
 
 
+def test_a_shorter_last_window_is_declared_step_by_step():
+    """Frameworks step at the end of an epoch, whether ``accumulate`` micro-batches have come or not."""
+    (pixels, labels), holdout = data(num=50)
+    tables = []
+    for parts in ([20, 20, 10], [10, 10, 10, 10, 10]):
+        model = fresh()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        monitor = watch(model, holdout, train_size=50, accumulate=1 if parts[0] == 20 else 2)
+        for _ in range(4):
+            for number, part in enumerate(torch.arange(50).split(parts)):
+                is_last = len(part) == 20 or number in (1, 3) or part[-1] == 49
+                windows = 1 if len(part) == 20 or part[-1] == 49 else 2
+                with monitor.step(part, labels[part], accumulate=windows, is_last=bool(is_last)):
+                    (F.cross_entropy(model(pixels[part]), labels[part]) / windows).backward()
+                if is_last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert (monitor.step_count, monitor.faults) == (12, {})
+        tables.append(monitor.close().visits)
+    for name in ("id", "step", "harm", "worst"):
+        np.testing.assert_allclose(tables[0][name], tables[1][name], rtol=1e-8, atol=1e-12)  # float64, other sums
+
+
 def test_a_resumed_run_gives_the_scores_of_an_unbroken_one():
     train_set, holdout = data()
     unbroken = fresh()
@@ -87,7 +110,9 @@ def test_a_resumed_run_gives_the_scores_of_an_unbroken_one():
 
     def stop_after(step):
         if step == 6:
-            saved["monitor"] = pickle.loads(pickle.dumps(first.state_dict()))
+            torch.save(first.state_dict(), file := io.BytesIO())
+            file.seek(0)
+            saved["monitor"] = torch.load(file, weights_only=True)  # nothing but tensors and plain values
             raise Stop
 
     with pytest.raises(Stop):

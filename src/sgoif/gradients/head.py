@@ -70,7 +70,11 @@ def _produces(out: Tensor, logits: Tensor) -> bool:
 
 
 def gradient_factor(
-    *, loss_reduction: str, num_examples: int | Tensor, accumulate: int = 1, loss_scale: float | Tensor = 1.0
+    *,
+    loss_reduction: str,
+    num_examples: int | Tensor,
+    accumulate: float | Tensor = 1,
+    loss_scale: float | Tensor = 1.0,
 ) -> float | Tensor:
     """The factor that turns a captured output gradient into the gradient of the *sum* of the losses.
 

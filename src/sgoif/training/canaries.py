@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -267,7 +267,7 @@ class CanaryLedger:
             "others": self._others.copy(),
             "leaks": self._leaks.copy(),
             "suggested": self._suggested.copy(),
-            "recent": list(self._recent),
+            "recent": [asdict(item) for item in self._recent],
             "refreshes": self._refreshes,
         }
 
@@ -279,7 +279,8 @@ class CanaryLedger:
         self._others = state["others"].copy() if "others" in state else np.zeros((*self._assigned.shape, 0), np.float32)
         self._suggested = state["suggested"].copy()
         self._refreshes = int(state["refreshes"])
-        self._recent = deque(state["recent"], maxlen=_KEPT_SNAPSHOTS)
+        recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
+        self._recent = deque(recent, maxlen=_KEPT_SNAPSHOTS)
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset, Subset
@@ -14,8 +14,8 @@ from sgoif.ids import ids_of
 __all__ = ["split", "with_ids"]
 
 
-class _WithIds(Dataset[tuple[Any, ...]]):
-    """A dataset whose items carry their id as last entry."""
+class _WithIds(Dataset[Any]):
+    """A dataset whose items carry their id: as last entry, or under ``"id"``."""
 
     def __init__(self, dataset: Dataset[Any], ids: Sequence[Any] | None) -> None:
         size = len(dataset)  # type: ignore[arg-type]
@@ -27,12 +27,15 @@ class _WithIds(Dataset[tuple[Any, ...]]):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return (*self.dataset[index], self.ids[index])
+    def __getitem__(self, index: int) -> Any:
+        item = self.dataset[index]
+        if isinstance(item, Mapping):
+            return {**item, "id": self.ids[index]}
+        return (*item, self.ids[index])
 
 
-def with_ids(dataset: Dataset[Any], ids: Sequence[Any] | None = None) -> Dataset[tuple[Any, ...]]:
-    """Make ``dataset[i]`` end with the example's id.
+def with_ids(dataset: Dataset[Any], ids: Sequence[Any] | None = None) -> Dataset[Any]:
+    """Make ``dataset[i]`` end with the example's id, or hold it under ``"id"`` where it is a dictionary.
 
     Without ``ids``, the id is the position in the original dataset, also after :func:`split`.
 

@@ -31,7 +31,13 @@ class NoMonitor:
         self.sketches: Any = None
 
     def step(
-        self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None
+        self,
+        ids: Any,
+        targets: Tensor,
+        *,
+        grad_factor: float | Tensor | None = None,
+        accumulate: float | Tensor | None = None,
+        is_last: bool | None = None,
     ) -> AbstractContextManager[None]:
         """Surround a step, doing nothing."""
         return nullcontext()

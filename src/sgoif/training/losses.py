@@ -47,14 +47,17 @@ class LossSettings:
     def __post_init__(self) -> None:
         check_soft_targets(self.soft_targets)
 
-    def scale(self, num_examples: int) -> float | Tensor:
+    def scale(self, num_examples: int, accumulate: float | Tensor | None = None) -> float | Tensor:
         """What turns a captured gradient into that of the summed losses, for a micro-batch of this size."""
         scale: float | Tensor = 1.0
         if self.scaler is not None and self.scaler.is_enabled():
             on_device = getattr(self.scaler, "_scale", None)  # get_scale() would wait for the device
             scale = on_device if isinstance(on_device, Tensor) else float(self.scaler.get_scale())
         return gradient_factor(
-            loss_reduction=self.reduction, num_examples=num_examples, accumulate=self.accumulate, loss_scale=scale
+            loss_reduction=self.reduction,
+            num_examples=num_examples,
+            accumulate=self.accumulate if accumulate is None else accumulate,
+            loss_scale=scale,
         )
 
 

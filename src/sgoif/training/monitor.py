@@ -86,7 +86,15 @@ class Monitor:
 
     # The step.
 
-    def step(self, ids: Any, targets: Tensor, *, grad_factor: float | Tensor | None = None) -> Step:
+    def step(
+        self,
+        ids: Any,
+        targets: Tensor,
+        *,
+        grad_factor: float | Tensor | None = None,
+        accumulate: float | Tensor | None = None,
+        is_last: bool | None = None,
+    ) -> Step:
         """Surround the forward and backward pass of one (micro-)batch.
 
         Args:
@@ -94,10 +102,13 @@ class Monitor:
             targets: as they enter the loss: classes ``[B]`` or probabilities ``[B, C]``.
             grad_factor: what turns the gradient at the model's output into that of the summed losses, where it is
                 neither 1 (sum) nor the batch size (mean): the sum of the class weights, for example.
+            accumulate: what this loss is divided by, where it is not the number given to :func:`sgoif.watch`.
+            is_last: whether the optimiser steps after this micro-batch; by default after every ``accumulate``-th.
+                Frameworks step at the end of an epoch, too.
         """
-        return Step(self, ids, targets, grad_factor)
+        return Step(self, ids, targets, grad_factor, accumulate, is_last)
 
-    def _enter(self, targets: Tensor, grad_factor: float | Tensor | None) -> bool:
+    def _enter(self, targets: Tensor, grad_factor: float | Tensor | None, accumulate: float | Tensor | None) -> bool:
         if not self.is_on:
             return False
         if self._micro == 0:
@@ -107,7 +118,7 @@ class Monitor:
         if self._kind is not StepKind.SCORED:
             self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
             return False
-        self._capture.scale = self.loss.scale(len(targets)) if grad_factor is None else grad_factor
+        self._capture.scale = self.loss.scale(len(targets), accumulate) if grad_factor is None else grad_factor
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True
@@ -146,9 +157,9 @@ class Monitor:
             self.fault_log.note(error, "a step's examples could not be sketched; their scores are kept.")
             return None
 
-    def _finish_step(self) -> None:
+    def _finish_step(self, is_last: bool | None) -> None:
         """Once per optimiser step: curvature, anchors when due, one product per direction."""
-        if self._micro + 1 < self.loss.accumulate:
+        if not (self._micro + 1 >= self.loss.accumulate if is_last is None else is_last):
             self._micro += 1
             return
         self._micro, step = 0, self.step_count
@@ -349,9 +360,9 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then.
 
-        For ``torch.save``, or give the monitor itself to ``torch.distributed.checkpoint``. No collective. Among several
-        processes call it in each: visits that wait for the next refresh are in the state of the process that saw them,
-        and the rest is the same in all.
+        For ``torch.save``, whose file ``torch.load`` reads as it is, or give the monitor itself to
+        ``torch.distributed.checkpoint``. No collective. Among several processes call it in each: visits that wait for
+        the next refresh are in the state of the process that saw them, and the rest is the same in all.
         """
         self.flush()
         checkpoint = getattr(self.recorder.sink, "checkpoint", None)

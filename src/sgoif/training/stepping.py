@@ -19,17 +19,26 @@ __all__ = ["Step"]
 class Step:
     """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
 
-    __slots__ = ("_grad_factor", "_ids", "_is_open", "_monitor", "_targets")
+    __slots__ = ("_accumulate", "_grad_factor", "_ids", "_is_last", "_is_open", "_monitor", "_targets")
 
-    def __init__(self, monitor: Monitor, ids: Any, targets: Tensor, grad_factor: float | Tensor | None) -> None:
-        self._monitor, self._ids, self._targets, self._grad_factor = monitor, ids, targets, grad_factor
+    def __init__(
+        self,
+        monitor: Monitor,
+        ids: Any,
+        targets: Tensor,
+        grad_factor: float | Tensor | None,
+        accumulate: float | Tensor | None,
+        is_last: bool | None,
+    ) -> None:
+        self._monitor, self._ids, self._targets = monitor, ids, targets
+        self._grad_factor, self._accumulate, self._is_last = grad_factor, accumulate, is_last
         self._is_open = False
 
     def __enter__(self) -> Step:
         monitor = self._monitor
         with monitor.governor.timer.part("scoring"):
             try:
-                self._is_open = monitor._enter(self._targets, self._grad_factor)
+                self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate)
             except Exception as error:
                 monitor._fault(error)
         return self
@@ -46,7 +55,7 @@ class Step:
             is_sound = True
             if self._is_open:
                 is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
-            is_sound = monitor.is_on and self._guarded(monitor._finish_step) and is_sound
+            is_sound = monitor.is_on and self._guarded(lambda: monitor._finish_step(self._is_last)) and is_sound
             if is_sound:
                 monitor.fault_log.in_a_row = 0
         if monitor.step_count > step:

@@ -1,0 +1,46 @@
+"""States of tensors and plain values: written, read as torch.load reads by default, and the same again."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from sgoif.training.portable import portable, restored
+
+
+def through_a_file(state):
+    torch.save(state, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.int64).reshape(2, 3)[:, ::2],
+        np.array([[1.5, np.nan]], np.float32),
+        np.array(["a", "späť", ""]),
+        np.array([True, False]),
+        np.array([2**64 - 1], np.uint64),
+        np.zeros((0, 4)),
+        np.broadcast_to(np.float64(3), (3,)),
+        np.array(7, np.int32),
+    ],
+)
+def test_arrays_of_any_kind_come_back(array):
+    (found,) = restored(through_a_file(portable([array])))
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(found, array)
+
+
+def test_what_is_not_an_array_stays():
+    state = {"step": 3, "none": None, "names": ["a"], "tensor": torch.arange(3), "number": np.float64(0.5)}
+    found = restored(through_a_file(portable(state)))
+    assert type(found["number"]) is float
+    assert torch.equal(found.pop("tensor"), state.pop("tensor"))
+    assert found == state
+
+
+def test_ids_of_a_data_frame_become_strings():
+    assert restored(portable(np.array(["x", "yz"], object))).tolist() == ["x", "yz"]
