@@ -27,6 +27,25 @@ def test_a_convolutional_head_averaged_over_positions_is_found():
     assert find_head(model, lambda: model(pixels)).name == "2"
 
 
+def test_a_convolution_that_is_averaged_after_an_activation_is_no_head_however_small_the_logits():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with torch.no_grad():
+        model[0].weight.mul_(1e-6), model[0].bias.zero_()
+    with pytest.raises(HeadError, match="No layer produces"):
+        find_head(model, lambda: model(torch.randn(2, 3, 8, 8)))
+
+
+class OwnLinear(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias).tanh()
+
+
+def test_a_linear_head_with_a_forward_of_its_own_is_refused():
+    x, model = torch.randn(4, 3), nn.Sequential(OwnLinear(3, 2))
+    with pytest.raises(HeadError, match="a OwnLinear with a forward of its own"):
+        find_head(model, lambda: model(x))
+
+
 def test_no_head_or_several_raise_with_the_candidates():
     model = ResidualNet().double()
     pixels, _ = images()

@@ -223,6 +223,10 @@ def is_composite(module: nn.Module) -> bool:
     return any(isinstance(_RULES.get(kind), CompositeRule) for kind in type(module).__mro__)
 
 
+# Subclasses with a forward of their own that computes what the base's does, by name: their libraries are not imported.
+_FAITHFUL = frozenset({"timm.layers.linear.Linear"})  # casts its weights under TorchScript only
+
+
 def rule_for(module: nn.Module) -> Rule | CompositeRule | str:
     """Find the rule that serves ``module``, or say in words why there is none.
 
@@ -233,7 +237,8 @@ def rule_for(module: nn.Module) -> Rule | CompositeRule | str:
         rule = _RULES.get(module_type)
         if rule is None:
             continue
-        if getattr(type(module), "forward", None) is not getattr(module_type, "forward", None):
+        is_own = getattr(type(module), "forward", None) is not getattr(module_type, "forward", None)
+        if is_own and f"{type(module).__module__}.{type(module).__qualname__}" not in _FAITHFUL:
             return f"{type(module).__name__} overrides the forward of {module_type.__name__}"
         if nn.utils.parametrize.is_parametrized(module):
             return "its parameters are parametrised"
