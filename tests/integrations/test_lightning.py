@@ -130,6 +130,14 @@ def test_optimising_by_hand_and_batches_without_ids_are_refused():
         fit(callback(), carries_ids=False)
 
 
+def test_switched_off_by_the_environment_it_only_takes_the_ids_out(monkeypatch):
+    monkeypatch.setenv("SGOIF_DISABLE", "1")
+    watching = callback()
+    trainer, _ = fit(watching, epochs=1)
+    assert trainer.global_step == NUM // BATCH
+    assert len(watching.run.table["id"]) == 0
+
+
 def test_a_true_precision_reaches_the_hold_out():
     watching = callback()
     fit(watching, epochs=1, precision="bf16-true")
