@@ -1,8 +1,9 @@
-"""The notebook's code runs from top to bottom on real pictures, with fewer of them."""
+"""The notebook's code runs from top to bottom on real pictures, with fewer of them; so do programs for frameworks."""
 
 import ast
 import json
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+import sgoif
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
@@ -76,3 +79,23 @@ def test_the_stored_notebook_is_executed_small_and_names_no_machine():
     assert len(text) < 1_500_000
     assert not [word for word in ("/tmp/", "/home/", "/root/", "/work/", "\\u001b") if word in text]
     assert not any("execution" in cell["metadata"] for cell in cells)
+
+
+@pytest.mark.data
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("program", ["lightning_cifar10", "transformers_vit", "accelerate_cifar10"])
+def test_a_program_for_a_framework_runs_as_printed(program, tmp_path, monkeypatch, data_root, capsys):
+    import tests.integrations.torchvision_operators  # noqa: F401
+
+    framework = program.partition("_")[0]
+    pytest.importorskip(framework)
+    if framework == "accelerate":
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # what other tests left in this process
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SGOIF_DATA", str(data_root))
+    monkeypatch.setenv("SGOIF_EXAMPLE_SIZE", "200")
+    runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")
+    assert "of the first 10 are wrong" in capsys.readouterr().out
+    assert len(sgoif.load(f"runs/{framework}").table["id"]) == 200
