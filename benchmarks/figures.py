@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -60,18 +61,17 @@ def ap_by_epoch() -> str:
     return _drawing(panels, SIGNALS)
 
 
-def concepts_harm() -> str:
-    """How loss and harm lie for right and for wrong labels, each side with an area of one."""
-    found, panels = _concepts(), []
+def concepts_of(key: str) -> str:
+    """How loss or harm lies for right and for wrong labels, each side with an area of one."""
+    found = _concepts()
     edges = np.array(found["edges"])
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
-    for key in ("loss", "harm"):
-        shares = [np.array(found[key][name.split()[0]], float) for name in LABELS]
-        lines = [(name, list(zip(middles, share / share.sum()))) for name, share in zip(LABELS, shares)]
-        top = max(y for _, line in lines for _, y in line)
-        ticks = [(value, f"{value:g}") for value in (-8, -4, 0, 4, 8)]
-        panels.append(Panel(f"{key}, in robust standard deviations", lines, ticks, top, has_ticks=False))
-    return _drawing(panels, LABELS)
+    shares = [np.array(found[key][name.split()[0]], float) for name in LABELS]
+    lines = [(name, list(zip(middles, share / share.sum()))) for name, share in zip(LABELS, shares)]
+    ticks = [(value, f"{value:g}") for value in (-8, -4, 0, 4, 8)]
+    top = max(y for _, line in lines for _, y in line)
+    panel = Panel(f"{key}, in robust standard deviations", lines, ticks, top, has_ticks=False)
+    return _drawing([panel], LABELS)
 
 
 def concepts_gate() -> str:
@@ -97,7 +97,8 @@ def concepts_calibration() -> str:
 FIGURES: Mapping[str, Callable[[], str]] = {
     "residual.svg": residual_and_confidence,
     "ap_by_epoch.svg": ap_by_epoch,
-    "concepts_harm.svg": concepts_harm,
+    "concepts_loss.svg": partial(concepts_of, "loss"),
+    "concepts_harm.svg": partial(concepts_of, "harm"),
     "concepts_gate.svg": concepts_gate,
     "concepts_calibration.svg": concepts_calibration,
 }

@@ -9,6 +9,8 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import pytest
+
 import sgoif
 
 OPTIONAL = ("pyarrow", "duckdb", "jinja2", "typer", "rich", "pandas", "sklearn")
@@ -39,6 +41,34 @@ import sgoif
 print(json.dumps(before == state()))
 """
     assert json.loads(_run(program)) is True
+
+
+def test_importing_sgoif_takes_no_time_beside_torch():
+    program = """
+import json, time
+def seconds(name):
+    begun = time.perf_counter()
+    __import__(name)
+    return time.perf_counter() - begun
+print(json.dumps([seconds("torch"), seconds("sgoif")]))
+"""
+    torch, ours = json.loads(_run(program))
+    assert ours <= 0.05 * torch, (ours, torch)
+
+
+def test_at_most_a_dozen_names_are_stable_and_the_reference_lists_them():
+    page = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
+    stable = [name for name in sgoif.__all__ if name != "__version__"]
+    assert len(stable) <= 12
+    assert [name for name in stable if f"::: sgoif.{name}\n" not in page] == []
+
+
+def test_every_experimental_name_is_there():
+    from sgoif import experimental
+
+    assert all(getattr(experimental, name) is not None for name in experimental.__all__)
+    with pytest.raises(AttributeError):
+        _ = experimental.nothing_of_the_kind
 
 
 def test_py_typed_ships():

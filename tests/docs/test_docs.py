@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tests.integrations.torchvision_operators  # noqa: F401 - Lightning imports torchvision where it is
 from tests.cli.runs import invoke
 from tests.docs.world import make
 
