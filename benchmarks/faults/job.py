@@ -78,7 +78,7 @@ def _resume(folder: Path, rank: int, size: int, parts: dict[str, Any]) -> int:
         if newer > step:
             path.unlink()
     if step:
-        state = torch.load(folder / f"state-{rank}-{step}.pt", weights_only=False)
+        state = torch.load(folder / f"state-{rank}-{step}.pt")
         for name, part in parts.items():
             part.load_state_dict(state[name])
     return step

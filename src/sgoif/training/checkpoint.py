@@ -59,7 +59,7 @@ def _from_before(state: State) -> tuple[State, dict[int, State]]:
 
 def _block(state: State) -> Block:
     buffer = io.BytesIO()
-    torch.save(portable(state), buffer, pickle_protocol=4)
+    torch.save(portable(state), buffer)
     return (torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8),)
 
 
