@@ -11,7 +11,7 @@ from torch import Tensor
 from sgoif.errors import CaptureError, SgoifError
 
 if TYPE_CHECKING:
-    from sgoif.training.monitor import Monitor
+    from sgoif.training.shell import MonitorShell
 
 __all__ = ["Step"]
 
@@ -23,7 +23,7 @@ class Step:
 
     def __init__(
         self,
-        monitor: Monitor,
+        monitor: MonitorShell,
         ids: Any,
         targets: Tensor,
         grad_factor: float | Tensor | None,

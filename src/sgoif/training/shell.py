@@ -1,0 +1,250 @@
+"""The monitor's shell: surrounds a training step, captures what passes, and never lets its own trouble out.
+
+The user's run is sacred. Setup mistakes raise at the first step, before anything is written. From then on an error in
+here is counted, logged once per cause, and the training goes on; after too many in a row the monitor switches itself
+off. Among several processes one is too many, and all of them go off.
+
+What is scored, and what is brought up to date after an optimiser step, is a task's own: :class:`sgoif.training.monitor.
+Monitor` has classes, :class:`sgoif.training.tags.monitor.TagMonitor` tags.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sgoif.distributed import Alone, Peers, is_sharded
+from sgoif.errors import HeadError, SgoifError
+from sgoif.evidence import Sketches
+from sgoif.gradients import Capture, Layer, LayerCapture
+from sgoif.training.clock import StepKind
+from sgoif.training.faults import FaultLog
+from sgoif.training.forecast import Forecast, Forecaster
+from sgoif.training.losses import LossSettings, check_loss, logits_of
+from sgoif.training.schedule import Governor, Plan
+from sgoif.training.sinks import ScoreSink
+from sgoif.training.stepping import Step
+
+__all__ = ["MonitorShell"]
+
+log = logging.getLogger(__name__)
+
+
+class MonitorShell(ABC):
+    """What every monitor does, whatever it scores.
+
+    Args:
+        model: the module being trained.
+        optimizer: for the learning rate.
+        head: the layer that gives the outputs.
+        layers: all scored layers, the head among them.
+        forward: hold-out inputs to outputs.
+        loss: what is back-propagated.
+        governor: keeps the price of it under a promise.
+        sink: where the run is written to; None for nowhere.
+        device: where the hold-out is.
+        facts: written into the run.
+        forecaster: tells the price before it is paid.
+        peers: the processes that train together.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        head: Layer,
+        layers: Sequence[Layer],
+        *,
+        forward: Callable[[Any], Tensor],
+        loss: LossSettings,
+        governor: Governor,
+        sink: ScoreSink | None,
+        device: torch.device,
+        facts: Mapping[str, Any] | None = None,
+        forecaster: Forecaster | None = None,
+        peers: Peers | None = None,
+    ) -> None:
+        self.model, self.optimizer, self._head = model, optimizer, head
+        self.loss, self.governor, self._sink, self._device = loss, governor, sink, device
+        self._forward, self._forecaster = forward, forecaster
+        self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
+        self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
+        self._capture = Capture(layers, keep_outputs=[head.module_name], on_error=self._caught)
+        self._anchor_capture = Capture(layers)
+        self.peers = peers or Alone()
+        self.step_count, self.refreshes, self._micro = 0, 0, 0
+        self.fault_log = FaultLog(self.peers.faults_borne)
+        self._failed_in_hook: Exception | None = None
+        self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
+        self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
+        self._autocast: torch.dtype | None = None
+
+    # A task's own.
+
+    @abstractmethod
+    def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
+        """Judge one micro-batch after its backward pass. Calls :meth:`_check_once` when the targets could be read."""
+
+    @abstractmethod
+    def _update(self, step: int) -> None:
+        """Bring up to date what judges, once per optimiser step; without gradients."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Bring waiting visits to the host and record them."""
+
+    # The step.
+
+    def step(
+        self,
+        ids: Any,
+        targets: Tensor,
+        *,
+        grad_factor: float | Tensor | None = None,
+        accumulate: float | Tensor | None = None,
+        is_last: bool | None = None,
+    ) -> Step:
+        """Surround the forward and backward pass of one (micro-)batch.
+
+        Args:
+            ids: the examples' own ids, ints or strings, ``[B]``.
+            targets: as they enter the loss: classes ``[B]`` or probabilities ``[B, C]``; tags ``[B, C]`` of 0 and 1.
+            grad_factor: what turns the gradient at the model's output into that of the summed losses, where it is
+                neither 1 (sum) nor the batch size (mean): the sum of the class weights, for example.
+            accumulate: what this loss is divided by, where it is not the number given to :func:`sgoif.watch`.
+            is_last: whether the optimiser steps after this micro-batch; by default after every ``accumulate``-th.
+                Frameworks step at the end of an epoch, too.
+        """
+        return Step(self, ids, targets, grad_factor, accumulate, is_last)
+
+    def _enter(self, targets: Tensor, grad_factor: float | Tensor | None, accumulate: float | Tensor | None) -> bool:
+        if not self.is_on:
+            return False
+        if self._micro == 0:
+            self._kind = self.governor.open_step(self.step_count)
+        if not self._checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
+            log.info("%s", self.plan)
+        if self._kind is not StepKind.SCORED:
+            self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
+            return False
+        self._capture.scale = self.loss.scale(len(targets), accumulate) if grad_factor is None else grad_factor
+        self._capture.num_examples = len(targets)
+        self._capture.__enter__()
+        return True
+
+    def _leave(self, ids: Any, targets: Tensor) -> None:
+        """After backward: judge what was captured."""
+        calls = list(self._capture.calls)
+        self._capture.clear()
+        if self._failed_in_hook is not None:
+            error, self._failed_in_hook = self._failed_in_hook, None
+            raise error
+        head = self._head_call(calls)
+        if len(ids) != len(targets):
+            raise SgoifError(f"step() got {len(ids)} ids for {len(targets)} targets.")
+        self._score(calls, head, logits_of(head), ids, targets)
+
+    def _finish_step(self, is_last: bool | None) -> None:
+        """Once per optimiser step: bring up to date what judges."""
+        if not (self._micro + 1 >= self.loss.accumulate if is_last is None else is_last):
+            self._micro += 1
+            return
+        self._micro, step = 0, self.step_count
+        self.step_count += 1  # first, so that trouble below does not repeat the step
+        if self._kind is StepKind.BARE:
+            return
+        with torch.no_grad():
+            self._update(step)
+
+    def _decide_plan(self, step: int) -> None:
+        """At a refresh: let the governor change the plan, by what all processes measured."""
+        if not self.governor.fixed:
+            (overhead,) = self.peers.largest([self.governor.recent_overhead()])
+            self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
+
+    def _forward_as_trained(self, inputs: Any) -> Tensor:
+        """The forward pass in the precision of the training step; nothing but the forward pass is."""
+        with self._precision(self._autocast):
+            return self._forward(inputs)
+
+    def _precision(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+        device = self._device.type
+        if not torch.amp.is_autocast_available(device):
+            return nullcontext()
+        return torch.autocast(device, dtype, enabled=dtype is not None)
+
+    def _head_call(self, calls: list[LayerCapture]) -> LayerCapture:
+        found = [call for call in calls if call.layer == self._head.name]
+        if len(found) != 1:
+            raise HeadError(
+                f"the head {self._head.name!r} received {len(found)} gradients in this step, needed is one; "
+                "run forward and backward of one batch inside `with monitor.step(...)`."
+            )
+        return found[0]
+
+    def _check_once(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
+        """On the first step: is the gradient at the head what the declared loss says?"""
+        if self._checked:
+            return
+        is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
+        weights = list(self._head.parameters.values())
+        if is_low and weights[0].dtype == torch.float32 and not is_sharded(*weights):  # whose policy is the model's own
+            self._autocast = head.output_grad.dtype
+        self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+
+    # Trouble.
+
+    def _caught(self, error: Exception) -> None:
+        """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
+        self._failed_in_hook = error
+
+    def _fault(self, error: Exception) -> None:
+        if self.fault_log.step_failed(error) and self.is_on:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        """Score no more, here and, as soon as they ask, in all other processes; say why in the log and in the run."""
+        self.is_on = False
+        self.peers.leave()
+        where = {} if self.peers.is_alone else {"rank": self.peers.rank}
+        self.facts["switched_off"] = {"step": self.step_count, **where, "reason": f"{type(error).__name__}: {error}"}
+        log.warning(
+            "%d steps in a row could not be scored; the monitor is off%s. The training goes on.",
+            self.fault_log.in_a_row,
+            "" if self.peers.is_alone else f" on all {self.peers.size} ranks, this is rank {self.peers.rank}",
+        )
+        write_info = getattr(self._sink, "write_info", None)
+        if write_info is not None and self.peers.rank == 0:
+            write_info({"switched_off": self.facts["switched_off"]})
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Errors of our own so far, by cause."""
+        return self.fault_log.counts
+
+    # What users read and do.
+
+    @property
+    def plan(self) -> Plan:
+        """What is done at which step, as of now. Printed, it tells what that will cost."""
+        return self.governor.plan.with_forecast(self.forecast)
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
+        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
+
+    def flush(self) -> None:
+        """Record the visits so far. Among several processes they are recorded at refreshes, where all meet."""
+        if self.peers.is_alone:
+            self._settle()
+
+    def detach(self) -> None:
+        """Stop scoring; the training loop may go on using the monitor, which then does nothing."""
+        self.is_on = False
