@@ -97,6 +97,12 @@ TABLES = {
         "benchmarks.cleaned --settings pair-20,worst --seeds 1",
         (*FROZEN, "cleanlab"),
     ),
+    "multilabel": Table(
+        "extra and missing tags found while a network trains",
+        "benchmarks.multilabel --examples 2000 --epochs 2 --seeds 0",
+        "benchmarks.multilabel --part reported --seeds 1,2 --save multilabel.jsonl",
+        ("cleanlab",),
+    ),
     "controller": Table(
         "whether the gate earns its place",
         "benchmarks.controller --seeds 0 --epochs 2 --examples 2000",

@@ -15,6 +15,7 @@ from benchmarks.tables import (
     faults,
     frozen,
     frozen_backends,
+    multilabel,
     scale,
     training,
 )
@@ -50,6 +51,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scale_meeting": scale.meeting,
     "scale_store": scale.store,
     "scale_plan": scale.plan,
+    "tags": multilabel.tags,
+    "tag_promises": multilabel.tag_promises,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.influence import GateSettings, HoldOut
+from sgoif.multilabel import no_tags, refuse_for_tags, watch_tags
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
@@ -46,6 +47,7 @@ from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
+from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.targets import SoftTargets
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["Run", "attribute", "audit", "cleaned", "default_forward", "load", "make_sink", "split", "watch", "with_ids"]
 
 log = logging.getLogger(__name__)
+
+Task = Literal["classes", "multilabel"]
 
 
 def watch(
@@ -87,7 +91,8 @@ def watch(
     keep_visits: KeepVisits = "all",
     seed: int = 0,
     peer_timeout_s: float = TIMEOUT_S,
-) -> Monitor | NoMonitor:
+    task: Task = "classes",
+) -> Monitor | TagMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
     Where a process group is initialised, every rank calls it at the same place: the ranks share the work and write one
@@ -124,12 +129,44 @@ def watch(
         keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"``, what they add up to only.
         seed: of hold-out order and projections.
         peer_timeout_s: how long a rank waits for the others before it gives up scoring, and trains on.
+        task: ``"classes"``, or ``"multilabel"`` for targets ``[B, C]`` of 0 and 1. See docs/multilabel.md.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
     """
+    if task not in get_args(Task):
+        raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
     if os.environ.get("SGOIF_DISABLE") == "1":
-        return NoMonitor(plan, on_close=lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}))
+        empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classes" else no_tags()
+        return NoMonitor(plan, on_close=lambda: empty)
+    if task == "multilabel":
+        refuse_for_tags(
+            layers=layers,
+            curvature=curvature,
+            curvature_settings=curvature_settings,
+            solver=solver,
+            gate=gate,
+            probe=probe,
+            label_smoothing=label_smoothing,
+            soft_targets=soft_targets,
+        )
+        return watch_tags(
+            model,
+            optimizer,
+            anchors=anchors,
+            sink=make_sink(out, "none"),
+            loss=loss,
+            forward=forward,
+            class_names=class_names,
+            trusted=trusted,
+            head=head,
+            loss_reduction=loss_reduction,
+            accumulate=accumulate,
+            scaler=scaler,
+            max_overhead=max_overhead,
+            plan=plan,
+            seed=seed,
+        )
     wrapped, model = model, plain_model(model)
     peers = find_peers(wrapped, timeout_s=peer_timeout_s)
     device = next(model.parameters()).device

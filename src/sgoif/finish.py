@@ -30,7 +30,7 @@ from sgoif.training.sinks import MemorySink, ScoreSink
 
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "finish_run"]
+__all__ = ["calibrated_run", "collect_run", "finish_run", "keep_run"]
 
 Columns = dict[str, NDArray[Any]]
 
@@ -147,7 +147,7 @@ def collect_run(
             tables[name] |= sketches.columns(tables[name]["id"])
         facts = {**facts, "nearly_same": sketches.nearly_same}
     info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": _not_judged(tables["examples"])}
-    return _keep(recorder.sink, info, tables)
+    return keep_run(recorder.sink, info, tables)
 
 
 def _streamed_run(
@@ -176,12 +176,12 @@ def _streamed_run(
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
         counts = dict.fromkeys(counts, 0)
     if calibration is None:
-        return _keep(sink, facts | counts, {})
+        return keep_run(sink, facts | counts, {})
     facts = facts | {"expected_errors": expected, "calibrated_on": len(calibration.examples.p_mislabeled)}
     facts |= _calibration_facts(calibration)
     for item in facts["expected_precision"]:  # the list is as long as the sample's times what that stands for
         item["count"] = math.ceil(item["top"] * (counts["num_examples"] - counts["num_not_judged"]))
-    return _keep(sink, facts | counts, _calibration_tables(calibration, recorder))
+    return keep_run(sink, facts | counts, _calibration_tables(calibration, recorder))
 
 
 def _pieces(table: Columns) -> Iterator[Columns]:
@@ -200,7 +200,7 @@ def _not_judged(examples: Columns) -> int:
     return int((examples["confidence"] <= 0).sum())
 
 
-def _keep(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Columns]) -> Run:
+def keep_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Columns]) -> Run:
     """Write a run's tables where its visits went; it is held in memory besides, should the disk fail."""
     if isinstance(sink, MemorySink):
         return Run(info, MemoryTables({**tables, **sink.tables(), "visits": sink.visits()}))

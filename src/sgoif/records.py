@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SIGNALS", "BlockShape", "GradientRows", "ScoreBatch"]
+__all__ = ["SIGNALS", "TAG_SIGNALS", "BlockShape", "GradientRows", "ScoreBatch"]
 
 # The signals of a visit, in the one order in which they travel from the device to the sink and lie on disk.
 SIGNALS = (
@@ -42,6 +42,15 @@ SIGNALS = (
     "confidence",
     "confidence_worst",
     "flags",
+)
+
+# Those of one tag of an example, in a multi-label run: influence on the tag as a whole, on the hold-out examples with
+# the other bit, and on those with the given one.
+TAG_SIGNALS = (
+    *("loss", "margin", "p_given"),
+    *("harm", "worst", "own"),
+    *("harm_identity", "worst_identity", "own_identity"),
+    *("probe_loss", "probe_margin"),
 )
 
 

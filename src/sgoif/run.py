@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, influence_on_anchors, label_issues
+from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, influence_on_anchors, label_issues, tag_issues
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
@@ -154,6 +154,31 @@ class Run:
 
         table = pa.table(label_issues(_with_holdout(self.table, self._tables), self.class_names, top=top))
         return show_issues_in_notebooks(table, self.class_names)
+
+    def tag_issues(
+        self,
+        *,
+        top: int | None = None,
+        verdict: str | None = None,
+        tag: int | None = None,
+        min_p: float | None = None,
+    ) -> pa.Table:
+        """Which tags of a multi-label run are too many or missing, most suspicious first.
+
+        Args:
+            top: how many rows; all that were kept by default.
+            verdict: ``"extra tag"`` or ``"missing tag"`` only.
+            tag: this tag only, by number.
+            min_p: only what is at least this probably wrong.
+
+        Raises:
+            SgoifError: The run is not about tags.
+        """
+        import pyarrow as pa
+
+        if self.info.get("task") != "multilabel":
+            raise SgoifError("this run has no tags; watch a training with task='multilabel', or ask label_issues().")
+        return pa.table(tag_issues(self.sql, self.class_names, top=top, verdict=verdict, tag=tag, min_p=min_p))
 
     def class_issues(self) -> pa.Table:
         """Expected error rate of each class with an interval, what it is confused with, and a verdict."""

@@ -5,6 +5,7 @@ from sgoif.adaptors.classes import class_issues, group_issues
 from sgoif.adaptors.duplicates import bits_of_copies, duplicates_of_run, find_duplicates
 from sgoif.adaptors.label import label_issues
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
+from sgoif.adaptors.tags import tag_issues
 
 __all__ = [
     "INFLUENCE",
@@ -18,4 +19,5 @@ __all__ = [
     "influence_on_anchors",
     "label_issues",
     "nearest_examples",
+    "tag_issues",
 ]

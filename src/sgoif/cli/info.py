@@ -7,7 +7,8 @@ from typing import Any
 
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, print_facts, print_lines
-from sgoif.cli.summary import kind_of_holdout, summarise
+from sgoif.cli.summary import Summary, kind_of_holdout, summarise
+from sgoif.cli.tags import TagSummary, has_tags, summarise_tags
 from sgoif.store.schema import TABLES
 
 __all__ = ["describe", "show_info"]
@@ -64,9 +65,13 @@ def describe(run: OpenRun) -> dict[str, Any]:
         "skipped_parts": [{"path": item.path, "reason": item.reason} for item in run.files.skipped],
         "libraries": info.get("libraries", {}),
         "hardware": info.get("hardware", {}),
-        "summary": summarise(run).document(),
+        "summary": _summary(run).document(),
         "facts": dict(facts),
     }
+
+
+def _summary(run: OpenRun) -> Summary | TagSummary:
+    return summarise_tags(run) if has_tags(run) else summarise(run)
 
 
 def _num_rows(run: OpenRun, table: str) -> int:
@@ -143,7 +148,7 @@ def _calibration(run: OpenRun) -> Facts:
         return (
             [*found, ("calibrated", "not yet: that is done when the run ends")] if not run.files.is_finished else found
         )
-    summary = summarise(run)
+    summary = _summary(run)
     lines = summary.lines()
     if not summary.is_calibrated:
         return [*found, ("calibrated", f"no: {summary.why_not_calibrated}")]

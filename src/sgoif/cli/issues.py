@@ -24,6 +24,7 @@ from sgoif.cli.output import (
     shorten,
 )
 from sgoif.cli.summary import summarise
+from sgoif.cli.tags import has_tags, show_tag_issues
 from sgoif.errors import SgoifError
 from sgoif.files import read_columns, write_csv, write_parquet
 
@@ -46,6 +47,9 @@ def show_issues(
     """Print or write the most suspicious labels of a run."""
     run = open_run(url)
     run.need_examples()
+    if has_tags(run):
+        show_tag_issues(run, top=top, csv=csv, parquet=parquet, as_json=as_json, of_class=of_class, min_p=min_p)
+        return
     if min_p is not None:
         run.need_probabilities()
     given = None if of_class is None else run.label_of(of_class)

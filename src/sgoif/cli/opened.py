@@ -80,7 +80,7 @@ class OpenRun:
     @cached_property
     def num_classes(self) -> int:
         """How many classes there are, as far as the run knows."""
-        held = self.facts.get("held_out_per_class")
+        held = self.facts.get("held_out_per_class") or self.facts.get("held_out_per_tag")
         return max(len(self.class_names), len(held) if isinstance(held, list) else 0, self._largest_label() + 1)
 
     @cached_property

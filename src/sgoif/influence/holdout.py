@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 from sgoif.errors import SgoifError
 from sgoif.ids import ids_of
 
-__all__ = ["HoldOut"]
+__all__ = ["HoldOut", "inputs_at"]
 
 
 class HoldOut:
@@ -66,9 +66,7 @@ class HoldOut:
 
     def inputs(self, positions: Tensor) -> Any:
         """The inputs at these positions, collated and on the device."""
-        if isinstance(self._source, tuple):
-            return self._source[0][positions].to(self.device)
-        return _to_device(default_collate([self._read(int(i)) for i in positions]), self.device)
+        return inputs_at(self._source, positions, self.device, self._read)
 
     def _read(self, position: int) -> Any:
         try:
@@ -77,6 +75,19 @@ class HoldOut:
             left = self._order[self._order != position]
             self._order = left if len(left) else self._order
             raise
+
+
+def inputs_at(
+    source: tuple[Tensor, Any] | Dataset[Any],
+    positions: Tensor,
+    device: torch.device,
+    read: Callable[[int], Any] | None = None,
+) -> Any:
+    """The inputs of a hold-out at these positions, collated and on the device; ``read`` gives one of a dataset."""
+    if isinstance(source, tuple):
+        return source[0][positions].to(device)
+    read = read or (lambda position: source[position][0])
+    return _to_device(default_collate([read(int(i)) for i in positions]), device)
 
 
 def _labels_and_ids(source: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tensor, Sequence[Any]]:

@@ -1,8 +1,8 @@
 """The tables of a run, their columns and the version of both.
 
 Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
-the rows of the attempt that was killed no longer count. A *whole* (examples, holdout) is written at once, and a later
-edition takes the place of an earlier one.
+the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags) is written at once, and a
+later edition takes the place of an earlier one.
 
 A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
 column may be added to a table but ``visits``; those named here are always there, empty where nobody filled them.
@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from sgoif.records import SIGNALS
+from sgoif.records import SIGNALS, TAG_SIGNALS
 from sgoif.store.errors import StoreError
 
 __all__ = [
@@ -116,6 +116,16 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         *((name, pa.float64()) for name in MEAN_SIGNALS),
         *((f"{name}_std{tail}", pa.float64()) for name in STANDARDISED for tail in ("", "_error")),
         *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ],
+    # Of a multi-label run: one row per example and tag that was worth keeping.
+    "tags": [
+        ("id", None),
+        ("id_hash", pa.int64()),
+        ("tag", pa.int32()),
+        ("given", pa.bool_()),
+        ("n_visits", pa.int64()),
+        *((name, pa.float64()) for name in ("confidence", *TAG_SIGNALS)),
+        *((f"p_wrong{tail}", pa.float64()) for tail in ("", "_low", "_high")),
     ],
 }
 TABLES = tuple(_TABLES)

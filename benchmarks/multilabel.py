@@ -1,0 +1,211 @@
+"""Extra and missing tags found while a network trains on collages: ``python -m benchmarks.multilabel``.
+
+One watched training gives ours. From its finished weights, on the training pictures themselves, come the loss of every
+pair and cleanlab's score of it; the mean loss over the training is what the run itself recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import sgoif
+from benchmarks import data, loops
+from benchmarks.collages import NOISES, Collages, draw_collages, planted
+from benchmarks.metrics import detection_report
+from benchmarks.models import ResNet9
+from benchmarks.records import append_result, is_recorded
+
+SIDES = {"extra": True, "missing": False}
+SIGNALS = ("loss", "harm", "worst", "harm_identity", "probe_loss", "probe_margin")
+STATS = {"cifar10": data.CIFAR10_STATS, "fashion": data.FASHION_MNIST_STATS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is trained and watched; the defaults are the development draw."""
+
+    source: str = "fashion"
+    noise: str = "uniform"
+    part: str = "development"
+    holdout: str = "trusted"
+    rate: float = 0.05  # of the true tags
+    examples: int = 20_000
+    held: int = 1_000
+    epochs: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One finished training."""
+
+    run: sgoif.Run
+    logits: NDArray[np.float64]  # of the finished model on the training pictures, [N, C]
+    given: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+    tag_ap: float  # mean over tags, of the finished model on clean hold-out collages that served nothing
+    seconds: float
+
+
+def train(setup: Setup, seed: int) -> Found:
+    """Watch one training."""
+    torch.set_num_threads(1)
+    train_set = draw_collages(setup.source, setup.part, setup.examples, seed)
+    held = draw_collages(setup.source, "held", 2 * setup.held, seed)
+    noise = planted(setup.noise, setup.source, train_set.tags, setup.rate, seed)
+    in_holdout = planted(setup.noise, setup.source, held.tags, setup.rate, seed + 1_000)
+    is_trusted = setup.holdout == "trusted"
+    images, anchors = _tensors(train_set, setup.source), slice(0, setup.held)
+    held_images = _tensors(held, setup.source)
+    targets = torch.from_numpy(noise.given).float()
+    held_targets = torch.from_numpy(held.tags if is_trusted else in_holdout.given).float()
+    recipe = loops.Recipe(num_epochs=setup.epochs)
+    torch.manual_seed(seed)
+    model = _network(images.shape[1], train_set.tags.shape[1])
+    optimizer = loops.optimiser(model, recipe)
+    scheduler = loops.schedule(optimizer, recipe, len(images))
+    monitor = sgoif.watch(
+        model,
+        optimizer,
+        anchors=(held_images[anchors], held_targets[anchors]),
+        train_size=len(images),
+        task="multilabel",
+        class_names=train_set.class_names,
+        trusted=is_trusted,
+        seed=seed,
+    )
+    started = time.perf_counter()
+    model.train()
+    for batch in loops.epochs(images, targets, recipe, seed):
+        with monitor.step(batch.indices, batch.labels):
+            logits = loops.logits(model, batch.images, recipe)
+            F.binary_cross_entropy_with_logits(logits, batch.labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    run, seconds = monitor.close(), time.perf_counter() - started
+    assert run.info["counters"]["faults"] == 0, run.info["faults"]
+    fresh = slice(setup.held, None)
+    tag_ap = _mean_ap(_predict(model, held_images[fresh], recipe), held.tags[fresh])
+    return Found(run, _predict(model, images, recipe), noise.given, noise.wrong, tag_ap, seconds)
+
+
+def _network(channels: int, num_tags: int) -> nn.Module:
+    model = ResNet9(num_classes=num_tags)
+    if channels != 3:
+        first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+        first.weight = nn.Parameter(first.weight.detach()[:, :channels].clone())
+        first.in_channels = channels
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _tensors(collages: Collages, source: str) -> Tensor:
+    return data.normalise(collages.pixels, *STATS[source]).contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def _predict(model: nn.Module, images: Tensor, recipe: loops.Recipe, batch: int = 500) -> NDArray[np.float64]:
+    model.eval()
+    return torch.cat([loops.logits(model, part, recipe) for part in images.split(batch)]).double().numpy()
+
+
+def _mean_ap(logits: NDArray[np.float64], tags: NDArray[np.bool_]) -> float:
+    return float(np.mean([detection_report(logits[:, c], tags[:, c])["ap"] for c in range(tags.shape[1])]))
+
+
+def report_on(found: Found) -> dict[str, Any]:
+    """AP, precision and promises, each side by itself."""
+    scores = {**_ours(found), **_rivals(found)}
+    info = found.run.info
+    report: dict[str, Any] = {"tag_ap": found.tag_ap, "seconds": found.seconds, "overhead": info["overhead"]}
+    for side, bit in SIDES.items():
+        mine = found.given == bit
+        wrong = found.wrong[mine]
+        p = scores["p_wrong"][mine]
+        order = np.argsort(-p, kind="stable")
+        report[side] = {
+            "scores": {name: detection_report(values[mine], wrong) for name, values in scores.items()},
+            "errors": {"expected": info["expected_tag_errors"][side], "true": int(wrong.sum())},
+            "precision": [
+                {**item, "true": float(wrong[order[: item["count"]]].mean())}
+                for item in info["expected_tag_precision"][side]
+            ],
+        }
+    return report
+
+
+def _ours(found: Found) -> dict[str, NDArray[np.float64]]:
+    """The run's columns as ``[N, C]``; what it did not keep is the least suspicious."""
+    rows = found.run.sql("select id, tag, p_wrong, " + ", ".join(SIGNALS) + " from tags")
+    place = rows["id"].to_numpy(), rows["tag"].to_numpy()
+    scores = {}
+    for name in ("p_wrong", *SIGNALS):
+        values = np.nan_to_num(rows[name].to_numpy(zero_copy_only=False).astype(np.float64))
+        values = -values if name == "probe_margin" else values
+        scores[name] = np.full(found.given.shape, values.min(initial=0.0) - 1)
+        scores[name][place] = values
+    return scores
+
+
+def _rivals(found: Found) -> dict[str, NDArray[np.float64]]:
+    from cleanlab.multilabel_classification.rank import get_label_quality_scores_per_class
+
+    loss = np.logaddexp(0.0, np.where(found.given, -found.logits, found.logits))
+    labels = [np.flatnonzero(row).tolist() for row in found.given]
+    p = 1 / (1 + np.exp(-found.logits))
+    scores = {"final loss": loss}
+    for method in ("self_confidence", "confidence_weighted_entropy"):
+        quality = get_label_quality_scores_per_class(labels, p, method=method)
+        scores[f"cleanlab {method}"] = -np.asarray(quality).reshape(found.given.shape)
+    return scores
+
+
+def show(report: Mapping[str, Any]) -> None:
+    print(f"tags on fresh collages: mean AP {report['tag_ap']:.1f}; {report['seconds']:.0f} s", end="")
+    print(f", overhead by the monitor's own clock {100 * report['overhead']:.1f}%")
+    for side in SIDES:
+        part = report[side]
+        print(f"{side} tags: expected {part['errors']['expected']:.0f}, true {part['errors']['true']}")
+        for name, row in part["scores"].items():
+            print(f"  {name:38s} AP {row['ap']:5.1f}  P@1% {row['p@1%']:5.1f}  AUROC {row['auroc']:5.1f}")
+        for item in part["precision"]:
+            promise = f"{100 * item['value']:.0f}% [{100 * item['low']:.0f}, {100 * item['high']:.0f}]"
+            print(f"  top {100 * item['top']:g}%: promised {promise}, true {100 * item['true']:.0f}%", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", default=Setup().source, choices=list(STATS))
+    parser.add_argument("--noise", default="uniform", choices=NOISES)
+    parser.add_argument("--part", default="development", choices=["development", "reported"])
+    parser.add_argument("--holdout", default="trusted", choices=["trusted", "as-given"])
+    parser.add_argument("--examples", type=int, default=Setup().examples)
+    parser.add_argument("--epochs", type=int, default=Setup().epochs)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--save", help="JSONL file under benchmarks/results")
+    options = parser.parse_args()
+    sizes = {"examples": options.examples, "epochs": options.epochs}
+    setup = Setup(source=options.source, noise=options.noise, part=options.part, holdout=options.holdout, **sizes)
+    for seed in map(int, options.seeds.split(",")):
+        if options.save and is_recorded(options.save, asdict(setup), seed):
+            continue
+        found = train(setup, seed)
+        report = report_on(found)
+        print(json.dumps({"seed": seed, **asdict(setup)}))
+        show(report)
+        if options.save:
+            append_result(options.save, {"settings": asdict(setup), "seed": seed, **report})
+
+
+if __name__ == "__main__":
+    main()

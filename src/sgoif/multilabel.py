@@ -1,0 +1,186 @@
+"""The front door for tags: from a model and a multi-label hold-out to a monitor, and from a monitor to a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sgoif.distributed import find_peers
+from sgoif.errors import SgoifError
+from sgoif.evidence import Sketches
+from sgoif.finish import keep_run
+from sgoif.gradients import find_head
+from sgoif.influence.tagholdout import TagHoldOut
+from sgoif.run import Run
+from sgoif.tasks.multilabel import example_losses
+from sgoif.training.clock import Clock, PairedProbe
+from sgoif.training.losses import LossSettings
+from sgoif.training.models import default_forward, plain_model, refuse_compiled, refuse_in_pieces
+from sgoif.training.schedule import Governor, Plan
+from sgoif.training.sinks import ScoreSink
+from sgoif.training.tags.calibration import TagCalibration, calibrate_tags
+from sgoif.training.tags.engine import TagEngine
+from sgoif.training.tags.ledger import TagLedger
+from sgoif.training.tags.monitor import TagMonitor
+from sgoif.training.tags.recorder import TagRecorder
+
+__all__ = ["collect_tags", "finish_tags", "no_tags", "refuse_for_tags", "watch_tags"]
+
+log = logging.getLogger(__name__)
+
+Columns = dict[str, NDArray[Any]]
+
+
+def watch_tags(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    sink: ScoreSink | None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    forward: Callable[[Any], Tensor] | None = None,
+    class_names: Sequence[str] | None = None,
+    trusted: bool = False,
+    head: str | None = None,
+    loss_reduction: str = "mean",
+    accumulate: int = 1,
+    scaler: Any = None,
+    max_overhead: float = 0.10,
+    plan: Plan | None = None,
+    seed: int = 0,
+) -> TagMonitor:
+    """Watch a multi-label training; the arguments are those of :func:`sgoif.watch`, targets are ``[B, C]``."""
+    wrapped, model = model, plain_model(model)
+    if not find_peers(wrapped).is_alone:
+        raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
+    device = next(model.parameters()).device
+    run_forward = forward or default_forward(model)
+    holdout = TagHoldOut(anchors, seed=seed, device=device)
+    few = holdout.inputs(torch.arange(min(2, len(holdout))))
+    found = find_head(model, lambda: run_forward(few), name=head)
+    refuse_compiled(model, found.module_name)
+    refuse_in_pieces(found)
+    if found.shape.outputs != holdout.num_tags:
+        raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
+    start, clock = plan or Plan(), Clock(device)
+    engine = TagEngine(found, holdout, per_refresh=start.examples_per_refresh)
+    paired = None if clock.is_exact or plan is not None else PairedProbe(clock)
+    return TagMonitor(
+        model,
+        optimizer,
+        engine,
+        forward=run_forward,
+        loss=LossSettings(loss or example_losses, loss_reduction, accumulate, scaler),
+        governor=Governor(start, max_overhead=max_overhead, fixed=plan is not None, clock=clock, probe=paired),
+        recorder=TagRecorder(holdout.num_tags),
+        ledger=TagLedger(engine, trusted=trusted, seed=seed),
+        sink=sink,
+        facts={"trusted": trusted, "class_names": list(class_names or []), "seed": seed},
+        on_close=finish_tags,
+    )
+
+
+_OF_CLASSES: dict[str, Any] = {
+    "layers": "auto",
+    "curvature": "kfac",
+    "curvature_settings": None,
+    "solver": "richardson",
+    "gate": "relative",
+    "probe": True,
+    "label_smoothing": 0.0,
+    "soft_targets": "mixed",
+}
+
+
+def refuse_for_tags(**settings: Any) -> None:
+    """Raise for settings of :func:`sgoif.watch` that would be passed over: what was asked for must not be ignored."""
+    changed = [name for name, value in settings.items() if value != _OF_CLASSES[name]]
+    if changed:
+        raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")
+
+
+def no_tags() -> Run:
+    """The run of a monitor that is switched off."""
+    recorder = TagRecorder(1)
+    info = {"disabled": True, "task": "multilabel", "num_examples": 0, "num_not_judged": 0}
+    tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
+    return keep_run(None, info, {"examples": recorder.example_rows()[1], "tags": tags})
+
+
+def finish_tags(monitor: TagMonitor) -> Run:
+    """Add up what a monitor recorded and write the run down."""
+    facts = {
+        "kind": "watch",
+        **monitor.facts,
+        "counters": monitor.counters,
+        "faults": dict(monitor.faults),
+        "overhead": monitor.governor.overhead,
+        "overhead_by_part": monitor.governor.shares,
+        "plan": asdict(monitor.plan),
+        "plan_changes": monitor.governor.changes,
+        "head": monitor.engine.head.name,
+    }
+    return collect_tags(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts, monitor.sketches)
+
+
+def collect_tags(
+    recorder: TagRecorder,
+    ledger: TagLedger,
+    engine: TagEngine,
+    sink: ScoreSink | None,
+    facts: dict[str, Any],
+    sketches: Sketches | None = None,
+) -> Run:
+    """One row per kept pair with ``p_wrong`` where the canaries allow it, and one per example."""
+    tags, calibration = recorder.tags(), None
+    absent, present = recorder.num_pairs
+    held = engine.holdout.counts.tolist()
+    facts = {**facts, "task": "multilabel", "num_absent": absent, "num_present": present, "num_pairs": len(tags["id"])}
+    facts |= {"held_out": len(engine.holdout), "held_out_per_tag": held[1], "most_absent": engine.most_absent}
+    try:
+        calibration = calibrate_tags(ledger, tags)
+    except Exception as error:
+        log.warning("the run could not be calibrated: %s", error)
+        facts["calibration_error"] = f"{type(error).__name__}: {error}"
+    where, examples = recorder.example_rows()
+    if calibration is not None:
+        tags |= {"p_wrong": calibration.p_wrong, "p_wrong_low": calibration.p_low, "p_wrong_high": calibration.p_high}
+        facts |= _calibration_facts(calibration, ledger)
+        examples |= _any_wrong(tags, where, len(examples["id"]))
+    else:
+        tags |= {f"p_wrong{tail}": np.full(len(tags["id"]), np.nan) for tail in ("", "_low", "_high")}
+    if sketches is not None:
+        examples |= sketches.columns(examples["id"])
+        facts["nearly_same"] = sketches.nearly_same
+    info = {**facts, "num_examples": len(examples["id"]), "num_not_judged": int((examples["confidence"] <= 0).sum())}
+    return keep_run(sink, info, {"examples": examples, "tags": tags})
+
+
+def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:
+    """Probability that at least one tag of an example is wrong, were the pairs independent; NaN if none was judged."""
+    found: Columns = {}
+    for tail in ("", "_low", "_high"):
+        p = tags[f"p_wrong{tail}"]
+        is_known = np.isfinite(p)
+        sound = np.bincount(where[is_known], np.log1p(-p[is_known].clip(0, 1 - 1e-9)), count)
+        is_judged = np.bincount(where[is_known], minlength=count) > 0
+        found[f"p_mislabeled{tail}"] = np.where(is_judged, -np.expm1(sound), np.nan)
+    return found
+
+
+def _calibration_facts(calibration: TagCalibration, ledger: TagLedger) -> dict[str, Any]:
+    return {
+        "expected_tag_errors": calibration.expected,
+        "expected_tag_precision": {
+            side: [asdict(item) for item in items] for side, items in calibration.precision.items()
+        },
+        "share_noticed": ledger.share_noticed(),
+    }

@@ -1,0 +1,89 @@
+"""From the canaries of tags to ``p_wrong``: each side by itself, with intervals and the precision to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.evidence import Canaries, ExpectedPrecision, LabelCalibration, draw_calibrations, expected_precision
+from sgoif.evidence.sides import calibrate_side
+from sgoif.records import TAG_SIGNALS
+from sgoif.training.tags.ledger import TagLedger
+
+__all__ = ["SIDES", "TagCalibration", "calibrate_tags"]
+
+SIDES = ("missing", "extra")  # what is wrong with a tag that is given as 0, as 1
+_DOUBTS = 2  # times a hold-out with tags as given judges itself
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TagCalibration:
+    """What the canaries say about the training pairs."""
+
+    p_wrong: Floats  # one per kept pair; NaN where it was not judged
+    p_low: Floats  # a 90% interval of it
+    p_high: Floats
+    sides: dict[str, LabelCalibration]
+    precision: dict[str, list[ExpectedPrecision]]  # of the list of each side
+    expected: dict[str, float]  # errors among the kept pairs of each side
+
+
+def calibrate_tags(ledger: TagLedger, tags: Mapping[str, NDArray[Any]]) -> TagCalibration | None:
+    """Learn ``p_wrong`` of every kept pair; None where there are no canaries to learn from.
+
+    A hold-out with tags as given judges its own pairs first, and is believed as far as it comes out sound.
+
+    Args:
+        ledger: the canaries.
+        tags: the table of kept pairs.
+    """
+    signals = np.stack([tags[name] for name in TAG_SIGNALS], 1) if len(tags["id"]) else np.zeros((0, len(TAG_SIGNALS)))
+    given, tag = np.asarray(tags["given"], bool), np.asarray(tags["tag"], np.int64)
+    judged = np.asarray(np.isfinite(signals).all(axis=1))
+    count = len(given)
+    p, low, high = np.full((3, count), np.nan)
+    belief = None if ledger.trusted else _doubted(ledger, signals, tag, given, judged)
+    sides, precision, expected = {}, {}, {}
+    for bit, name in enumerate(SIDES):
+        canaries, mine = ledger.canaries(bit, belief), judged & (given == bool(bit))
+        if not _has_both(canaries) or mine.sum() < 2:
+            continue
+        mine &= np.isin(tag, canaries.assigned_label)  # a tag without a single canary cannot be judged
+        fitted = calibrate_side(canaries, signals[mine], tag[mine])
+        draws = draw_calibrations(fitted, signals[mine], tag[mine])
+        p[mine] = fitted.predict(signals[mine], tag[mine])
+        low[mine], high[mine] = draws.bounds(signals[mine], tag[mine])
+        sides[name], expected[name] = fitted, float(p[mine].sum())
+        precision[name] = expected_precision(fitted, signals[mine], tag[mine], draws=draws)
+    if not sides:
+        return None
+    return TagCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, precision, expected)
+
+
+def _doubted(
+    ledger: TagLedger, signals: Floats, tag: NDArray[np.int64], given: NDArray[np.bool_], judged: NDArray[np.bool_]
+) -> Floats:
+    """How far the hold-out's own bits are believed, ``[m, C]``, after it has judged them by a calibration."""
+    belief = np.ones(ledger.targets.shape)
+    for _ in range(_DOUBTS):
+        doubts = np.zeros_like(belief)
+        for bit in (0, 1):
+            canaries, mine = ledger.canaries(bit, belief), judged & (given == bool(bit))
+            if not _has_both(canaries) or mine.sum() < 2:
+                continue
+            fitted = calibrate_side(canaries, signals[mine], tag[mine])
+            own = ~canaries.is_flip
+            rows, tags = canaries.holdout_row[own], canaries.assigned_label[own]
+            doubts[rows, tags] = fitted.believed.predict(canaries.signals[own], tags)
+        belief = 1 - doubts
+    return belief
+
+
+def _has_both(canaries: Canaries) -> bool:
+    return bool(canaries.weight[canaries.is_flip].sum() > 0 and canaries.weight[~canaries.is_flip].sum() > 0)

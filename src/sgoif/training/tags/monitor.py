@@ -1,0 +1,154 @@
+"""The monitor of tags: judges every tag of every example that is worth it, in the shell that surrounds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sgoif.errors import SgoifError
+from sgoif.gradients import LayerCapture
+from sgoif.training.losses import LossSettings
+from sgoif.training.reading import Reading
+from sgoif.training.schedule import Governor
+from sgoif.training.shell import MonitorShell
+from sgoif.training.sinks import ScoreSink
+from sgoif.training.tags.engine import TagEngine
+from sgoif.training.tags.ledger import TagLedger
+from sgoif.training.tags.recorder import TagRecorder
+
+__all__ = ["TagMonitor"]
+
+
+class TagMonitor(MonitorShell):
+    """Scores the tags of every example that passes through the training loop. Made by ``watch(task="multilabel")``."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        engine: TagEngine,
+        *,
+        forward: Callable[[Any], Tensor],
+        loss: LossSettings,
+        governor: Governor,
+        recorder: TagRecorder,
+        ledger: TagLedger,
+        sink: ScoreSink | None = None,
+        facts: Mapping[str, Any] | None = None,
+        on_close: Callable[[TagMonitor], Any] | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            optimizer,
+            engine.head,
+            [engine.head],
+            forward=forward,
+            loss=loss,
+            governor=governor,
+            sink=sink,
+            device=engine.holdout.device,
+            facts=facts,
+        )
+        self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
+        self._on_close = on_close
+        self._has_measured = False
+
+    def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
+        """Score a micro-batch and note its curvature."""
+        if targets.shape != outputs.shape:
+            raise SgoifError(
+                f"targets have shape {tuple(targets.shape)}, the model's outputs {tuple(outputs.shape)}; tags are "
+                "given as [examples, tags] of 0 and 1, NaN or -1 where unknown."
+            )
+        self._check_once(head, outputs, targets)
+        with torch.no_grad():
+            features = self.engine.features_of(head)
+            if self.engine.is_ready:
+                packed = self.engine.score(features, outputs, targets)
+                self.recorder.add(ids, packed, targets, self.engine.confidence)
+            if self.governor.plan.is_observe(self.step_count) or not self.engine.is_ready:
+                with self.governor.timer.part("curvature"):
+                    self.engine.measure(features, outputs)
+
+    def _update(self, step: int) -> None:
+        """Curvature, and what depends on the hold-out when a refresh is due."""
+        with self.governor.timer.part("curvature"):
+            self.engine.absorb()
+        if self.governor.plan.is_refresh(step):
+            with self.governor.timer.part("refresh"):
+                self._refresh(step)
+
+    def _refresh(self, step: int) -> None:
+        self.refreshes += 1
+        draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained)
+        self._settle()
+        self.ledger.add(draw, self.engine, float(self.engine.confidence))
+        self._decide_plan(step)
+
+    def _settle(self) -> None:
+        self.recorder.settle()
+
+    @property
+    def reading(self) -> Reading:
+        """How the monitor is doing. Directions are solved, so there is no residual."""
+        return Reading(
+            step=self.step_count,
+            residual=0.0,
+            confidence=float(self.engine.confidence),
+            tau=float("nan"),
+            overhead=self.governor.overhead,
+            judged=1.0 if self.engine.is_ready else 0.0,
+        )
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """How much was done: steps, visits, refreshes, pairs that were not finite, faults. Waits for the device."""
+        self.flush()
+        return {
+            "steps": self.step_count,
+            "visits": self.recorder.num_visits,
+            "refreshes": self.refreshes,
+            "faults": sum(self.faults.values()),
+            "visits_given_up": self.visits_given_up,
+            "pairs_not_finite": self.recorder.num_not_finite,
+        }
+
+    def close(self) -> Any:
+        """Record what is waiting, write the run down and return it."""
+        self.is_on = False
+        try:
+            self._settle()
+        except Exception as error:
+            self._fault(error)
+        return None if self._on_close is None else self._on_close(self)
+
+    def snapshot(self, path: str | None = None) -> None:
+        """A snapshot judges classes; of tags there is none yet, which is said and stops nothing."""
+        self.fault_log.note(SgoifError("a snapshot of tags cannot be taken yet."), "no snapshot was made.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later scores depend on; save it beside the model's."""
+        return {
+            "engine": self.engine.state_dict(),
+            "recorder": self.recorder.state_dict(),
+            "ledger": self.ledger.state_dict(),
+            "governor": self.governor.state_dict(),
+            "step_count": self.step_count,
+            "refreshes": self.refreshes,
+            "faults": dict(self.faults),
+            "micro": self._micro,
+            "autocast": self._autocast,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume: later scores are those that the saved run would have given."""
+        self.engine.load_state_dict(state["engine"])
+        self.recorder.load_state_dict(state["recorder"])
+        self.ledger.load_state_dict(state["ledger"])
+        self.governor.load_state_dict(state["governor"])
+        self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
+        self.fault_log.load(state["faults"])
+        self._micro, self._autocast = int(state["micro"]), state["autocast"]

@@ -1,0 +1,221 @@
+"""The monitor of tags in a real loop: it changes nothing, finds what was planted, and gives way when it fails."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import sgoif
+from benchmarks.metrics import average_precision
+from sgoif.errors import HeadError, SgoifError
+from sgoif.training.disabled import NoMonitor
+from tests.training.tags.worlds import data, fresh, train, watch
+
+
+def test_weights_and_rng_are_those_of_a_bare_training():
+    inputs, given, _, holdout = data()
+    torch.manual_seed(7)
+    bare = train(fresh(), inputs, given)
+    state = torch.get_rng_state()
+    torch.manual_seed(7)
+    model = fresh()
+    monitor = watch(model, holdout)
+    watched = train(model, inputs, given, monitor)
+    assert torch.equal(state, torch.get_rng_state())
+    for one, two in zip(bare.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert monitor.counters["faults"] == 0 and monitor.counters["visits"] == 4 * 1_200 - 60
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+@pytest.fixture(scope="module")
+def finished():
+    inputs, given, wrong, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, class_names=list("abcde"))
+    train(model, inputs, given, monitor, epochs=8)
+    return monitor.close(), given.numpy() > 0.5, wrong.numpy()
+
+
+@pytest.mark.parametrize(("side", "bit"), [("extra", True), ("missing", False)])
+def test_planted_errors_are_found_and_the_promise_holds(finished, side, bit):
+    run, given, wrong = finished
+    table = run.sql("select * from tags").to_pydict()
+    ids, tags, bits = (np.array(table[name]) for name in ("id", "tag", "given"))
+    assert (bits == given[ids, tags]).all()
+    mine = bits == bit
+    assert mine.sum() == (given == bit).sum()  # with five tags none is passed over
+    truth, p = wrong[ids, tags][mine], np.array(table["p_wrong"])[mine]
+    assert average_precision(p, truth) > 0.99 * average_precision(np.array(table["loss"])[mine], truth)
+    assert 0.6 < run.info["expected_tag_errors"][side] / truth.sum() < 1.5
+    first = run.info["expected_tag_precision"][side][0]
+    true = truth[np.argsort(-p)[: first["count"]]].mean()
+    assert first["low"] - 0.1 <= true <= first["high"] + 0.1
+    assert (np.array(table["p_wrong_low"])[mine] <= p).all() and (p <= np.array(table["p_wrong_high"])[mine]).all()
+
+
+def test_issues_are_listed_most_suspicious_first(finished):
+    run, given, wrong = finished
+    rows = run.tag_issues(top=40).to_pylist()
+    p = [row["p_wrong"] for row in rows]
+    assert p == sorted(p, reverse=True) and len(rows) == 40
+    for row in rows:
+        assert row["verdict"] == ("extra tag" if given[row["id"], row["tag"]] else "missing tag")
+        assert row["tag_name"] == "abcde"[row["tag"]]
+    assert np.mean([wrong[row["id"], row["tag"]] for row in rows]) > 0.8
+    only = run.tag_issues(verdict="missing tag", tag=2, min_p=0.5).to_pylist()
+    assert only and all(row["tag"] == 2 and row["verdict"] == "missing tag" and row["p_wrong"] >= 0.5 for row in only)
+    with pytest.raises(SgoifError, match="verdict must be"):
+        run.tag_issues(verdict="odd")
+
+
+def test_an_examples_probability_is_that_of_any_of_its_tags(finished):
+    run, *_ = finished
+    found = run.sql(
+        "select e.id, e.p_mislabeled as p, 1 - product(1 - t.p_wrong) as q from examples e join tags t using (id) "
+        "group by e.id, e.p_mislabeled"
+    ).to_pydict()
+    np.testing.assert_allclose(found["p"], found["q"], atol=1e-6)
+
+
+def test_unknown_tags_are_passed_over():
+    inputs, given, _, (held, held_tags) = data()
+    generator = torch.Generator().manual_seed(5)
+    hidden = torch.rand(given.shape, generator=generator) < 0.3
+    given = given.masked_fill(hidden, -1.0)
+    given[hidden & (torch.arange(len(given)) % 2 == 0)[:, None]] = math.nan
+    held_tags = held_tags.masked_fill(torch.rand(held_tags.shape, generator=generator) < 0.2, math.nan)
+    model = fresh()
+    monitor = watch(model, (held, held_tags))
+    train(model, inputs, given, monitor)
+    run = monitor.close()
+    assert run.info["counters"]["faults"] == 0 and "calibration_error" not in run.info
+    table = run.sql("select id, tag, p_wrong from tags").to_pydict()
+    pairs = set(zip(table["id"], table["tag"], strict=True))
+    assert len(pairs) == int((~hidden).sum()) == run.info["num_pairs"]
+    assert not any(hidden[i, t] for i, t in pairs)
+    assert np.isfinite(table["p_wrong"]).all()
+
+
+def test_only_the_most_believed_absent_tags_are_kept():
+    inputs, given, _, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    monitor.engine.most_absent = 1
+    train(model, inputs, given, monitor)
+    run = monitor.close()
+    kept = run.sql("select given, count(*) as n from tags group by given order by given").to_pydict()["n"]
+    assert kept[1] == run.info["num_present"] and 1_100 < kept[0] < 0.7 * run.info["num_absent"]
+    assert 0 < run.info["share_noticed"] < 1
+
+
+def test_trouble_of_our_own_leaves_the_training_alone(monkeypatch):
+    inputs, given, _, holdout = data()
+    bare = train(fresh(), inputs, given)
+    model = fresh()
+    monitor = watch(model, holdout)
+
+    def broken(*_):
+        raise ValueError("odd")
+
+    monkeypatch.setattr(monitor.engine, "score", broken)
+    train(model, inputs, given, monitor)
+    for one, two in zip(bare.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert not monitor.is_on and monitor.faults["ValueError: odd"] > 1
+    run = monitor.close()
+    assert run.info["switched_off"]["reason"] == "ValueError: odd"
+    assert len(run.tag_issues()) == 0
+
+
+def test_a_hold_out_that_cannot_be_judged_by_gives_a_list_without_probabilities():
+    inputs, given, _, (held, tags) = data()
+    model = fresh()
+    monitor = watch(model, (held[:40], torch.zeros_like(tags[:40])))  # no tag is there at all
+    train(model, inputs, given, monitor)
+    run = monitor.close()
+    assert run.info["counters"]["faults"] == 0
+    assert all(row["p_wrong"] is None or math.isnan(row["p_wrong"]) for row in run.tag_issues(top=5).to_pylist())
+
+
+def test_a_resumed_run_ends_like_one_that_was_not_stopped():
+    inputs, given, _, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    train(model, inputs, given, monitor, epochs=1)
+    saved, weights = copy.deepcopy(monitor.state_dict()), copy.deepcopy(model.state_dict())
+    torch.manual_seed(11)
+    train(model, inputs, given, monitor, epochs=1)
+    expected = monitor.close().sql("select * from tags order by id, tag").to_pydict()
+    model = fresh()
+    model.load_state_dict(weights)
+    monitor = watch(model, holdout)
+    monitor.load_state_dict(saved)
+    torch.manual_seed(11)
+    train(model, inputs, given, monitor, epochs=1)
+    found = monitor.close().sql("select * from tags order by id, tag").to_pydict()
+    assert found == expected
+
+
+def test_four_micro_batches_score_like_one_batch():
+    inputs, given, _, holdout = data()
+    tables = []
+    for parts in (1, 4):
+        model = fresh().eval()
+        monitor = watch(model, holdout, accumulate=parts)
+        for _ in range(3):
+            for ids in torch.arange(120).split(120 // parts):
+                with monitor.step(ids, given[ids]):
+                    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(inputs[ids]), given[ids])
+                    (loss / parts).backward()
+        monitor.flush()
+        tables.append(monitor.recorder.tags())
+    for name in ("harm", "worst", "probe_margin", "loss"):
+        np.testing.assert_allclose(*(np.sort(table[name]) for table in tables), rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrong_reduction_is_said_at_the_first_step():
+    inputs, given, _, holdout = data()
+    with pytest.raises(HeadError, match="times what the declared settings say"):
+        model = fresh()
+        train(model, inputs, given, watch(model, holdout), reduction="sum")
+
+
+def test_setup_mistakes_are_said_before_training():
+    *_, holdout = data()
+    with pytest.raises(SgoifError, match="has no solver"):
+        watch(fresh(), holdout, solver="direct")
+    with pytest.raises(SgoifError, match="5 outputs, but the hold-out 4"):
+        watch(fresh(), (holdout[0], holdout[1][:, :4]))
+    with pytest.raises(SgoifError, match="examples, tags"):
+        watch(fresh(), (holdout[0], holdout[1][:, 0]))
+    with pytest.raises(SgoifError, match="task must be one of"):
+        watch(fresh(), holdout, task="odd")
+
+
+def test_a_run_on_disk_is_the_one_in_memory(tmp_path):
+    inputs, given, _, holdout = data()
+    runs = []
+    for out in (None, str(tmp_path / "run")):
+        model = fresh()
+        monitor = watch(model, holdout, out=out)
+        train(model, inputs, given, monitor, epochs=2)
+        runs.append(monitor.close())
+    loaded = sgoif.load(tmp_path / "run")
+    for run in (runs[1], loaded):
+        ours, theirs = (r.tag_issues(top=100).to_pydict() for r in (run, runs[0]))
+        assert ours["id"] == theirs["id"] and ours["tag"] == theirs["tag"]
+        np.testing.assert_allclose(ours["p_wrong"], theirs["p_wrong"], rtol=1e-6)
+    assert loaded.info["task"] == "multilabel"
+
+
+def test_switched_off_it_gives_an_empty_list(monkeypatch):
+    monkeypatch.setenv("SGOIF_DISABLE", "1")
+    inputs, given, _, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    assert isinstance(monitor, NoMonitor)
+    train(model, inputs, given, monitor, epochs=1)
+    assert len(monitor.close().tag_issues()) == 0
