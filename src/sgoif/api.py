@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
-from sgoif.distributed import Peers, find_peers
+from sgoif.distributed import find_peers
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.influence import GateSettings, HoldOut
-from sgoif.multilabel import no_tags, refuse_for_tags, watch_tags
+from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
+from sgoif.sinks import make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import Clock, PairedProbe
@@ -46,7 +47,7 @@ from sgoif.training.monitor import Monitor
 from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
-from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
+from sgoif.training.sinks import KeepVisits, MemorySink
 from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.targets import SoftTargets
 
@@ -205,7 +206,7 @@ def watch(
     per_example = loss or cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
     facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
-    recorder = _make_recorder(classes, train_size, out, keep_visits, peers)
+    recorder = make_recorder(classes, train_size, out, keep_visits, peers)
     log.info("head %s, %s", found.name, survey(model))
     ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)
     # where the device runs behind the host, only pairs of steps tell the cost; a fixed plan gives up no visits for it
@@ -252,6 +253,7 @@ def audit(
     snapshot: str | None = None,
     class_names: Sequence[str] | None = None,
     seed: int = 0,
+    task: Task = "classes",
 ) -> Run:
     """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
 
@@ -272,7 +274,13 @@ def audit(
         snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
         class_names: for reports, and for data whose labels are names.
         seed: of the hold-out's order.
+        task: as in :func:`watch`; tags have no curvature but their own, and no snapshot.
     """
+    if task == "multilabel":
+        refuse_for_tags(curvature=curvature, curvature_settings=curvature_settings, probe=probe, snapshot=snapshot)
+        sink = make_sink(out, "none")
+        given = {"forward": forward, "class_names": class_names, "trusted": trusted, "head": head, "seed": seed}
+        return audit_tags(model, dataset, anchors=anchors, sink=sink, batch_size=batch_size, **given)
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
@@ -373,30 +381,3 @@ def _keep_snapshot(monitor: Monitor, seen: HoldoutPass, path: str | None) -> Sna
     if path is not None:
         write_snapshot(found, path)
     return found
-
-
-def _make_recorder(classes: int, train_size: int, out: str | None, keep_visits: KeepVisits, peers: Peers) -> Recorder:
-    """Among several processes each writes its part of the run, from which the visits are added up in the end."""
-    if peers.is_alone or out is None:
-        if not peers.is_alone:
-            log.warning("without out= every rank keeps a run of its own visits; pass it to have one run of all.")
-        return Recorder(classes, train_size, make_sink(out, keep_visits), rank=peers.rank)
-    if keep_visits == "none":
-        raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
-    from sgoif.store.deferred import DeferredSink
-    from sgoif.store.parts import next_attempt
-
-    attempt = peers.tell(next_attempt(out) if peers.rank == 0 else 0)
-    sink = DeferredSink(out, rank=peers.rank, attempt=attempt, keep_visits=keep_visits)
-    return Recorder(classes, train_size, sink, rank=peers.rank, keeps_evidence=False)
-
-
-def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:
-    """Where visits go: a run on disk, memory, or nowhere."""
-    if keep_visits not in get_args(KeepVisits):
-        raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
-    if out is not None:
-        from sgoif.store.deferred import DeferredSink
-
-        return DeferredSink(out, keep_visits=keep_visits)
-    return None if keep_visits == "none" else MemorySink()

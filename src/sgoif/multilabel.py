@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +18,7 @@ from sgoif.distributed import find_peers
 from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.finish import keep_run
-from sgoif.gradients import find_head
+from sgoif.gradients import Layer, find_head
 from sgoif.influence.tagholdout import TagHoldOut
 from sgoif.run import Run
 from sgoif.tasks.multilabel import example_losses
@@ -26,13 +27,14 @@ from sgoif.training.losses import LossSettings
 from sgoif.training.models import default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
+from sgoif.training.tags.audit import audit_examples
 from sgoif.training.tags.calibration import TagCalibration, calibrate_tags
 from sgoif.training.tags.engine import TagEngine
 from sgoif.training.tags.ledger import TagLedger
 from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.tags.recorder import TagRecorder
 
-__all__ = ["collect_tags", "finish_tags", "no_tags", "refuse_for_tags", "watch_tags"]
+__all__ = ["audit_tags", "collect_tags", "finish_tags", "no_tags", "refuse_for_tags", "watch_tags"]
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +66,8 @@ def watch_tags(
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = TagHoldOut(anchors, seed=seed, device=device)
-    few = holdout.inputs(torch.arange(min(2, len(holdout))))
-    found = find_head(model, lambda: run_forward(few), name=head)
-    refuse_compiled(model, found.module_name)
-    refuse_in_pieces(found)
-    if found.shape.outputs != holdout.num_tags:
-        raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
     start, clock = plan or Plan(), Clock(device)
-    engine = TagEngine(found, holdout, per_refresh=start.examples_per_refresh)
+    engine = TagEngine(_head_of(model, run_forward, holdout, head), holdout, per_refresh=start.examples_per_refresh)
     paired = None if clock.is_exact or plan is not None else PairedProbe(clock)
     return TagMonitor(
         model,
@@ -88,6 +84,41 @@ def watch_tags(
     )
 
 
+def audit_tags(
+    model: nn.Module,
+    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    *,
+    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    sink: ScoreSink | None,
+    forward: Callable[[Any], Tensor] | None = None,
+    class_names: Sequence[str] | None = None,
+    trusted: bool = False,
+    head: str | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Run:
+    """Judge the tags of every training example by a finished model, in one pass; see :func:`sgoif.audit`."""
+    model = plain_model(model)
+    device = next(model.parameters()).device
+    run_forward = forward or default_forward(model)
+    holdout, examples = (TagHoldOut(source, seed=seed, device=device) for source in (anchors, dataset))
+    engine = TagEngine(_head_of(model, run_forward, holdout, head), holdout, per_refresh=batch_size, horizon=math.inf)
+    recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=trusted, seed=seed)
+    audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
+    facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
+    return collect_tags(recorder, ledger, engine, sink, facts | {"head": engine.head.name})
+
+
+def _head_of(model: nn.Module, forward: Callable[[Any], Tensor], holdout: TagHoldOut, name: str | None) -> Layer:
+    few = holdout.inputs(torch.arange(min(2, len(holdout))))
+    found = find_head(model, lambda: forward(few), name=name)
+    refuse_compiled(model, found.module_name)
+    refuse_in_pieces(found)
+    if found.shape.outputs != holdout.num_tags:
+        raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
+    return found
+
+
 _OF_CLASSES: dict[str, Any] = {
     "layers": "auto",
     "curvature": "kfac",
@@ -95,13 +126,14 @@ _OF_CLASSES: dict[str, Any] = {
     "solver": "richardson",
     "gate": "relative",
     "probe": True,
+    "snapshot": None,
     "label_smoothing": 0.0,
     "soft_targets": "mixed",
 }
 
 
 def refuse_for_tags(**settings: Any) -> None:
-    """Raise for settings of :func:`sgoif.watch` that would be passed over: what was asked for must not be ignored."""
+    """Raise for settings of ``watch`` and ``audit`` that tags have not: what is asked for must not be ignored."""
     changed = [name for name, value in settings.items() if value != _OF_CLASSES[name]]
     if changed:
         raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")

@@ -211,6 +211,22 @@ def test_a_run_on_disk_is_the_one_in_memory(tmp_path):
     assert loaded.info["task"] == "multilabel"
 
 
+def test_an_audit_finds_what_a_watched_training_finds():
+    inputs, given, wrong, holdout = data()
+    model = train(fresh(), inputs, given, epochs=6)
+    state = torch.get_rng_state()
+    run = sgoif.audit(model, (inputs, given), anchors=holdout, trusted=True, batch_size=128, task="multilabel")
+    assert torch.equal(state, torch.get_rng_state()) and model.training
+    assert run.info["kind"] == "audit" and run.info["num_pairs"] == given.numel()
+    for side, bit in (("extra", 1), ("missing", 0)):
+        truth = wrong[given == bit].sum().item()
+        assert 0.6 < run.info["expected_tag_errors"][side] / truth < 1.5
+    rows = run.tag_issues(top=40).to_pylist()
+    assert np.mean([bool(wrong[row["id"], row["tag"]]) for row in rows]) > 0.8
+    with pytest.raises(SgoifError, match="has no snapshot"):
+        sgoif.audit(model, (inputs, given), anchors=holdout, snapshot="x", task="multilabel")
+
+
 def test_switched_off_it_gives_an_empty_list(monkeypatch):
     monkeypatch.setenv("SGOIF_DISABLE", "1")
     inputs, given, _, holdout = data()

@@ -137,11 +137,18 @@ class TagEngine:
         self.refreshes += 1
         return draw
 
-    def look(self, model: nn.Module, capture: Capture, forward: Callable[[Any], Tensor], positions: Tensor) -> TagDraw:
-        """Pass hold-out examples through the model in eval mode, changing nothing."""
+    def look(
+        self,
+        model: nn.Module,
+        capture: Capture,
+        forward: Callable[[Any], Tensor],
+        positions: Tensor,
+        source: TagHoldOut | None = None,
+    ) -> TagDraw:
+        """Pass examples through the model in eval mode, changing nothing: of the hold-out, or of another source."""
         capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), capture:
-            inputs = self.holdout.inputs(positions)
+            inputs = (source or self.holdout).inputs(positions)
             outputs = capture.forward(lambda: forward(inputs))
             with torch.enable_grad():
                 capture.differentiate(widen(outputs).sum())  # for what the head saw; its gradient is not used
