@@ -40,9 +40,9 @@ class Setup:
     part: str = "development"
     holdout: str = "trusted"
     rate: float = 0.05  # of the true tags
-    examples: int = 20_000
+    examples: int = 10_000
     held: int = 1_000
-    epochs: int = 6
+    epochs: int = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class TagLedger:
         self._stands_for = np.ones((count, width))  # pairs
         self._total = np.zeros((count, width, 2, len(TAG_SIGNALS)))
         self._mass = np.zeros((count, width, 2))
+        self._judges: dict[int, tuple[TagJudge, Tensor]] = {}  # of the last look, by the fold that they judge
 
     def add(self, draw: TagDraw, engine: TagEngine, trust: float) -> None:
         """Score what a refresh has just seen, against directions and a head made from the other fold."""
@@ -55,18 +56,23 @@ class TagLedger:
         fold = torch.from_numpy(self.fold).to(draw.features.device)
         drawn = fold[draw.positions]
         self._choose(rows, draw.logits)
+        targets = engine.holdout.targets[draw.positions]
         for side in (0, 1):
             scored, makers = drawn == side, drawn != side
-            if trust <= 0 or not scored.any() or not makers.any():
+            if not scored.any() or not makers.any():
                 continue
-            targets = engine.holdout.targets[draw.positions]
             gradients, counts = group_gradients(draw.features[makers], draw.logits[makers], targets[makers])
             judge = TagJudge(engine.solve(gradients), gradients, engine.refit_without(fold == side))
             mine = rows[scored.cpu().numpy()]
             part = draw.features[scored], draw.logits[scored], targets[scored]
-            values, counted = self._tried_under_both(judge, *part, mine, (counts > 0).all(0), engine.most_absent)
-            self._total[mine] += trust * np.where(counted[..., None], values, 0.0)
-            self._mass[mine] += trust * counted
+            new = (judge, (counts > 0).all(0))
+            # Training pairs are judged by directions that are up to a refresh old, and old ones say less: on the
+            # development set the influence of fresh ones was twice as large. So half of a look is by the last ones.
+            for by, known in (new, self._judges.get(side, new)):
+                values, counted = self._tried_under_both(by, *part, mine, known, engine.most_absent)
+                self._total[mine] += trust / 2 * np.where(counted[..., None], values, 0.0)
+                self._mass[mine] += trust / 2 * counted
+            self._judges[side] = new
 
     def _tried_under_both(
         self,
@@ -127,12 +133,14 @@ class TagLedger:
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
-        return {name: getattr(self, name).copy() for name in _STATE}
+        judges = {side: (by.solved, by.plain, by.probe, known) for side, (by, known) in self._judges.items()}
+        return {"judges": judges, **{name: getattr(self, name).copy() for name in _STATE}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another ledger stood."""
         for name in _STATE:
             setattr(self, name, state[name].copy())
+        self._judges = {side: (TagJudge(*parts[:3]), parts[3]) for side, parts in state["judges"].items()}
 
 
 _STATE = ("_tried", "_stands_for", "_total", "_mass")
