@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.hardness import ShareLine, hardness, line_of, shift_line, straightened
-from sgoif.evidence.logistic import Logistic, fit_logistic, sigmoid
+from sgoif.evidence.logistic import CLASS_RIDGE, Logistic, fit_logistic, sigmoid
 from sgoif.evidence.prior import log_odds, shift_prior
 from sgoif.evidence.transition import transition_from_scores
 
@@ -96,6 +96,7 @@ class CanaryCalibration:
     line: ShareLine | None = None  # the canaries' share of flips by hardness, which is the last input then
     found: ShareLine | None = None  # the training examples' share of errors by hardness
     stretch: float = 1.0  # of the log odds beside the line
+    class_ridge: float = CLASS_RIDGE  # how strongly the intercepts of the classes are held together
 
     @classmethod
     def fit(
@@ -108,6 +109,7 @@ class CanaryCalibration:
         num_classes: int,
         start: CanaryCalibration | None = None,
         by_hardness: bool = False,
+        class_ridge: float = CLASS_RIDGE,
     ) -> CanaryCalibration:
         """Fit on canaries.
 
@@ -119,6 +121,7 @@ class CanaryCalibration:
             num_classes: ``C``.
             start: An earlier fit to similar weights: its scale is kept and a few Newton steps from it are taken.
             by_hardness: Whether errors may be likelier on hard examples.
+            class_ridge: As :func:`sgoif.evidence.logistic.fit_logistic` has it.
         """
         bent = _bent(signals, by_hardness)
         known = np.isfinite(bent)
@@ -138,11 +141,12 @@ class CanaryCalibration:
             weight[used],
             assigned_label[used],
             num_classes,
+            class_ridge=class_ridge,
             start=None if start is None else start.model,
             max_steps=100 if start is None else 3,
         )
         prior = float(weight[is_flip].sum() / weight.sum())
-        plain = cls(centre, scale, model, prior, np.zeros(num_classes))
+        plain = cls(centre, scale, model, prior, np.zeros(num_classes), class_ridge=class_ridge)
         if not by_hardness:
             return plain
         line = line_of(inputs[used, -1], is_flip[used], weight[used])
@@ -353,7 +357,11 @@ def cross_fitted_ap(canaries: Canaries, fit: Callable[[Canaries], SignalModel] |
 
 
 def fit_canaries(
-    canaries: Canaries, start: CanaryCalibration | None = None, *, by_hardness: bool = False
+    canaries: Canaries,
+    start: CanaryCalibration | None = None,
+    *,
+    by_hardness: bool = False,
+    class_ridge: float = CLASS_RIDGE,
 ) -> CanaryCalibration:
     """Fit a logistic to canaries at their weights, from an earlier fit (and like it) where there is one."""
     return CanaryCalibration.fit(
@@ -364,6 +372,7 @@ def fit_canaries(
         num_classes=canaries.num_classes,
         start=start,
         by_hardness=by_hardness if start is None else start.line is not None,
+        class_ridge=class_ridge if start is None else start.class_ridge,
     )
 
 

@@ -20,6 +20,7 @@ __all__ = ["Logistic", "fit_logistic", "sigmoid"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+CLASS_RIDGE = 4.0  # prior precision of a class's intercept: a standard deviation of 0.5
 _MAX_STEPS = 100  # Newton from zero needs about ten
 _TOLERANCE = 1e-10  # of the gradient, per unit of weight
 
@@ -49,7 +50,7 @@ def fit_logistic(
     classes: Ints,
     num_classes: int,
     ridge: float = 1.0,
-    class_ridge: float = 4.0,
+    class_ridge: float = CLASS_RIDGE,
     start: Logistic | None = None,
     max_steps: int = _MAX_STEPS,
 ) -> Logistic:
