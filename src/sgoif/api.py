@@ -277,10 +277,20 @@ def audit(
         task: as in :func:`watch`; tags have no curvature but their own, and no snapshot.
     """
     if task == "multilabel":
-        refuse_for_tags(curvature=curvature, curvature_settings=curvature_settings, probe=probe, snapshot=snapshot)
-        sink = make_sink(out, "none")
-        given = {"forward": forward, "class_names": class_names, "trusted": trusted, "head": head, "seed": seed}
-        return audit_tags(model, dataset, anchors=anchors, sink=sink, batch_size=batch_size, **given)
+        unused = {"loss": loss, "keep_anchors": keep_anchors, "snapshot": snapshot}
+        refuse_for_tags(curvature=curvature, curvature_settings=curvature_settings, probe=probe, **unused)
+        return audit_tags(
+            model,
+            dataset,
+            anchors=anchors,
+            sink=make_sink(out, "none"),
+            forward=forward,
+            class_names=class_names,
+            trusted=trusted,
+            head=head,
+            batch_size=batch_size,
+            seed=seed,
+        )
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)

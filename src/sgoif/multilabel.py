@@ -126,6 +126,8 @@ _OF_CLASSES: dict[str, Any] = {
     "solver": "richardson",
     "gate": "relative",
     "probe": True,
+    "loss": None,  # of an audit: tags are judged by their own
+    "keep_anchors": False,
     "snapshot": None,
     "label_smoothing": 0.0,
     "soft_targets": "mixed",

@@ -59,4 +59,4 @@ def audit_examples(
 
 
 def _batches(count: int, size: int) -> Sequence[Tensor]:
-    return torch.arange(count).split(size)
+    return [torch.arange(start, min(start + size, count)) for start in range(0, count, size)]
