@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
 
-__all__ = ["tag_promises", "tags"]
+__all__ = ["promises", "tags"]
 
 _SIDES = ("extra", "missing")
 _ROWS = {
@@ -42,7 +42,7 @@ def tags() -> str:
     return table(["collages of, noise, hold-out", "score", "extra tags", "missing tags"], rows)
 
 
-def tag_promises() -> str:
+def promises() -> str:
     """Errors expected and planted, and the precision promised for the first 1, 5 and 10% beside the true one."""
     rows = []
     for (source, noise, holdout), runs in _reported():

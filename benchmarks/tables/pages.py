@@ -51,8 +51,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scale_meeting": scale.meeting,
     "scale_store": scale.store,
     "scale_plan": scale.plan,
-    "tags": multilabel.tags,
-    "tag_promises": multilabel.tag_promises,
+    "multilabel": multilabel.tags,
+    "multilabel_promises": multilabel.promises,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
