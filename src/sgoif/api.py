@@ -155,6 +155,7 @@ def watch(
             model,
             optimizer,
             anchors=anchors,
+            train_size=train_size,
             sink=make_sink(out, "none"),
             loss=loss,
             forward=forward,

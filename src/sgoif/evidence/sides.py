@@ -61,8 +61,7 @@ def calibrate_side(canaries: Canaries, signals: Floats, tags: Ints) -> LabelCali
     share = float(fitted.predict(signals, tags).mean())
     if not _PLAUSIBLE[0] < share < _PLAUSIBLE[1]:
         fitted = plain.at_share(_PLAUSIBLE[0]) if share < _PLAUSIBLE[1] else plain
-    as_given = fit_canaries(canaries.taken_as_given(), class_ridge=_TAG_RIDGE) if (canaries.belief < 1).any() else None
-    return LabelCalibration(canaries, np.zeros((0, 0)), fitted, as_given)
+    return LabelCalibration(canaries, np.zeros((0, 0)), fitted, None)
 
 
 def unbent(values: Floats) -> Floats:

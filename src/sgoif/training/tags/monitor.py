@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ class TagMonitor(MonitorShell):
         governor: Governor,
         recorder: TagRecorder,
         ledger: TagLedger,
+        train_size: int,
         sink: ScoreSink | None = None,
         facts: Mapping[str, Any] | None = None,
         on_close: Callable[[TagMonitor], Any] | None = None,
@@ -54,7 +56,7 @@ class TagMonitor(MonitorShell):
         )
         self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
         self._on_close = on_close
-        self._has_measured = False
+        self._train_size, self._visits_since = train_size, 0  # the last refresh
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
         """Score a micro-batch and note its curvature."""
@@ -64,6 +66,7 @@ class TagMonitor(MonitorShell):
                 "given as [examples, tags] of 0 and 1, NaN or -1 where unknown."
             )
         self._check_once(head, outputs, targets)
+        self._visits_since += len(targets)
         with torch.no_grad():
             features = self.engine.features_of(head)
             if self.engine.is_ready:
@@ -83,6 +86,10 @@ class TagMonitor(MonitorShell):
 
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
+        # As often as a training example is visited, a hold-out example is looked at: means of fewer looks are more
+        # extreme, and with one look for two visits half of the missing tags were expected (development set).
+        even = math.ceil(len(self.engine.holdout) * self._visits_since / max(self._train_size, 1))
+        self.engine.per_refresh, self._visits_since = max(self.governor.plan.examples_per_refresh, even), 0
         draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained)
         self._settle()
         self.ledger.add(draw, self.engine, float(self.engine.confidence))
