@@ -66,8 +66,8 @@ class TagLedger:
             mine = rows[scored.cpu().numpy()]
             part = draw.features[scored], draw.logits[scored], targets[scored]
             new = (judge, (counts > 0).all(0))
-            # Training pairs are judged by directions that are up to a refresh old, and old ones say less: on the
-            # development set the influence of fresh ones was twice as large. So half of a look is by the last ones.
+            # Training pairs are judged by directions that are up to a refresh old, so half of a look is by the last
+            # ones. That did not explain why the influence of canaries is larger (development set: still twice).
             for by, known in (new, self._judges.get(side, new)):
                 values, counted = self._tried_under_both(by, *part, mine, known, engine.most_absent)
                 self._total[mine] += trust / 2 * np.where(counted[..., None], values, 0.0)
