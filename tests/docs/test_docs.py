@@ -27,6 +27,10 @@ PAGES = sorted(
 )
 
 
+# of the libraries that the pages use; xdist would import some of these categories, and with them torchvision
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
 @pytest.fixture(scope="session")
 def started(tmp_path_factory):
     """The reader's folder, and the names in Python, after the start page."""
