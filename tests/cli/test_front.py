@@ -31,6 +31,7 @@ COMMANDS = (
     "compare",
     "doctor",
     "duplicates",
+    "export",
     "holdout",
     "info",
     "issues",
