@@ -58,7 +58,7 @@ __all__ = ["Run", "attribute", "audit", "cleaned", "default_forward", "load", "m
 
 log = logging.getLogger(__name__)
 
-Task = Literal["classes", "multilabel"]
+Task = Literal["classification", "multilabel"]
 
 
 def watch(
@@ -92,7 +92,7 @@ def watch(
     keep_visits: KeepVisits = "all",
     seed: int = 0,
     peer_timeout_s: float = TIMEOUT_S,
-    task: Task = "classes",
+    task: Task = "classification",
 ) -> Monitor | TagMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
@@ -130,7 +130,7 @@ def watch(
         keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"``, what they add up to only.
         seed: of hold-out order and projections.
         peer_timeout_s: how long a rank waits for the others before it gives up scoring, and trains on.
-        task: ``"classes"``, or ``"multilabel"`` for targets ``[B, C]`` of 0 and 1. See docs/multilabel.md.
+        task: ``"classification"``, or ``"multilabel"`` for targets ``[B, C]`` of 0 and 1. See docs/multilabel.md.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
@@ -138,7 +138,7 @@ def watch(
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
     if os.environ.get("SGOIF_DISABLE") == "1":
-        empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classes" else no_tags()
+        empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classification" else no_tags()
         return NoMonitor(plan, on_close=lambda: empty)
     if task == "multilabel":
         refuse_for_tags(
@@ -254,7 +254,7 @@ def audit(
     snapshot: str | None = None,
     class_names: Sequence[str] | None = None,
     seed: int = 0,
-    task: Task = "classes",
+    task: Task = "classification",
 ) -> Run:
     """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
 
