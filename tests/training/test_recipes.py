@@ -188,3 +188,14 @@ def test_a_frozen_head_is_refused_before_the_first_step():
     model.fc.requires_grad_(False)
     with pytest.raises(HeadError, match="No layer produces"):
         watch(model, data()[1])
+
+
+@pytest.mark.parametrize(("make", "said"), [(ResidualNet, 1), (GroupNormNet, 0)])
+def test_a_batch_norm_over_one_example_is_said_once(make, said, caplog):
+    (pixels, labels), holdout = data(num=12)
+    model = fresh(make)
+    monitor = watch(model, holdout, train_size=12)
+    for part in torch.arange(12).split([9, 1, 1, 1]):
+        with monitor.step(part, labels[part]):
+            F.cross_entropy(model(pixels[part]), labels[part]).backward()
+    assert monitor.faults == {} and caplog.text.count("drop_last=True") == said

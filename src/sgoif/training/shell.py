@@ -82,6 +82,7 @@ class MonitorShell(ABC):
         self.fault_log = FaultLog(self.peers.faults_borne)
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
+        self._has_warned = False
         self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
         self._autocast: torch.dtype | None = None
 
@@ -126,6 +127,8 @@ class MonitorShell(ABC):
     def _enter(self, targets: Tensor, grad_factor: float | Tensor | None, accumulate: float | Tensor | None) -> bool:
         if not self.is_on:
             return False
+        if len(targets) == 1:
+            self._warn_of_one()
         if self._micro == 0:
             self._kind = self.governor.open_step(self.step_count)
         if not self._checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
@@ -137,6 +140,13 @@ class MonitorShell(ABC):
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True
+
+    def _warn_of_one(self) -> None:
+        """A batch norm over one example ruins its running statistics, watched or not; worth a word, once."""
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        if not self._has_warned and any(isinstance(part, norms) and part.training for part in self.model.modules()):
+            self._has_warned = True
+            log.warning("step %d has one example, by which a batch norm cannot go: drop_last=True", self.step_count)
 
     def _leave(self, ids: Any, targets: Tensor) -> None:
         """After backward: judge what was captured."""
