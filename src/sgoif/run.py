@@ -16,7 +16,9 @@ from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import nn
 
+    from sgoif.ood import OodScorer
     from sgoif.report.gallery import Mode
     from sgoif.report.notebook import PictureGrid
 
@@ -212,6 +214,18 @@ class Run:
             SgoifError: The run did not keep it (``sgoif.audit(..., keep_anchors=True)`` does), or knows no such id.
         """
         return influence_on_anchors(self.sql, ids, anchors, class_names=self.class_names)
+
+    def ood_scorer(self, model: nn.Module, calibration: Any, **settings: Any) -> OodScorer:
+        """A scorer that says of new inputs how unlike the usual ones they are; see :class:`sgoif.ood.OodScorer`.
+
+        Args:
+            model: the one that was watched or audited, as it stands now.
+            calibration: 500 to 2,000 usual images that it was not trained on; labels are not used.
+            settings: as for :meth:`sgoif.ood.OodScorer.fit`; the head is known from the run.
+        """
+        from sgoif.ood import OodScorer
+
+        return OodScorer.fit(model, calibration, **{"head": self.info.get("head"), **settings})
 
     def report(
         self,

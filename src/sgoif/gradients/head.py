@@ -7,7 +7,7 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from sgoif.errors import HeadError
 from sgoif.gradients.layers import Layer, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
 
-__all__ = ["FactorFit", "check_factor", "find_head", "fit_factor", "gradient_factor"]
+__all__ = ["FactorFit", "check_factor", "find_head", "find_producer", "fit_factor", "gradient_factor"]
 
 _TOLERANCE, _LOW_PRECISION_TOLERANCE = 0.01, 0.05
 
@@ -41,10 +41,26 @@ def find_head(model: nn.Module, run: Callable[[], Tensor], *, name: str | None =
         if isinstance(layer.module, nn.Linear)
         or (isinstance(layer.module, nn.Conv2d) and layer.module.kernel_size == (1, 1))
     }
+    found, classes = find_producer(model, {key: layer.module for key, layer in candidates.items()}, run)
+    head = candidates[found]
+    if head.shape.outputs != classes:
+        raise HeadError(
+            f"The head {head.name!r} is a {type(head.module).__name__} with a forward of its own, whose gradients per "
+            "class are not known. Make it an nn.Linear, or register a rule for it (sgoif.gradients.register)."
+        )
+    return head
+
+
+def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Callable[[], Tensor]) -> tuple[str, int]:
+    """Find which of some modules produces the model's output, and how many classes that tells apart.
+
+    Raises:
+        HeadError: with what the candidates gave, when none or several match.
+    """
     outputs: dict[str, Tensor] = {}  # copies: an activation may work in place
     handles = [
-        layer.module.register_forward_hook(lambda _m, _i, out, key=key: outputs.__setitem__(key, out.detach().clone()))
-        for key, layer in candidates.items()
+        module.register_forward_hook(lambda _m, _i, out, key=key: outputs.__setitem__(key, out.detach().clone()))
+        for key, module in candidates.items()
     ]
     try:
         with quiet_eval(model), torch.no_grad():
@@ -59,13 +75,7 @@ def find_head(model: nn.Module, run: Callable[[], Tensor], *, name: str | None =
         seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
         what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"
         raise HeadError(f"{what} the model's output {tuple(logits.shape)}. Pass head='name'. Candidates: {seen}.")
-    head = candidates[found[0]]
-    if head.shape.outputs != logits.shape[1]:
-        raise HeadError(
-            f"The head {head.name!r} is a {type(head.module).__name__} with a forward of its own, whose gradients per "
-            "class are not known. Make it an nn.Linear, or register a rule for it (sgoif.gradients.register)."
-        )
-    return head
+    return found[0], logits.shape[1]
 
 
 def _produces(out: Tensor, logits: Tensor) -> bool:

@@ -1,0 +1,5 @@
+"""Out-of-distribution inputs: a scorer made of a model and some usual images, its alarms, its file."""
+
+from sgoif.ood.scorer import OodScorer
+
+__all__ = ["OodScorer"]

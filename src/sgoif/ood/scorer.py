@@ -1,0 +1,202 @@
+"""A scorer of inputs: made of a model and some usual images, it says of others how unlike these they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sgoif.adaptors.conformal import Conformal
+from sgoif.adaptors.ood import Base, OodRule, Seen
+from sgoif.errors import SgoifError
+from sgoif.gradients import quiet_eval
+from sgoif.ood.files import ScorerFile, read_scorer, write_scorer
+from sgoif.ood.images import batches_of, moved
+from sgoif.ood.looking import find_layers, joined, look
+from sgoif.snapshot import check_weights, hash_weights
+from sgoif.training.models import default_forward, plain_model
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["OodScorer"]
+
+_LEAST = 40  # images: below, neither half says anything
+
+
+class OodScorer:
+    """Scores inputs, high where they are unlike those that it was calibrated with.
+
+    Made by :meth:`fit` or :meth:`load`. The model is the user's own and is left as found.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> scorer = OodScorer.fit(model, torch.randn(200, 4))
+    >>> bool(scorer(50 * torch.ones(1, 4))[0] > scorer.threshold(0.05))
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        kept: ScorerFile,
+        *,
+        forward: Callable[[Any], Tensor] | None = None,
+        batch_size: int = 256,
+    ) -> None:
+        self.model, self._kept, self.batch_size = plain_model(model), kept, batch_size
+        self._forward = forward or default_forward(self.model)
+        self._device = _device_of(self.model)
+        self._rule = kept.rule.to(self._device)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        calibration: Any,
+        *,
+        base: Base = "margin",
+        gate_weight: float = 1.0,
+        head: str | None = None,
+        forward: Callable[[Any], Tensor] | None = None,
+        batch_size: int = 256,
+        seed: int = 0,
+    ) -> OodScorer:
+        """Calibrate with usual images: one forward pass in eval mode, then one factorisation per layer.
+
+        A random half fits the score, the other half sets the thresholds; without the division alarms would be more
+        frequent than stated.
+
+        Args:
+            model: a classifier with one linear head, or a 1x1 convolution that is averaged.
+            calibration: 500 to 2,000 usual images that the model was **not** trained on: a tensor, a dataset, a
+                ``DataLoader``. Labels are not used.
+            base: ``"margin"``, or ``"energy"`` for a network that fits its task badly.
+            gate_weight: of the hidden layers; 0 leaves them out.
+            head: its name, where it cannot be found.
+            forward: from inputs to logits ``[B, C]``; ``model(inputs)`` by default.
+            batch_size: images at once.
+            seed: of the division.
+
+        Raises:
+            SgoifError: There are too few images, or the network's numbers for them are not finite.
+        """
+        plain = plain_model(model)
+        run, device = forward or default_forward(plain), _device_of(plain)
+        seen: list[Seen] = []
+        layers: list[str] = []
+        with quiet_eval(plain):  # around the reading too: loaders draw random numbers
+            for _, inputs in batches_of(calibration, batch_size):
+                here = moved(inputs, device)
+                if not seen:
+                    head, layers = find_layers(plain, run, here, head)
+                seen.append(look(plain, run, here, str(head), layers if gate_weight else []))
+        rule, kept = _calibrated(seen, base, gate_weight, seed)
+        file = ScorerFile(str(head), hash_weights(plain), rule.to("cpu"), kept)
+        return cls(plain, file, forward=forward, batch_size=batch_size)
+
+    def __call__(self, images: Any) -> NDArray[np.float64]:
+        """Score images, ``[N]``, high is unlike: whatever :meth:`fit` takes, in its order."""
+        return self._scored(images)[1]
+
+    def _scored(self, images: Any) -> tuple[list[Any], NDArray[np.float64]]:
+        """Ids and scores; nothing else of a batch is kept."""
+        ids: list[Any] = []
+        parts = [np.zeros(0)]
+        with quiet_eval(self.model):
+            for names, inputs in batches_of(images, self.batch_size):
+                seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, self.layers)
+                parts.append(self._rule.scores(seen).double().cpu().numpy())
+                ids += names
+        return ids, np.concatenate(parts)
+
+    @property
+    def layers(self) -> list[str]:
+        """Hidden layers that are looked at."""
+        return list(self._rule.hidden)
+
+    @property
+    def calibration(self) -> Conformal:
+        """Scores of the usual images that set the thresholds."""
+        return self._kept.calibration
+
+    def threshold(self, false_alarm_rate: float = 0.05) -> float:
+        """The score above which an input is an alarm.
+
+        A usual input, drawn like the calibration images, raises one with probability at most ``false_alarm_rate``.
+
+        Raises:
+            SgoifError: The rate is below what so few images can promise.
+        """
+        return self.calibration.threshold(false_alarm_rate)
+
+    def table(self, images: Any, *, false_alarm_rate: float = 0.05) -> pa.Table:
+        """One row per image, the most unlike first: ``id``, ``score``, ``flag``, ``confidence``, ``raw_score``.
+
+        ``score`` in [0, 1] is one minus the conformal p-value: the share of usual images that are less unlike. ``flag``
+        marks alarms, ``confidence`` how surely the image is on its side of the threshold, ``raw_score`` orders what is
+        beyond all usual images.
+        """
+        import pyarrow as pa
+
+        ids, raw = self._scored(images)
+        order = np.argsort(-raw, kind="stable")
+        columns = self.judged(raw[order], false_alarm_rate=false_alarm_rate)
+        return pa.table({"id": [ids[i] for i in order], **columns})
+
+    def judged(self, raw: NDArray[np.float64], *, false_alarm_rate: float = 0.05) -> dict[str, NDArray[Any]]:
+        """The columns of :meth:`table` for scores that this scorer gave."""
+        return {
+            "score": 1.0 - self.calibration.p_values(raw),
+            "flag": raw > self.threshold(false_alarm_rate),
+            "confidence": self.calibration.confidence(raw, false_alarm_rate),
+            "raw_score": raw,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the scorer, without the model, as one safetensors file; a path or any fsspec URL."""
+        write_scorer(self._kept, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        *,
+        forward: Callable[[Any], Tensor] | None = None,
+        batch_size: int = 256,
+    ) -> OodScorer:
+        """Read a scorer for the model that it was made with.
+
+        Raises:
+            SgoifError: There is none, it is damaged or from a newer sgoif, or the model has other weights.
+        """
+        kept = read_scorer(path)
+        check_weights(plain_model(model), kept.weights, None)
+        return cls(model, kept, forward=forward, batch_size=batch_size)
+
+
+def _calibrated(seen: list[Seen], base: Base, gate_weight: float, seed: int) -> tuple[OodRule, Conformal]:
+    count = sum(len(part.logits) for part in seen)
+    if count < _LEAST:
+        raise SgoifError(f"calibration needs {_LEAST} images at least, 500 to 2,000 for good, got {count}.")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    whole = joined(seen)
+    rule = OodRule.fit(_taken(whole, order[: count // 2]), base=base, gate_weight=gate_weight)
+    scores = rule.scores(_taken(whole, order[count // 2 :]))
+    return rule, Conformal(np.sort(scores.double().cpu().numpy()))
+
+
+def _taken(seen: Seen, positions: Tensor) -> Seen:
+    rows = positions.to(seen.logits.device)
+    return Seen(seen.features[rows], seen.logits[rows], {name: part[rows] for name, part in seen.pooled.items()})
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
