@@ -144,6 +144,11 @@ TABLES = {
         "benchmarks.attributors --subject mlp --save faithfulness.jsonl",
         ("kronfluence", "dattri"),
     ),
+    "ood": Table(
+        "inputs that are unlike the usual ones",
+        None,  # it needs trained networks; tests/benchmarks/test_ood.py tries the detectors
+        "benchmarks.ood --save ood.jsonl",
+    ),
     "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
 }
 

@@ -35,6 +35,7 @@ COMMANDS = (
     "holdout",
     "info",
     "issues",
+    "ood",
     "report",
     "scan",
     "score",

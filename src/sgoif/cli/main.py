@@ -125,6 +125,31 @@ def score(
 
 
 @app.command(rich_help_panel=_FIND)
+def ood(
+    scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
+    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    data: Annotated[str, typer.Option(metavar="DATA", help="Folder of pictures, or Parquet.", show_default=False)],
+    rate: Annotated[str, typer.Option("--false-alarms", metavar="SHARE", help="Of usual pictures.")] = "5%",
+    transform: Annotated[
+        MaybeText, typer.Option(metavar="MODULE:FUNCTION", help="PIL picture to input; the model's own by default.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many pictures; 0 for all.")] = 50,
+    csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write them as CSV.")] = None,
+    batch: Size = 256,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show which pictures are unlike those that the model was made for."""
+    if csv is not None and as_json:
+        raise SgoifError("choose one of --csv and --json.")
+    from sgoif.cli.limits import parse_share
+    from sgoif.cli.ood import OodSettings, show_ood
+
+    settings = OodSettings(scorer, model, data, parse_share(rate, "--false-alarms"), transform, batch, device)
+    show_ood(settings, top=top or None, csv=csv, as_json=as_json)
+
+
+@app.command(rich_help_panel=_FIND)
 def issues(
     run: RunPath,
     top: Annotated[int, typer.Option(min=0, help="How many labels; 0 for all.")] = 50,
