@@ -44,6 +44,7 @@ __all__ = [
     "long_tail",
     "mnist",
     "normalise",
+    "pictures",
     "reported",
     "reported_cifar100",
     "trusted_holdout",
@@ -152,6 +153,15 @@ def mnist(split: str = "train", limit: int | None = None) -> Images:
 def fashion_mnist(split: str = "train", limit: int | None = None) -> Images:
     """Load Fashion-MNIST ``train`` (60,000) or ``test`` (10,000): ``[N, 28, 28, 1]``."""
     return _grey("fashion_mnist", split, limit, FASHION_CLASSES)
+
+
+def pictures(folder: str, name: str, column: str = "images") -> NDArray[np.uint8]:
+    """Load the pixels of any stored set: a column of a Parquet file, or an array of an .npz."""
+    path = _file(folder, name)
+    if path.suffix == ".parquet":
+        return _cached(path, folder, None, lambda count: _decode(path, column, count))
+    with np.load(path) as arrays:
+        return np.asarray(arrays[column], dtype=np.uint8)
 
 
 def human_labels(name: str, dataset: str = "cifar10") -> NDArray[np.int64]:

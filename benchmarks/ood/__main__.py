@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.metrics import auroc, average_precision
 from benchmarks.ood.detectors import DETECTORS, Head, Rows
@@ -27,7 +27,6 @@ from sgoif.adaptors.ood import OodRule, Seen
 from sgoif.gradients import quiet_eval
 from sgoif.ood import OodScorer
 from sgoif.ood.looking import joined, look
-from sgoif.ood.scorer import _taken
 
 RATES = (0.05, 0.01)
 OURS: Mapping[str, dict[str, Any]] = {
@@ -44,7 +43,7 @@ def measure(subject: Subject, limit: int | None = None) -> dict[str, Any]:
     held = dataset("train").take(slice(-HELD, None))
     scorers = {name: OodScorer.fit(subject.model, subject.inputs(held.pixels), **said) for name, said in OURS.items()}
     layers = scorers["sgoif"].layers
-    judges = {name: scorer._rule.scores for name, scorer in scorers.items()} | _others(subject, held.pixels, limit)
+    judges = {name: scorer.rule.scores for name, scorer in scorers.items()} | _others(subject, held.pixels, limit)
     usual, forward_us = _seen(subject, dataset("test", limit).pixels[:: 1 if limit else 2], layers)
     _check_same(subject, scorers["sgoif"], layers, subject.inputs(dataset("test", 100).pixels))
     scores, times = _timed(judges, usual)
@@ -80,7 +79,7 @@ def _same_draw(subject: Subject, pixels: NDArray[np.uint8]) -> dict[str, float]:
     found = []
     for seed in range(10):
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
-        first, second, fresh = (_taken(seen, part) for part in order.split([500, 500, len(pixels) - 1000]))
+        first, second, fresh = (seen.take(part) for part in order.split([500, 500, len(pixels) - 1000]))
         rule = OodRule.fit(first)
         kept = Conformal(np.sort(rule.scores(second).numpy()))
         found.append([(rule.scores(fresh).numpy() > kept.threshold(rate)).mean() for rate in RATES])
@@ -103,7 +102,9 @@ def _others(subject: Subject, held: NDArray[np.uint8], limit: int | None) -> dic
     """The published detectors, with all training features; KL matching asks for held-out ones."""
     train = DATASETS[subject.dataset]("train", limit)
     train = train if limit else train.take(slice(0, -HELD))
-    head = Head(subject.model.head.weight.detach(), subject.model.head.bias.detach())  # type: ignore[union-attr, arg-type]
+    last = subject.model.get_submodule("head")
+    assert isinstance(last, nn.Linear)
+    head = Head(last.weight.detach(), last.bias.detach())
     rows = {name: _rows(_seen(subject, pixels, [])[0]) for name, pixels in (("train", train.pixels), ("held", held))}
     known = Rows(rows["train"].features, rows["train"].logits, torch.from_numpy(train.labels))
 
@@ -142,7 +143,7 @@ def _check_same(subject: Subject, scorer: OodScorer, layers: list[str], inputs: 
     """What is measured here is what a user gets."""
     with quiet_eval(subject.model):
         seen = look(subject.model, subject.model, inputs, "head", layers)
-    np.testing.assert_allclose(scorer(inputs), scorer._rule.scores(seen).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(scorer(inputs), scorer.rule.scores(seen).numpy(), rtol=1e-6)
 
 
 def main() -> None:

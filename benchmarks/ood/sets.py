@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks import data
 
-__all__ = ["NEAR", "outside"]
+__all__ = ["outside"]
 
 Pixels = NDArray[np.uint8]
 
@@ -22,7 +22,6 @@ Pixels = NDArray[np.uint8]
 _SHARED = frozenset(
     [2, 3, 11, 20, 21, 22, 95, *range(24, 35), 51, 52, 70, 94, 103, 107, 108, 115, 116, 121, 133, 145, 153, 164, 166]
 )
-NEAR = {"cifar10": ("CIFAR-100",), "mnist": ("EMNIST letters",), "fashion": ()}  # the others are far
 
 
 def outside(dataset: str, limit: int = 2_600) -> dict[str, Pixels]:
@@ -36,27 +35,28 @@ def _grey(dataset: str) -> dict[str, Pixels]:
     colour = data.cifar10("test").pixels @ np.array([0.299, 0.587, 0.114])
     return {
         other[0]: other[1]("test").pixels,
-        "notMNIST": _arrays("notmnist", "test.npz"),
-        "EMNIST letters": _arrays("emnist_letters", "test.npz"),
+        "notMNIST": data.pictures("notmnist", "test.npz"),
+        "EMNIST letters": data.pictures("emnist_letters", "test.npz"),
         "CIFAR-10, grey": _resized(colour[..., None], 28),
     }
 
 
 def _colour() -> dict[str, Pixels]:
     return {
-        "CIFAR-100": _encoded("cifar100", "test_lossless_first2000.parquet", "webp"),
+        "CIFAR-100": data.pictures("cifar100", "test_lossless_first2000.parquet", "webp"),
         "Tiny-ImageNet": _tiny(),
-        "textures": _resized(_encoded("dtd", "textures.parquet", "jpeg"), 32),
+        "textures": _resized(data.pictures("dtd", "textures.parquet", "jpeg"), 32),
         "MNIST": _coloured(data.mnist("test").pixels),
         "Fashion-MNIST": _coloured(data.fashion_mnist("test").pixels),
     }
 
 
 def _tiny() -> Pixels:
-    path = data.data_root() / "tiny_imagenet" / "val.parquet"
-    labels = data._column(path, "label")
+    import pyarrow.parquet as pq
+
+    labels = pq.read_table(data.data_root() / "tiny_imagenet" / "val.parquet", columns=["label"])["label"].to_numpy()
     kept = np.flatnonzero(~np.isin(labels, list(_SHARED)))[::2]
-    return _resized(_encoded("tiny_imagenet", "val.parquet", "jpeg")[kept], 32)
+    return _resized(data.pictures("tiny_imagenet", "val.parquet", "jpeg")[kept], 32)
 
 
 def _coloured(grey: Pixels) -> Pixels:
@@ -68,13 +68,3 @@ def _resized(pixels: NDArray[np.number], side: int) -> Pixels:
     planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float()
     small = F.interpolate(planes, (side, side), mode="bilinear", antialias=True).round().clamp(0, 255)
     return small.to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
-
-
-def _encoded(folder: str, name: str, column: str) -> Pixels:
-    path = data._file(folder, name)
-    return data._cached(path, folder, None, lambda count: data._decode(path, column, count))
-
-
-def _arrays(folder: str, name: str) -> Pixels:
-    with np.load(data._file(folder, name)) as arrays:
-        return np.asarray(arrays["images"], dtype=np.uint8)

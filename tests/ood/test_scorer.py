@@ -56,7 +56,7 @@ def test_layers_are_pooled_over_positions_and_the_head_is_not_one_of_them(scorer
     handle.remove()
     moved = pictures(5, 3).roll(1, 0)
     np.testing.assert_allclose(scorer(moved), np.roll(scorer(images), 1), rtol=1e-4)
-    leverage = scorer._rule.hidden["conv2"]
+    leverage = scorer.rule.hidden["conv2"]
     expected = ((given[0].double() - leverage.mean) @ leverage.whitener).square().sum(1)
     torch.testing.assert_close(leverage.of(given[0]), expected)
 

@@ -38,6 +38,11 @@ class Seen:
     logits: Tensor  # [B, C]
     pooled: Mapping[str, Tensor]  # by hidden layer: mean of its input over positions, [B, d_l]
 
+    def take(self, positions: Tensor) -> Seen:
+        """What it sees of some of them."""
+        pooled = {name: rows[positions] for name, rows in self.pooled.items()}
+        return Seen(self.features[positions], self.logits[positions], pooled)
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:

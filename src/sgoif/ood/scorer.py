@@ -52,7 +52,7 @@ class OodScorer:
         self.model, self._kept, self.batch_size = plain_model(model), kept, batch_size
         self._forward = forward or default_forward(self.model)
         self._device = _device_of(self.model)
-        self._rule = kept.rule.to(self._device)
+        self.rule = kept.rule.to(self._device)
 
     @classmethod
     def fit(
@@ -111,14 +111,14 @@ class OodScorer:
         with quiet_eval(self.model):
             for names, inputs in batches_of(images, self.batch_size):
                 seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, self.layers)
-                parts.append(self._rule.scores(seen).double().cpu().numpy())
+                parts.append(self.rule.scores(seen).double().cpu().numpy())
                 ids += names
         return ids, np.concatenate(parts)
 
     @property
     def layers(self) -> list[str]:
         """Hidden layers that are looked at."""
-        return list(self._rule.hidden)
+        return list(self.rule.hidden)
 
     @property
     def calibration(self) -> Conformal:
@@ -186,15 +186,10 @@ def _calibrated(seen: list[Seen], base: Base, gate_weight: float, seed: int) -> 
     if count < _LEAST:
         raise SgoifError(f"calibration needs {_LEAST} images at least, 500 to 2,000 for good, got {count}.")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    whole = joined(seen)
-    rule = OodRule.fit(_taken(whole, order[: count // 2]), base=base, gate_weight=gate_weight)
-    scores = rule.scores(_taken(whole, order[count // 2 :]))
+    whole, order = joined(seen), order.to(seen[0].logits.device)
+    rule = OodRule.fit(whole.take(order[: count // 2]), base=base, gate_weight=gate_weight)
+    scores = rule.scores(whole.take(order[count // 2 :]))
     return rule, Conformal(np.sort(scores.double().cpu().numpy()))
-
-
-def _taken(seen: Seen, positions: Tensor) -> Seen:
-    rows = positions.to(seen.logits.device)
-    return Seen(seen.features[rows], seen.logits[rows], {name: part[rows] for name, part in seen.pooled.items()})
 
 
 def _device_of(model: nn.Module) -> torch.device:
