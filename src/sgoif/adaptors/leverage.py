@@ -23,8 +23,8 @@ class Leverage:
     """Leverage over ``n`` examples, factorised once in float64: ``O(d²)`` to hold and per vector.
 
     >>> seen = torch.tensor([[1.0], [-1.0]])
-    >>> float(Leverage.fit(seen, damping=1.0, centred=True).of(torch.tensor([[3.0]])))  # 9 over a variance of 1, damped
-    4.5
+    >>> Leverage.fit(seen, damping=1.0, centred=True).of(torch.tensor([[3.0]])).round(decimals=6).tolist()  # 9 / (1 + 1)
+    [4.5]
     """
 
     mean: Tensor  # μ, [d]
