@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,6 +35,25 @@ def test_far_pictures_raise_alarms_and_usual_ones_do_not(scorer):
     limit = scorer.threshold(0.05)
     assert (scorer(pictures(100, 1, scale=5.0)) > limit).mean() > 0.9
     assert (scorer(pictures(1000, 2)) > limit).mean() < 0.15  # 100 kept scores: 0.05 ± 0.022
+
+
+def test_real_digits_raise_alarms_at_the_promised_rate_and_their_negatives_more():
+    digits = load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))  # they come writer by writer
+    images, labels = torch.tensor(digits.images).float()[order, None] / 16, torch.tensor(digits.target)[order]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[:500]), labels[:500]).backward()
+        optimizer.step()
+    scorer = OodScorer.fit(model, images[500:1100])
+    fresh, negatives = scorer(images[1100:]), scorer(1 - images[1100:])
+    for rate in (0.05, 0.2):
+        spread = (rate * (1 - rate) * (1 / 300 + 1 / len(fresh))) ** 0.5  # of 300 kept scores, and of those counted
+        assert abs((fresh > scorer.threshold(rate)).mean() - rate) < 3 * spread
+    assert (negatives > scorer.threshold(0.05)).mean() > 0.95
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 200])

@@ -22,8 +22,8 @@ _TINY = 1e-12
 class Leverage:
     """Leverage over ``n`` examples, factorised once in float64: ``O(d²)`` to hold and per vector.
 
-    >>> seen = torch.tensor([[1.0], [-1.0]])
-    >>> Leverage.fit(seen, damping=1.0, centred=True).of(torch.tensor([[3.0]])).round(decimals=6).tolist()  # 9 / (1 + 1)
+    >>> seen = torch.tensor([[1.0], [-1.0]])  # of variance 1, to which the damping adds 1
+    >>> Leverage.fit(seen, damping=1.0, centred=True).of(torch.tensor([[3.0]])).round(decimals=6).tolist()
     [4.5]
     """
 
