@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues, duplicates_of_run, group_issues, influence_on_anchors, label_issues, tag_issues
+from sgoif.adaptors import (
+    class_issues,
+    duplicates_of_run,
+    group_issues,
+    influence_on_anchors,
+    label_issues,
+    poison_table,
+    tag_issues,
+)
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from torch import nn
+    from torch import Tensor, nn
 
     from sgoif.ood import OodScorer
     from sgoif.report.gallery import Mode
@@ -226,6 +234,39 @@ class Run:
         from sgoif.ood import OodScorer
 
         return OodScorer.fit(model, calibration, **{"head": self.info.get("head"), **settings})
+
+    def explain(
+        self, query: Tensor, target: int, *, model: nn.Module, dataset: Any, top: int | None = 50, **settings: Any
+    ) -> pa.Table:
+        """Which training examples serve one prediction: those of class ``target`` that stand where the query stands.
+
+        Columns: ``score`` from 0 (the mean of the class) to 1 (the query), along the direction that best tells the two
+        apart in front of the head; ``is_suspect`` from 0.5 on; ``influence`` by K-FAC at the head on the loss of the
+        query as ``target``, negative where an example serves it; ``similarity``, the cosine seen from the class's mean.
+
+        Args:
+            query: one input.
+            target: the class that it is taken for.
+            model: trained; used in eval mode and left as found.
+            dataset: the training examples, as in :func:`sgoif.audit`.
+            top: how many rows; None for all of the class.
+            settings: ``forward``, ``head`` and ``batch_size`` as in :func:`sgoif.audit`.
+        """
+        return self.poison_suspects(query[None], target, model=model, dataset=dataset, top=top, **settings)
+
+    def poison_suspects(
+        self, queries: Tensor, target: int, *, model: nn.Module, dataset: Any, top: int | None = None, **settings: Any
+    ) -> pa.Table:
+        """Which training examples taught the model to take the queries for ``target``, most suspicious first.
+
+        The table of :meth:`explain`, for several inputs ``[Q, ...]`` that share what fools the model: ten triggered
+        pictures tell more than one. Every example of the class has a row; those to remove are the suspects.
+        """
+        import pyarrow as pa
+
+        from sgoif.explain import examples_behind
+
+        return pa.table(poison_table(examples_behind(model, dataset, queries, target, **settings), top=top))
 
     def report(
         self,

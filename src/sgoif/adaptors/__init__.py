@@ -5,6 +5,7 @@ from sgoif.adaptors.classes import class_issues, group_issues
 from sgoif.adaptors.duplicates import bits_of_copies, duplicates_of_run, find_duplicates
 from sgoif.adaptors.label import label_issues
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
+from sgoif.adaptors.poison import poison_table
 from sgoif.adaptors.tags import tag_issues
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "influence_on_anchors",
     "label_issues",
     "nearest_examples",
+    "poison_table",
     "tag_issues",
 ]

@@ -23,7 +23,7 @@ from sgoif.influence import GaussNewton, HoldOut
 from sgoif.linalg import ConjugateGradient, Damped, flatten, unflatten
 from sgoif.training.audit import captured_calls
 
-__all__ = ["GAUSS_NEWTON", "Pairs", "Solve"]
+__all__ = ["GAUSS_NEWTON", "Pairs", "Solve", "Vectors"]
 
 GAUSS_NEWTON = "gauss-newton"  # a curvature beside the registered ones: by products, not by an estimate
 BLOCK_BYTES = 256 * 2**20  # of the directions of a block of queries
@@ -62,9 +62,9 @@ class Pairs:
         found = np.empty((len(self.examples), len(self.queries)), like)
         size, spaces = sum(layer.shape.numel for layer in self.layers) * found.itemsize, self.spaces
         for columns in torch.arange(len(self.queries)).split(max(1, BLOCK_BYTES // size)):
-            directions = solve(self._query_gradients(columns))
+            directions = solve(self.query_gradients(columns))
             for rows in self._ranges():
-                calls = self._calls(self.examples, rows)
+                calls = self.calls(self.examples, rows)
                 with torch.no_grad():
                     part = -dot_directions(calls, spaces, directions)
                 found[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = part.cpu().numpy()
@@ -88,7 +88,7 @@ class Pairs:
         for _ in range(2 if settings.get("eigenvalue_corrected") else 1):  # the basis first, then eigenvalues in it
             total: dict[str, Statistic] = {}
             for rows in sample.split(self.batch_size):
-                calls = self._calls(self.examples, rows)
+                calls = self.calls(self.examples, rows)
                 with torch.no_grad():
                     seen = estimate.measure([spaces[call.layer].rows(call) for call in calls])
                     total = reduce_statistics([total, seen]) if total else seen
@@ -109,14 +109,15 @@ class Pairs:
         prepared = solver.prepare(Damped(matrix, damping))
         return lambda rhs: unflatten(solver.solve(prepared, flatten(rhs, shapes)).value, shapes)
 
-    def _query_gradients(self, positions: Tensor) -> Vectors:
-        """``g_v`` of some queries, written out; a layer called twice adds both calls."""
+    def query_gradients(self, positions: Tensor | None = None) -> Vectors:
+        """``g_v`` of some queries, or all, written out; a layer called twice adds both calls."""
+        positions = torch.arange(len(self.queries)) if positions is None else positions
         parts: dict[str, list[Tensor]] = {layer.name: [] for layer in self.layers}
         spaces = self.spaces
         for rows in positions.split(self.batch_size):
             found: Vectors = {}
             with torch.no_grad():
-                for call in self._calls(self.queries, rows):
+                for call in self.calls(self.queries, rows):
                     block = spaces[call.layer].examples(call).to(self.dtype)
                     found[call.layer] = found[call.layer] + block if call.layer in found else block
             for name, block in found.items():
@@ -128,6 +129,7 @@ class Pairs:
         for start in range(0, len(self.examples), self.batch_size):
             yield torch.arange(start, min(start + self.batch_size, len(self.examples)))
 
-    def _calls(self, source: HoldOut, rows: Tensor) -> list[LayerCapture]:
+    def calls(self, source: HoldOut, rows: Tensor) -> list[LayerCapture]:
+        """What the layers saw of some examples or queries, and the gradients at their outputs."""
         inputs, labels = source.inputs(rows), source.labels[rows]
         return captured_calls(self.model, self.forward, self.losses, Capture(self.layers), inputs, labels)

@@ -1,0 +1,105 @@
+"""Which training examples serve a bad prediction: those of the predicted class that stand where the queries stand.
+
+A backdoor is learnt from examples that bear the target label and the trigger. A finished model has fitted them: their
+residual is gone, and with it their influence by gradients. What the model sees in them is still there. So examples of
+the target class are laid along the direction that best tells the queries from the class in front of the head,
+``w = (Σ + λI)⁻¹ (q - μ)``: Fisher's discriminant. "Looks like the class" is subtracted with the class's mean ``μ``, and
+directions in which the class varies anyhow count little.
+
+Ten queries show the trigger, and also the ten things that they are pictures of. Examples that stand with them show it
+on other things: they join the queries, and the line is drawn anew until nobody joins or leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+
+__all__ = ["SUSPECT_FROM", "Contrast", "poison_table"]
+
+Floats = NDArray[np.floating[Any]]
+
+SUSPECT_FROM = 0.5  # nearer to the queries than to the rest of the class
+# λ over the mean eigenvalue of Σ. On a development set (Fashion-MNIST, 1% poisoned, 10 queries) 0.1 gave an AUPR of 0.97
+# without redrawing and 0.99 with it, 1 and more at least 0.995 and 1.00.
+RELATIVE_DAMPING = 1.0
+ROUNDS = 5  # of redrawing, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """The line from the mean of a class to that of some queries, and how far along it an example stands.
+
+    >>> contrast = Contrast.between(np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[4.0, 0.0]]))
+    >>> contrast.score(np.array([[0.0, 5.0], [3.0, 0.0], [9.0, 0.0]])).tolist()
+    [0.0, 0.75, 1.0]
+    """
+
+    mean: NDArray[np.float64]  # of the class, [D]
+    apart: NDArray[np.float64]  # from there to the queries, [D]
+    direction: NDArray[np.float64]  # [D], of value 0 at the class's mean and 1 at the queries'
+
+    @classmethod
+    def between(cls, members: Floats, queries: Floats, *, damping: float = RELATIVE_DAMPING) -> Contrast:
+        """Draw it from what the head sees of a class (or a sample of it), ``[n, D]``, and of the queries, ``[Q, D]``.
+
+        Raises:
+            SgoifError: The queries stand where the class stands, so that nothing tells them apart.
+        """
+        members, queries = np.asarray(members, np.float64), np.asarray(queries, np.float64)
+        found = cls._fisher(members, queries, damping)
+        near = np.zeros(len(members), bool)
+        for _ in range(ROUNDS):
+            before, near = near, found.score(members) >= SUSPECT_FROM
+            if near.all() or (near == before).all():
+                break
+            redrawn = cls._fisher(members[~near], np.concatenate([queries, members[near]]), damping)
+            if redrawn.score(queries).mean() < SUSPECT_FROM:
+                break  # those who joined have led away from what was asked
+            found = redrawn
+        return found
+
+    @classmethod
+    def _fisher(cls, members: NDArray[np.float64], others: NDArray[np.float64], damping: float) -> Contrast:
+        """Between two groups, with the covariance that they have within; a lone query adds nothing to it."""
+        mean, size = members.mean(0), members.shape[1]
+        apart = others.mean(0) - mean
+        within = [part - part.mean(0) for part in (members, others)]
+        covariance = sum(part.T @ part for part in within) / (len(members) + len(others))
+        damped = covariance + max(damping * float(np.trace(covariance)) / size, 1e-12) * np.eye(size)
+        solved = np.linalg.solve(damped, apart)
+        length = float(apart @ solved)
+        if not length > 0:  # written so that NaN fails too
+            raise SgoifError("the model sees no difference between the queries and the class that they are taken for.")
+        return cls(mean, apart, solved / length)
+
+    def score(self, features: Floats) -> NDArray[np.float64]:
+        """How far towards the queries each example stands, from 0 (mean of the class, or beyond) to 1."""
+        return np.clip((np.asarray(features, np.float64) - self.mean) @ self.direction, 0.0, 1.0)
+
+    def similarity(self, features: Floats) -> NDArray[np.float64]:
+        """Cosine between where the example and where the queries stand, both seen from the mean of the class."""
+        away = np.asarray(features, np.float64) - self.mean
+        lengths = np.linalg.norm(away, axis=1) * np.linalg.norm(self.apart)
+        return np.asarray(away @ self.apart / np.maximum(lengths, 1e-300), np.float64)
+
+
+def poison_table(columns: Mapping[str, NDArray[Any]], *, top: int | None = None) -> dict[str, NDArray[Any]]:
+    """Order examples by score, most suspicious first; equal scores by similarity.
+
+    Args:
+        columns: id, given_label, score, influence and similarity of the examples of the target class.
+        top: how many rows; all by default.
+
+    Returns:
+        The columns with ``is_suspect``: whether an example stands nearer to the queries than to its class.
+    """
+    order = np.lexsort((-columns["similarity"], -columns["score"]))[:top]
+    rows = {name: column[order] for name, column in columns.items()}
+    return {"id": rows.pop("id"), "score": rows["score"], "is_suspect": rows.pop("score") >= SUSPECT_FROM, **rows}

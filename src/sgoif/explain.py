@@ -1,0 +1,102 @@
+"""From a bad prediction to the training examples behind it: joins what a model sees with the table people read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sgoif.adaptors.poison import Contrast
+from sgoif.errors import SgoifError
+from sgoif.gradients import find_head
+from sgoif.influence import HoldOut
+from sgoif.training.behind import looks, mean_direction
+from sgoif.training.models import cross_entropy, default_forward, plain_model, refuse_compiled
+from sgoif.training.pairs import Pairs
+
+__all__ = ["examples_behind"]
+
+NUM_OBSERVED = 20_000  # examples from which curvature is measured, and those of a class that the line is drawn from
+
+
+def examples_behind(
+    model: nn.Module,
+    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    queries: Tensor,
+    target: int,
+    *,
+    forward: Callable[[Any], Tensor] | None = None,
+    head: str | None = None,
+    batch_size: int = 256,
+) -> dict[str, NDArray[Any]]:
+    """Look at every training example that is labelled ``target``: one row each, in the order of the dataset.
+
+    Curvature takes a pass over up to 20,000 examples of the dataset, the contrast one over as many of the class, the
+    scores one over the whole class. Beyond the features of those 20,000, memory grows by the rows given back only.
+
+    Args:
+        model: trained; used in eval mode and left as found.
+        dataset: the training examples, as in :func:`sgoif.audit`.
+        queries: inputs ``[Q, ...]`` that the model takes for ``target``, and should not.
+        target: the class.
+        forward: as in :func:`sgoif.watch`.
+        head: as in :func:`sgoif.watch`.
+        batch_size: examples per forward pass.
+
+    Returns:
+        Columns id, given_label, score, influence and similarity: see :meth:`sgoif.Run.explain`.
+    """
+    pairs = _pairs(model, dataset, queries, target, forward, head, batch_size)
+    rows = torch.nonzero(pairs.examples.labels == target).flatten().cpu()
+    if not len(rows):
+        raise SgoifError(f"no training example is labelled {target}, so none can have taught it.")
+    contrast, direction = _contrast(pairs, rows), mean_direction(pairs, NUM_OBSERVED)
+    seen = [
+        (contrast.score(part.features), part.influence, contrast.similarity(part.features))
+        for part in looks(pairs, pairs.examples, rows, direction)
+    ]
+    score, influence, similarity = (np.concatenate(column) for column in zip(*seen, strict=True))
+    return {
+        "id": np.array([pairs.examples.ids[int(i)] for i in rows]),
+        "given_label": np.full(len(rows), target),
+        "score": score,
+        "influence": influence,
+        "similarity": similarity,
+    }
+
+
+def _pairs(
+    model: nn.Module,
+    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    queries: Tensor,
+    target: int,
+    forward: Callable[[Any], Tensor] | None,
+    head: str | None,
+    batch_size: int,
+) -> Pairs:
+    model = plain_model(model)
+    device = next(model.parameters()).device
+    run_forward = forward or default_forward(model)
+    found = find_head(model, lambda: run_forward(queries[:2].to(device)), name=head)
+    refuse_compiled(model, found.module_name)
+    classes = found.shape.outputs
+    if not 0 <= target < classes:
+        raise SgoifError(f"the model has classes 0 to {classes - 1}, got target={target}.")
+    labels = torch.full((len(queries),), target)
+    asked = HoldOut((queries, labels), num_classes=classes, device=device)
+    examples = HoldOut(dataset, num_classes=classes, device=device)
+    return Pairs(model, [found], run_forward, cross_entropy(0.0), examples, asked, batch_size)
+
+
+def _contrast(pairs: Pairs, rows: Tensor) -> Contrast:
+    """Between the class, of which an evenly spaced sample is enough, and the queries."""
+    count = min(NUM_OBSERVED, len(rows))
+    sample = rows[torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().long()]
+    members = looks(pairs, pairs.examples, sample)
+    queries = looks(pairs, pairs.queries, torch.arange(len(pairs.queries)))
+    return Contrast.between(*(np.concatenate([part.features for part in group]) for group in (members, queries)))
