@@ -17,6 +17,7 @@ from benchmarks.tables import (
     frozen_backends,
     multilabel,
     ood,
+    poison,
     scale,
     training,
 )
@@ -59,6 +60,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scale_plan": scale.plan,
     "multilabel": multilabel.tags,
     "multilabel_promises": multilabel.promises,
+    "poison": poison.found,
+    "poison_removed": poison.removed,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
