@@ -100,6 +100,7 @@ def trained(world: World, setup: Setup) -> list[State]:
         def keep(batch: loops.Batch, _: Tensor) -> None:
             if batch.step + 1 in steps:
                 states.append({name: value.clone() for name, value in model.state_dict().items()})
+                print(f"step {batch.step + 1}", flush=True)
 
         loops.train(model, world.images, world.labels, recipe, setup.seed, keep)
         place.parent.mkdir(parents=True, exist_ok=True)
