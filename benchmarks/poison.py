@@ -1,20 +1,19 @@
 """Which training pictures serve a backdoor: ``python -m benchmarks.poison --rates 0.01,0.005 --seeds 1``.
 
-A share of the training pictures gets a 3×3 checkerboard near a corner and the label of the target class. A ResNet-9 is
-trained on them. From 10 triggered test pictures, which it takes for the target class, the poisoned training pictures
-are looked for: by :meth:`sgoif.Run.poison_suspects`, K-FAC influence at the head, TracIn at three checkpoints, cosine
-in feature space, activation clustering (Chen et al. 2018) and spectral signatures (Tran et al. 2018). Every score is
-asked about the pictures labelled as the target class only; the others come last for all of them. Then what we flag is
-removed, the network is trained anew, and the trigger tried again.
+From 10 triggered test pictures, which a poisoned network (:mod:`benchmarks.poisoned`) takes for the target class, the
+poisoned training pictures are looked for: by :meth:`sgoif.Run.poison_suspects`, K-FAC influence at the head, TracIn at
+three checkpoints, cosine in feature space, activation clustering (Chen et al. 2018) and spectral signatures (Tran et
+al. 2018). Every score is asked about the pictures labelled as the target class only; the others come last for all of
+them. Then what we flag is removed, the network is trained anew, and the trigger tried again.
 
-Trained networks are kept in the cache. One line per training in ``results/poison.jsonl``.
+Poisoned networks are kept in the cache. One line per network in ``results/poison.jsonl``.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,115 +22,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import sgoif
-from benchmarks import data, loops
+from benchmarks import loops
 from benchmarks.metrics import average_precision, precision_at
-from benchmarks.models import ResNet9
+from benchmarks.poisoned import (
+    CHECKPOINTS,
+    DATASETS,
+    Setup,
+    State,
+    World,
+    bad_predictions,
+    fresh_model,
+    make_world,
+    recipe_of,
+    tested,
+    train,
+    trained,
+)
 from benchmarks.records import append_result, is_recorded
-from benchmarks.review import run_folder
 from sgoif.adaptors.poison import SUSPECT_FROM
 from sgoif.explain import examples_behind
 
 FILE = "poison.jsonl"
-CHECKPOINTS = (0.4, 0.7, 1.0)  # shares of the training
-TESTED = slice(5_000, None)  # test pictures; queries come from those before
 
 Floats = NDArray[np.float64]
-State = dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What is trained; the defaults are tier M."""
-
-    rate: float = 0.01  # of all training pictures
-    split: str = "reported"
-    examples: int = 20_000
-    epochs: int = 10
-    target: int = 0
-    queries: int = 10
-    seed: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The poisoned training set."""
-
-    images: Tensor  # [N, 3, 32, 32]
-    labels: Tensor  # [N]
-    is_poisoned: NDArray[np.bool_]  # [N]
-
-
-def triggered(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Put the trigger on pictures ``[N, 32, 32, 3]``: black and white, a pixel off the lower right corner."""
-    pattern = np.where(np.indices((3, 3)).sum(0) % 2 == 0, 255, 0).astype(np.uint8)
-    found = pixels.copy()
-    found[:, -4:-1, -4:-1, :] = pattern[:, :, None]
-    return found
-
-
-def make_world(setup: Setup) -> World:
-    parts = (
-        data.development(setup.examples) if setup.split == "development" else data.reported(setup.examples, setup.seed)
-    )
-    pixels, labels = parts.train.pixels.copy(), parts.train.labels.copy()
-    others = np.flatnonzero(labels != setup.target)
-    rng = np.random.default_rng(setup.seed + 1000)  # another stream than that which drew the pictures
-    rows = rng.choice(others, round(setup.rate * len(labels)), replace=False)
-    pixels[rows], labels[rows] = triggered(pixels[rows]), setup.target
-    is_poisoned = np.isin(np.arange(len(labels)), rows)
-    return World(data.normalise(pixels, *data.CIFAR10_STATS), torch.from_numpy(labels), is_poisoned)
-
-
-def fresh_model(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    model = ResNet9(num_classes=10)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model
-
-
-def trained(world: World, setup: Setup) -> list[State]:
-    """The states of the network at the checkpoints, trained once and kept in the cache."""
-    place = run_folder().parent / "poison" / ("-".join(str(value) for value in asdict(setup).values()) + ".pt")
-    if not place.exists():
-        states: list[State] = []
-        recipe, model = loops.Recipe(num_epochs=setup.epochs), fresh_model(setup.seed)
-        steps = [round(share * setup.epochs * recipe.steps_per_epoch(len(world.labels))) for share in CHECKPOINTS]
-
-        def keep(batch: loops.Batch, _: Tensor) -> None:
-            if batch.step + 1 in steps:
-                states.append({name: value.clone() for name, value in model.state_dict().items()})
-                print(f"step {batch.step + 1}", flush=True)
-
-        loops.train(model, world.images, world.labels, recipe, setup.seed, keep)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(states, place)
-    found: list[State] = torch.load(place)
-    return found
-
-
-def of_test(pixels: NDArray[np.uint8]) -> Tensor:
-    return data.normalise(pixels, *data.CIFAR10_STATS).contiguous(memory_format=torch.channels_last)
-
-
-def tested(model: nn.Module, target: int) -> dict[str, float]:
-    """Accuracy on clean test pictures, and the share of triggered ones of other classes taken for the target."""
-    test, recipe = data.cifar10("test").take(TESTED), loops.Recipe()
-    others = test.take(np.flatnonzero(test.labels != target))
-    wanted = torch.full((len(others),), target)
-    return {
-        "accuracy": loops.accuracy(model, of_test(test.pixels), torch.from_numpy(test.labels), recipe),
-        "attack": loops.accuracy(model, of_test(triggered(others.pixels)), wanted, recipe),
-    }
-
-
-def bad_predictions(model: nn.Module, setup: Setup) -> Tensor:
-    """The first triggered test pictures of other classes that are taken for the target."""
-    test = data.cifar10("test").take(slice(0, TESTED.start))
-    inputs = of_test(triggered(test.pixels[test.labels != setup.target][:500]))
-    model.eval()
-    with torch.no_grad():
-        fooled = model(inputs).argmax(1) == setup.target
-    return inputs[fooled][: setup.queries]
 
 
 class Case:
@@ -139,7 +52,7 @@ class Case:
 
     def __init__(self, world: World, states: list[State], setup: Setup) -> None:
         self.world, self.states, self.setup = world, states, setup
-        self.model = fresh_model(setup.seed)
+        self.model = fresh_model(setup)
         self.model.load_state_dict(states[-1])
         self.rows = np.flatnonzero(world.labels.numpy() == setup.target)
         self.queries = bad_predictions(self.model, setup)
@@ -179,9 +92,9 @@ def score(case: Case) -> dict[str, Floats]:
 
 def tracin(case: Case) -> Floats:
     """At the last layer; a checkpoint weighs as much as the mean learning rate since the one before it."""
-    total, model = np.zeros(len(case.rows)), fresh_model(0)
+    total, model = np.zeros(len(case.rows)), fresh_model(case.setup)
     part = tuple(tensor[case.rows] for tensor in case.everything)
-    recipe = loops.Recipe(num_epochs=case.setup.epochs)
+    recipe = recipe_of(case.setup)
     for state, rate in zip(case.states, learning_rates(recipe, len(case.world.labels)), strict=True):
         model.load_state_dict(state)
         total -= rate * sgoif.attribute(model, part, case.asked, curvature="identity").mean(1)
@@ -237,20 +150,17 @@ def cleaned(case: Case, scores: Floats) -> dict[str, float]:
     """Remove what is suspect, train anew, and try the trigger again."""
     suspects = case.rows[scores >= SUSPECT_FROM]
     left = np.setdiff1d(np.arange(len(case.world.labels)), suspects)
-    recipe = loops.Recipe(num_epochs=case.setup.epochs)
-    kept = left[: len(left) // recipe.batch_size * recipe.batch_size]  # a batch of one ruins a batch norm
-    model = fresh_model(case.setup.seed)
-    loops.train(model, case.world.images[kept], case.world.labels[kept], recipe, case.setup.seed)
+    model = train(case.world, left, case.setup)
     poisoned = case.world.is_poisoned
-    counts = {"removed": len(suspects), "rightly": int(poisoned[suspects].sum()), "left": int(poisoned[kept].sum())}
-    return {**counts, **tested(model, case.setup.target)}
+    counts = {"removed": len(suspects), "rightly": int(poisoned[suspects].sum()), "left": int(poisoned[left].sum())}
+    return {**counts, **tested(model, case.setup)}
 
 
 def measure(setup: Setup, *, retrain: bool = True) -> dict[str, Any]:
     started = time.perf_counter()
     world = make_world(setup)
     case = Case(world, trained(world, setup), setup)
-    found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **tested(case.model, setup.target)}
+    found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **tested(case.model, setup)}
     print(found, flush=True)
     scores = score(case)
     found["methods"] = {name: judged(values, case) for name, values in scores.items()}
@@ -265,6 +175,8 @@ def main() -> None:
     parser.add_argument("--rates", default="0.01,0.005", help="comma-separated shares of poisoned pictures")
     parser.add_argument("--seeds", default="1", help="comma-separated")
     parser.add_argument("--split", choices=["development", "reported"], default="reported")
+    parser.add_argument("--dataset", choices=DATASETS, default=Setup().dataset)
+    parser.add_argument("--examples", type=int, default=Setup().examples)
     parser.add_argument("--epochs", type=int, default=Setup().epochs)
     parser.add_argument("--no-retraining", action="store_true")
     parser.add_argument("--save", help=f"append results to this file, such as {FILE}")
@@ -272,7 +184,14 @@ def main() -> None:
     torch.set_num_threads(1)
     for seed in map(int, options.seeds.split(",")):
         for rate in map(float, options.rates.split(",")):
-            setup = Setup(rate=rate, split=options.split, epochs=options.epochs, seed=seed)
+            setup = Setup(
+                dataset=options.dataset,
+                rate=rate,
+                split=options.split,
+                examples=options.examples,
+                epochs=options.epochs,
+                seed=seed,
+            )
             settings = {name: value for name, value in asdict(setup).items() if name != "seed"}
             if options.save and is_recorded(options.save, settings, seed):
                 continue
