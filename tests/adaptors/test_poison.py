@@ -60,8 +60,15 @@ def test_a_lone_query_is_the_unit_itself(members):
     assert Contrast.between(members, query).score(query).tolist() == pytest.approx([1.0])
 
 
+def test_queries_that_share_nothing_are_measured_by_their_own_line():
+    members = np.vstack([np.eye(4), -np.eye(4)])
+    opposite = 20 * np.array([[1.0, 0.2, 0, 0], [-1.0, 0.2, 0, 0]])
+    assert Contrast.between(members, opposite).score(opposite).tolist() == pytest.approx([1.0, 1.0])
+    assert not (Contrast.between(members, opposite).score(members) >= 0.5).any()
+
+
 def test_queries_like_the_class_are_refused():
-    with pytest.raises(SgoifError, match="nothing that the queries share"):
+    with pytest.raises(SgoifError, match="no difference"):
         Contrast.between(np.ones((5, 3)), np.ones((2, 3)))
 
 

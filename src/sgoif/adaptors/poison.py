@@ -29,6 +29,7 @@ SUSPECT_FROM = 0.5  # nearer to the queries than to the rest of the class
 # λ over the mean eigenvalue of Σ. On a development set (Fashion-MNIST, 60 of 6,000 poisoned) 10 and 100 gave an AUPR of
 # 1.00 from one, three or ten queries; 1 from three, and 0.1 at most 0.997.
 RELATIVE_DAMPING = 10.0
+LEAST_SHARED = 0.1  # of the way to the queries' mean; below it is noise
 ROUNDS = 5  # of redrawing, at most
 
 
@@ -70,7 +71,8 @@ class Contrast:
         """Between two groups, with the covariance that they have within; a lone query adds nothing to it.
 
         The unit is how far each of the others stands along the line that the rest of them draw: where a query stands
-        along its own line tells what it is a picture of, not what it shares with them.
+        along its own line tells what it is a picture of, not what it shares with them. Those that share next to
+        nothing are measured by their own line, which calls few others suspect.
         """
         mean, size = members.mean(0), members.shape[1]
         apart = others.mean(0) - mean
@@ -80,10 +82,11 @@ class Contrast:
         solved = np.linalg.solve(damped, np.column_stack([apart, within[1].T]))
         spread = float((within[1] * solved[:, 1:].T).sum())  # Σ_j, of what each has to itself
         count = len(others)
-        length = float(apart @ solved[:, 0]) - (spread / (count * (count - 1)) if count > 1 else 0.0)
-        if not length > 0:  # written so that NaN fails too
-            raise SgoifError("the model sees nothing that the queries share and the class they are taken for lacks.")
-        return cls(mean, apart, solved[:, 0] / length)
+        own = float(apart @ solved[:, 0])
+        shared = own - spread / (count * (count - 1)) if count > 1 else own
+        if not own > 0:  # written so that NaN fails too
+            raise SgoifError("the model sees no difference between the queries and the class that they are taken for.")
+        return cls(mean, apart, solved[:, 0] / (shared if shared > LEAST_SHARED * own else own))
 
     def score(self, features: Floats) -> NDArray[np.float64]:
         """How far towards the queries each example stands, from 0 (mean of the class, or beyond) to 1."""
