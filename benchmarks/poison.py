@@ -93,7 +93,7 @@ def score(case: Case) -> dict[str, Floats]:
 def tracin(case: Case) -> Floats:
     """At the last layer; a checkpoint weighs as much as the mean learning rate since the one before it."""
     total, model = np.zeros(len(case.rows)), fresh_model(case.setup)
-    part = tuple(tensor[case.rows] for tensor in case.everything)
+    part = (case.world.images[case.rows], case.world.labels[case.rows])
     recipe = recipe_of(case.setup)
     for state, rate in zip(case.states, learning_rates(recipe, len(case.world.labels)), strict=True):
         model.load_state_dict(state)

@@ -67,7 +67,7 @@ class Contrast:
         return found
 
     @classmethod
-    def _fisher(cls, members: NDArray[np.float64], others: NDArray[np.float64], damping: float) -> Contrast:
+    def _fisher(cls, members: Floats, others: Floats, damping: float) -> Contrast:
         """Between two groups, with the covariance that they have within; a lone query adds nothing to it.
 
         The unit is how far each of the others stands along the line that the rest of them draw: where a query stands
