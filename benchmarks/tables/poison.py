@@ -18,40 +18,44 @@ _ROWS = {
 }
 
 
-def _reported() -> list[tuple[tuple[str, ...], list[Run]]]:
+_DATASETS = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+
+
+def _reported() -> list[tuple[str, list[Run]]]:
+    """Groups of networks that differ by their seed only, each with its name."""
     runs = [run for run in latest("poison.jsonl") if run["settings"]["split"] == "reported"]
-    return grouped(runs, ("rate", "epochs"))
-
-
-def _said(rate: str, epochs: str, runs: list[Run]) -> str:
-    return f"{100 * float(rate):g}%, {epochs} epochs ({seeds_said(runs)})"
+    groups = grouped(runs, ("dataset", "rate", "examples", "epochs"))
+    return [
+        (f"{_DATASETS[dataset]}, {100 * float(rate):g}% of {examples:,}, {epochs} epochs", found)
+        for (dataset, rate, examples, epochs), found in groups
+    ]
 
 
 def found() -> str:
     """AUPR of every score, and precision among as many as are poisoned."""
     rows = []
-    for (rate, epochs), runs in _reported():
-        for name, said in _ROWS.items():
-            scores = [run["methods"][name] for run in runs]
+    for name, runs in _reported():
+        for method, said in _ROWS.items():
+            scores = [run["methods"][method] for run in runs]
             precision = f"{np.mean([item['precision'] for item in scores]):.1f}"
-            rows.append([_said(rate, epochs, runs), said, interval([item["aupr"] for item in scores]), precision])
+            aupr = interval([item["aupr"] for item in scores])
+            rows.append([f"{name} ({seeds_said(runs)})", said, aupr, precision])
     return table(["poisoned", "score", "AUPR", "precision"], rows)
 
 
 def removed() -> str:
     """The attack and the accuracy before and after removing the suspects and training anew."""
     rows = []
-    for (rate, epochs), runs in _reported():
+    for name, runs in _reported():
         for run in sorted(runs, key=lambda run: run["seed"]):
             after = run.get("cleaned")
             if after is None:
                 continue
-            rows.append(
-                [
-                    _said(rate, epochs, [run]),
-                    f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned",
-                    f"{100 * run['attack']:.1f} → {100 * after['attack']:.1f}",
-                    f"{100 * run['accuracy']:.1f} → {100 * after['accuracy']:.1f}",
-                ]
-            )
-    return table(["poisoned", "removed", "attack succeeds", "accuracy"], rows)
+            counts = f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned"
+            cells = [_percent(run, after, column) for column in ("attack", "confused", "accuracy")]
+            rows.append([f"{name}, seed {run['seed']}", counts, *cells])
+    return table(["poisoned", "removed", "attack succeeds", "taken for the target without it", "accuracy"], rows)
+
+
+def _percent(before: Run, after: Run, column: str) -> str:
+    return f"{100 * before[column]:.1f} → {100 * after[column]:.1f}"
