@@ -43,6 +43,7 @@ from sgoif.adaptors.poison import SUSPECT_FROM
 from sgoif.explain import examples_behind
 
 FILE = "poison.jsonl"
+TOOK = 0.5  # the least success of an attack that is looked into
 
 Floats = NDArray[np.float64]
 
@@ -162,6 +163,8 @@ def measure(setup: Setup, *, retrain: bool = True) -> dict[str, Any]:
     case = Case(world, trained(world, setup), setup)
     found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **tested(case.model, setup)}
     print(found, flush=True)
+    if found["attack"] < TOOK:  # there is no backdoor to look for, and nothing to ask with but honest mistakes
+        raise SystemExit(f"the attack succeeds on {100 * found['attack']:.1f}% of the pictures only; train for longer")
     scores = score(case)
     found["methods"] = {name: judged(values, case) for name, values in scores.items()}
     print(found["methods"], flush=True)
