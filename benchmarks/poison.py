@@ -164,7 +164,7 @@ def measure(setup: Setup, *, retrain: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **tested(case.model, setup)}
     print(found, flush=True)
     if found["attack"] < TOOK:  # there is no backdoor to look for, and nothing to ask with but honest mistakes
-        raise SystemExit(f"the attack succeeds on {100 * found['attack']:.1f}% of the pictures only; train for longer")
+        return {**found, "seconds": time.perf_counter() - started}
     scores = score(case)
     found["methods"] = {name: judged(values, case) for name, values in scores.items()}
     print(found["methods"], flush=True)

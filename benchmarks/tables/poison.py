@@ -34,8 +34,9 @@ def _reported() -> list[tuple[str, list[Run]]]:
 def found() -> str:
     """AUPR of every score, and precision among as many as are poisoned."""
     rows = []
-    for name, runs in _reported():
-        for method, said in _ROWS.items():
+    for name, every in _reported():
+        runs = [run for run in every if "methods" in run]
+        for method, said in _ROWS.items() if runs else ():
             scores = [run["methods"][method] for run in runs]
             precision = f"{np.mean([item['precision'] for item in scores]):.1f}"
             aupr = interval([item["aupr"] for item in scores])
@@ -49,13 +50,14 @@ def removed() -> str:
     for name, runs in _reported():
         for run in sorted(runs, key=lambda run: run["seed"]):
             after = run.get("cleaned")
-            if after is None:
-                continue
-            counts = f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned"
+            counts = "nothing: the attack did not take"
+            if after is not None:
+                counts = f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned"
             cells = [_percent(run, after, column) for column in ("attack", "confused", "accuracy")]
             rows.append([f"{name}, seed {run['seed']}", counts, *cells])
     return table(["poisoned", "removed", "attack succeeds", "taken for the target without it", "accuracy"], rows)
 
 
-def _percent(before: Run, after: Run, column: str) -> str:
-    return f"{100 * before[column]:.1f} → {100 * after[column]:.1f}"
+def _percent(before: Run, after: Run | None, column: str) -> str:
+    then = "" if after is None else f" → {100 * after[column]:.1f}"
+    return f"{100 * before[column]:.1f}{then}"
