@@ -149,6 +149,11 @@ TABLES = {
         None,  # it needs trained networks; tests/benchmarks/test_ood.py tries the detectors
         "benchmarks.ood --save ood.jsonl",
     ),
+    "poison": Table(
+        "which training examples taught a bad prediction",
+        None,
+        "benchmarks.poison --dataset fashion-mnist --examples 10000 --epochs 4 --save poison.jsonl",
+    ),
     "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
 }
 
