@@ -1,8 +1,8 @@
 """Detectors that others published and that need no training of their own, over what enters and leaves the head.
 
 Pure functions ``(head, train, new) -> scores``, high is unlike. Settings are those of the papers for CIFAR-10, none is
-tuned here; tests hold all but SCALE against pytorch-ood. Feature shaping (ReAct, ASH, SCALE) works on pooled features, as
-OpenOOD has it.
+tuned here; tests hold all but SCALE against pytorch-ood. Feature shaping (ReAct, ASH, SCALE) works on pooled features,
+as OpenOOD has it.
 """
 
 from __future__ import annotations
