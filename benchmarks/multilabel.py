@@ -151,9 +151,11 @@ def report_on(found: Found) -> dict[str, Any]:
 
 
 def _promises(run: sgoif.Run, side: str, p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, Any]:
-    order = np.argsort(-p, kind="stable")
+    order, expected = np.argsort(-p, kind="stable"), run.info.get("expected_tag_errors")
+    if expected is None:  # a network that explains nothing of its hold-out promises nothing
+        return {"errors": {"expected": float("nan"), "true": int(wrong.sum())}, "precision": []}
     return {
-        "errors": {"expected": run.info["expected_tag_errors"][side], "true": int(wrong.sum())},
+        "errors": {"expected": expected[side], "true": int(wrong.sum())},
         "precision": [
             {**item, "true": float(wrong[order[: item["count"]]].mean())}
             for item in run.info["expected_tag_precision"][side]
