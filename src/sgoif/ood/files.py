@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from sgoif.adaptors.conformal import Conformal
 from sgoif.adaptors.leverage import Leverage
 from sgoif.adaptors.ood import OodRule, Scale
-from sgoif.errors import SgoifError
+from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
 
 __all__ = ["FORMAT", "ScorerFile", "read_scorer", "write_scorer"]
 
@@ -38,8 +37,6 @@ def write_scorer(kept: ScorerFile, url: str | os.PathLike[str]) -> None:
     """Write a scorer to a path or any fsspec URL, so that it is there in full or not at all."""
     from safetensors.torch import save
 
-    from sgoif.store.places import place_of
-
     rule = kept.rule
     tensors: dict[str, Tensor] = {"calibration": torch.from_numpy(kept.calibration.scores)}
     for name, part in _parts(rule).items():
@@ -55,8 +52,7 @@ def write_scorer(kept: ScorerFile, url: str | os.PathLike[str]) -> None:
         "gate": asdict(rule.gate),
         "hidden": {name: asdict(scale) for name, scale in rule.hidden_scales.items()},
     }
-    folder, name = os.path.split(os.fspath(url))
-    place_of(folder or ".").write(name, bytes(save(tensors, {_ENTRY: json.dumps(header)})))
+    write_sealed(url, bytes(save(tensors, {_ENTRY: json.dumps(header)})))
 
 
 def read_scorer(url: str | os.PathLike[str]) -> ScorerFile:
@@ -65,32 +61,13 @@ def read_scorer(url: str | os.PathLike[str]) -> ScorerFile:
     Raises:
         SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
     """
-    from sgoif.store.places import place_of
-
-    folder, name = os.path.split(os.fspath(url))
-    try:
-        data = place_of(folder or ".").read(name)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise SgoifError(f"there is no scorer '{url}'; `OodScorer.save(path)` writes one.") from error
-    try:
-        return _decoded(data)
-    except SgoifError:
-        raise
-    except Exception as error:  # whatever a damaged file makes of its readers
-        raise SgoifError(f"'{url}' cannot be read as a scorer: {type(error).__name__}: {error}") from error
+    return read_sealed(url, _decoded, kind="scorer", writer="OodScorer.save(path)")
 
 
 def _decoded(data: bytes) -> ScorerFile:
     from safetensors.torch import load
 
-    size = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    if _ENTRY not in metadata:
-        raise SgoifError(f"this safetensors file is no scorer: its header has no entry `{_ENTRY}`.")
-    header: dict[str, Any] = json.loads(metadata[_ENTRY])
-    found = header["format"]
-    if not isinstance(found, int) or found > FORMAT:
-        raise SgoifError(f"the scorer has format {found}, this sgoif reads up to {FORMAT}; install a newer one.")
+    header = read_header(data, entry=_ENTRY, kind="scorer", newest=FORMAT)
     tensors = load(data)
 
     def part(name: str, *, is_centred: bool) -> Leverage:

@@ -177,7 +177,7 @@ class OodScorer:
             SgoifError: There is none, it is damaged or from a newer sgoif, or the model has other weights.
         """
         kept = read_scorer(path)
-        check_weights(plain_model(model), kept.weights, None)
+        check_weights(plain_model(model), kept.weights, None, "scorer")
         return cls(model, kept, forward=forward, batch_size=batch_size)
 
 

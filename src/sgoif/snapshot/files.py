@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.errors import SgoifError
 from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, NoiseModel
 from sgoif.evidence.hardness import ShareLine
 from sgoif.evidence.logistic import Logistic
 from sgoif.influence import DualAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
+from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
 from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
@@ -35,10 +35,7 @@ _FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior"
 
 def write_snapshot(snapshot: Snapshot, url: str | os.PathLike[str]) -> None:
     """Write a snapshot to a path or any fsspec URL, so that it is there in full or not at all."""
-    from sgoif.store.places import place_of
-
-    folder, name = os.path.split(os.fspath(url))
-    place_of(folder or ".").write(name, encode_snapshot(snapshot))
+    write_sealed(url, encode_snapshot(snapshot))
 
 
 def read_snapshot(url: str | os.PathLike[str], device: torch.device | str = "cpu") -> Snapshot:
@@ -47,19 +44,9 @@ def read_snapshot(url: str | os.PathLike[str], device: torch.device | str = "cpu
     Raises:
         SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
     """
-    from sgoif.store.places import place_of
-
-    folder, name = os.path.split(os.fspath(url))
-    try:
-        data = place_of(folder or ".").read(name)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise SgoifError(f"there is no snapshot '{url}'; `monitor.snapshot(path)` writes one.") from error
-    try:
-        return decode_snapshot(data, device)
-    except SgoifError:
-        raise
-    except Exception as error:  # whatever a damaged file makes of its readers
-        raise SgoifError(f"'{url}' cannot be read as a snapshot: {type(error).__name__}: {error}") from error
+    return read_sealed(
+        url, lambda data: decode_snapshot(data, device), kind="snapshot", writer="monitor.snapshot(path)"
+    )
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -91,7 +78,7 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     """A snapshot from the bytes of its file."""
     from safetensors.torch import load
 
-    header = _header(data)
+    header = read_header(data, entry="sgoif", kind="snapshot", newest=FORMAT)
     weighting = header.pop("weighting")
     tensors: Tensors = load(data)
     known = tensors["anchors/known"].to(device)
@@ -120,18 +107,6 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     noise = NoiseModel(tensors["noise/transition"].numpy()) if "noise/transition" in tensors else None
     held = tensors["holdout/id_hash"].numpy()
     return Snapshot(about, judge, canaries, calibration, draws, held_out=held, noise=noise, **more)
-
-
-def _header(data: bytes) -> dict[str, Any]:
-    size = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    if "sgoif" not in metadata:
-        raise SgoifError("this safetensors file is no snapshot: its header has no entry `sgoif`.")
-    header: dict[str, Any] = json.loads(metadata["sgoif"])
-    found = header.pop("format", None)
-    if not isinstance(found, int) or found > FORMAT:
-        raise SgoifError(f"the snapshot has format {found}, this sgoif reads up to {FORMAT}; install a newer one.")
-    return header
 
 
 def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws | None) -> Tensors:

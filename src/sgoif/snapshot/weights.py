@@ -30,8 +30,8 @@ def hash_weights(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def check_weights(model: nn.Module, wanted: str, step: int | None) -> None:
-    """Refuse a model with other weights than the snapshot's.
+def check_weights(model: nn.Module, wanted: str, step: int | None, kind: str = "snapshot") -> None:
+    """Refuse a model with other weights than the snapshot's, or another file's that was made from one.
 
     Raises:
         SgoifError: They differ.
@@ -40,7 +40,7 @@ def check_weights(model: nn.Module, wanted: str, step: int | None) -> None:
     if found != wanted:
         when = "" if step is None else f", taken at step {step:,}"
         raise SgoifError(
-            f"the model's weights are not those of the snapshot{when}: their hash is {found[:_SHOWN]}…, the "
-            f"snapshot's {wanted[:_SHOWN]}…. Load the checkpoint of that moment into the model; buffers such as "
+            f"the model's weights are not those of the {kind}{when}: their hash is {found[:_SHOWN]}…, the "
+            f"{kind}'s {wanted[:_SHOWN]}…. Load the checkpoint of that moment into the model; buffers such as "
             "BatchNorm's running statistics and the names of parameters count too."
         )
