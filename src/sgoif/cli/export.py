@@ -9,7 +9,8 @@ from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
-from sgoif.files import write_csv, write_parquet
+from sgoif.files import write_csv, write_parquet, write_text
+from sgoif.review.labelstudio import PICTURE
 from sgoif.run import load
 
 __all__ = ["KINDS", "show_export"]
@@ -45,8 +46,8 @@ def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> Non
     run = load(url)
     tasks = list(label_studio_tasks(run, find_images(run, images), top=top))
     config = Path(out).with_suffix(".xml")
-    Path(out).write_text(json.dumps(tasks, indent=1), "utf-8")
-    config.write_text(label_studio_config(run.class_names), "utf-8")
+    write_text(out, json.dumps(tasks, indent=1))
+    write_text(config, label_studio_config(run.class_names))
     print_lines(
         [
             f"{count(len(tasks), 'task')} written to {clean(out)}, their labelling interface to {clean(config)}.",
@@ -54,3 +55,5 @@ def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> Non
             f"  sgoif apply {clean(url)} export.json --out manifest.parquet",
         ]
     )
+    if any(task["data"][PICTURE].startswith("file:") for task in tasks):
+        print_lines(["Pictures have file:// addresses; Label Studio opens them once its local file serving is set up."])

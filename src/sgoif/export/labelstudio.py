@@ -52,7 +52,10 @@ def label_studio_tasks(
         given, suggested = row["given_label"], row["suggested_label"]
         link = find(row["id"])
         if link is None:
-            raise SgoifError(f"{str(row['id'])[:100]!r} has no address; pass address=, a function from an id to one.")
+            raise SgoifError(
+                f"{str(row['id'])[:100]!r} has no address that a browser could open; name the folder or the URL of the "
+                "pictures (images=, --images), or pass address=, a function from an id to one."
+            )
         about = {"id": str(row["id"]), "given_label": given, "given_name": class_name(given, run.class_names)}
         task = {"data": {PICTURE: link, **about, "why": row["why"], "p_mislabeled": row.get("p_mislabeled")}}
         best = suggested if row["is_label_issue"] and suggested >= 0 else given
