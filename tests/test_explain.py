@@ -134,5 +134,6 @@ def test_a_planted_backdoor_is_found(backdoored):
 def test_one_query_is_explained_by_the_poisoned_examples(backdoored):
     model, dataset, poisoned, queries = backdoored
     table = Run({}, MemoryTables({})).explain(queries[0], 1, model=model, dataset=dataset, top=20)
-    assert table.column_names == ["id", "score", "is_suspect", "given_label", "influence", "similarity"]
+    columns = ["id", "score", "is_suspect", "given_label", "influence", "similarity", "near_queries"]
+    assert table.column_names == columns
     assert len(table) == 20 and len(set(table["id"].to_pylist()) & set(poisoned.tolist())) >= 18

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from sgoif.adaptors.poison import Contrast
+from sgoif.adaptors.poison import Contrast, Nearest
 from sgoif.errors import SgoifError
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
@@ -49,24 +49,28 @@ def examples_behind(
         batch_size: examples per forward pass.
 
     Returns:
-        Columns id, given_label, score, influence and similarity: see :meth:`sgoif.Run.explain`.
+        Columns id, given_label, score, influence, similarity and near_queries: see :meth:`sgoif.Run.explain`.
     """
     pairs = _pairs(model, dataset, queries, target, forward, head, batch_size)
     rows = torch.nonzero(pairs.examples.labels == target).flatten().cpu()
     if not len(rows):
         raise SgoifError(f"no training example is labelled {target}, so none can have taught it.")
-    contrast, direction = _contrast(pairs, rows), mean_direction(pairs, NUM_OBSERVED)
-    seen = [
-        (contrast.score(part.features), part.influence, contrast.similarity(part.features))
-        for part in looks(pairs, pairs.examples, rows, direction)
-    ]
+    asked = _features(pairs, pairs.queries, torch.arange(len(pairs.queries)))
+    contrast, direction = _contrast(pairs, rows, asked), mean_direction(pairs, NUM_OBSERVED)
+    nearest, seen = Nearest(contrast.mean, asked), []
+    for part in looks(pairs, pairs.examples, rows, direction):
+        nearest.add(part.features)
+        seen.append((contrast.score(part.features), part.influence, contrast.similarity(part.features)))
     score, influence, similarity = (np.concatenate(column) for column in zip(*seen, strict=True))
+    near_queries = np.empty(len(rows), object)
+    near_queries[:] = nearest.of_examples(len(rows))
     return {
         "id": np.array([pairs.examples.ids[int(i)] for i in rows]),
         "given_label": np.full(len(rows), target),
         "score": score,
         "influence": influence,
         "similarity": similarity,
+        "near_queries": near_queries,
     }
 
 
@@ -93,10 +97,13 @@ def _pairs(
     return Pairs(model, [found], run_forward, cross_entropy(0.0), examples, asked, batch_size)
 
 
-def _contrast(pairs: Pairs, rows: Tensor) -> Contrast:
+def _contrast(pairs: Pairs, rows: Tensor, asked: NDArray[np.float32]) -> Contrast:
     """Between the class, of which an evenly spaced sample is enough, and the queries."""
     count = min(NUM_OBSERVED, len(rows))
     sample = rows[torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().long()]
-    members = looks(pairs, pairs.examples, sample)
-    queries = looks(pairs, pairs.queries, torch.arange(len(pairs.queries)))
-    return Contrast.between(*(np.concatenate([part.features for part in group]) for group in (members, queries)))
+    return Contrast.between(_features(pairs, pairs.examples, sample), asked)
+
+
+def _features(pairs: Pairs, source: HoldOut, positions: Tensor) -> NDArray[np.float32]:
+    """What the head sees of some examples, ``[n, D]``."""
+    return np.concatenate([part.features for part in looks(pairs, source, positions)])

@@ -242,7 +242,8 @@ class Run:
 
         Columns: ``score`` from 0 (the mean of the class) to 1 (the query), along the direction that best tells the two
         apart in front of the head; ``is_suspect`` from 0.5 on; ``influence`` by K-FAC at the head on the loss of the
-        query as ``target``, negative where an example serves it; ``similarity``, the cosine seen from the class's mean.
+        query as ``target``, negative where an example serves it; ``similarity``, the cosine seen from the class's mean;
+        ``near_queries``, the numbers of the queries that the example is among the six nearest of.
 
         Args:
             query: one input.
@@ -266,7 +267,35 @@ class Run:
 
         from sgoif.explain import examples_behind
 
-        return pa.table(poison_table(examples_behind(model, dataset, queries, target, **settings), top=top))
+        rows = poison_table(examples_behind(model, dataset, queries, target, **settings), top=top)
+        near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
+        return pa.table(rows).append_column("near_queries", near)
+
+    def report_suspects(
+        self,
+        suspects: pa.Table,
+        queries: Sequence[Any] | Tensor,
+        out: str | os.PathLike[str] = "suspects.html",
+        *,
+        images: Any = None,
+        display: Callable[[Any], Any] | None = None,
+        top: int | None = 500,
+        title: str | None = None,
+    ) -> Path:
+        """Write a page on bad predictions: the queries, the examples nearest to each, and the suspects to decide about.
+
+        Args:
+            suspects: the table of :meth:`poison_suspects` or :meth:`explain`.
+            queries: those that were asked about, in the same order: anything that can be shown as a picture.
+            out: the file.
+            images: where pictures of the training examples are, as in :meth:`report`.
+            display: as in :meth:`report`; made use of for queries, too.
+            top: how many suspects at most; None for all.
+            title: of the page.
+        """
+        from sgoif.report.behind import write_suspects_page
+
+        return write_suspects_page(self, suspects, queries, out, images=images, display=display, top=top, title=title)
 
     def report(
         self,

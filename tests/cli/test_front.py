@@ -31,6 +31,7 @@ COMMANDS = (
     "compare",
     "doctor",
     "duplicates",
+    "explain",
     "export",
     "holdout",
     "info",

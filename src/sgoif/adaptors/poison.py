@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["SUSPECT_FROM", "Contrast", "poison_table"]
+__all__ = ["NUM_NEAREST", "SUSPECT_FROM", "Contrast", "Nearest", "poison_table"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -31,6 +31,7 @@ SUSPECT_FROM = 0.5  # nearer to the queries than to the rest of the class
 RELATIVE_DAMPING = 10.0
 LEAST_SHARED = 0.1  # of the way to the queries' mean; below it is noise
 ROUNDS = 5  # of redrawing, at most
+NUM_NEAREST = 6  # examples named for each query
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,47 @@ class Contrast:
         away = np.asarray(features, np.float64) - self.mean
         lengths = np.linalg.norm(away, axis=1) * np.linalg.norm(self.apart)
         return np.asarray(away @ self.apart / np.maximum(lengths, 1e-300), np.float64)
+
+
+class Nearest:
+    """For each query the examples of the class that look most like it, found while they pass batch by batch.
+
+    By the cosine between the two, both seen from the mean of the class; memory is that of the queries' own lists.
+
+    >>> nearest = Nearest(np.zeros(2), np.array([[1.0, 0.0], [0.0, 1.0]]), count=1)
+    >>> nearest.add(np.array([[0.0, 5.0], [3.0, 1.0]]))
+    >>> nearest.add(np.array([[2.0, 0.1]]))
+    >>> nearest.of_examples(3)
+    [[1], [], [0]]
+    """
+
+    def __init__(self, mean: Floats, queries: Floats, *, count: int = NUM_NEAREST) -> None:
+        self._mean, self._count, self._passed = mean, count, 0
+        self._queries = _directions(queries - mean)
+        self._rows = np.zeros((len(queries), 0), np.int64)
+        self._cosines = np.zeros((len(queries), 0))
+
+    def add(self, features: Floats) -> None:
+        """Take in the next examples, ``[n, D]``."""
+        cosines = self._queries @ _directions(features - self._mean).T
+        rows = np.broadcast_to(np.arange(self._passed, self._passed + len(features)), cosines.shape)
+        rows, cosines = np.hstack([self._rows, rows]), np.hstack([self._cosines, cosines])
+        best = np.argsort(-cosines, axis=1, kind="stable")[:, : self._count]
+        self._rows, self._cosines = np.take_along_axis(rows, best, 1), np.take_along_axis(cosines, best, 1)
+        self._passed += len(features)
+
+    def of_examples(self, count: int) -> list[list[int]]:
+        """For each of the examples that passed, the numbers of the queries that it is among the nearest of."""
+        found: list[list[int]] = [[] for _ in range(count)]
+        for query, rows in enumerate(self._rows.tolist()):
+            for row in rows:
+                found[row].append(query)
+        return found
+
+
+def _directions(rows: Floats) -> NDArray[np.float64]:
+    wide = np.asarray(rows, np.float64)
+    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-300), np.float64)
 
 
 def poison_table(columns: Mapping[str, NDArray[Any]], *, top: int | None = None) -> dict[str, NDArray[Any]]:

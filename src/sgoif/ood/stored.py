@@ -1,4 +1,4 @@
-"""Stored pictures, which need no labels, scored batch after batch: a folder of files, or Parquet."""
+"""Stored pictures, which need no labels, read and scored batch after batch: a folder of files, or Parquet."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.ood.scorer import OodScorer
 from sgoif.pictures.decode import decode, square
 from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, SUFFIXES, bytes_of, find_column
 
-__all__ = ["Scored", "score_stored"]
+__all__ = ["Broken", "Scored", "Transform", "picture_input", "score_stored", "stored_batches", "stored_pictures"]
 
 _SIDE = 224  # of pictures for a model that does not say
 
 Transform = Callable[[Any], Tensor]
+Broken = list[tuple[str, str]]  # id and reason
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Scored:
     """What pictures gave: scores of those that could be read, reasons of those that could not."""
 
     ids: list[Any] = field(default_factory=list)
-    broken: list[tuple[str, str]] = field(default_factory=list)  # id and reason
+    broken: Broken = field(default_factory=list)
     parts: list[NDArray[np.float64]] = field(default_factory=list)
 
     @property
@@ -39,36 +40,54 @@ class Scored:
 
 
 def score_stored(scorer: OodScorer, data: str, *, transform: Transform | None = None) -> Scored:
-    """Score every picture below a folder, or of Parquet files; one that is broken is put aside with the reason.
+    """Score every picture below a folder, or of Parquet files; one that is broken is put aside with the reason."""
+    found = Scored()
+    for ids, inputs in stored_batches(data, scorer.model, scorer.batch_size, found.broken, transform=transform):
+        found.ids += ids
+        found.parts.append(scorer(inputs))
+    return found
+
+
+def stored_batches(
+    data: str, model: nn.Module, batch_size: int, broken: Broken, *, transform: Transform | None = None
+) -> Iterator[tuple[list[Any], Tensor]]:
+    """Ids and inputs of each batch, in the order of the files.
 
     Args:
-        scorer: of the model.
         data: a folder of pictures, at any depth, a Parquet file with encoded ones, or a folder of such.
-        transform: a PIL picture, 8-bit RGB and upright, to an input; by default the model's attribute ``transform``;
-            where it has none, a square cut of ``input_size`` (else 224) pixels, float32 in [0, 1].
+        model: whom they are for.
+        batch_size: pictures at once; a broken one leaves its place empty.
+        broken: where those go that cannot be read.
+        transform: see :func:`picture_input`.
     """
-    prepare = transform or getattr(scorer.model, "transform", None) or _cut(scorer)
-    found, left = Scored(), _pictures(Path(data))
-    while batch := list(islice(left, scorer.batch_size)):
+    prepare, left = picture_input(model, transform), stored_pictures(Path(data))
+    while batch := list(islice(left, batch_size)):
         ids, inputs = [], []
         for id, picture in batch:
             try:
                 inputs.append(prepare(decode(picture)))
                 ids.append(id)
             except Exception as error:  # the user's transform may raise anything
-                found.broken.append((str(id), f"{type(error).__name__}: {error}"[:300]))
+                broken.append((str(id), f"{type(error).__name__}: {error}"[:300]))
         if inputs:
-            found.ids += ids
-            found.parts.append(scorer(torch.stack(inputs)))
-    return found
+            yield ids, torch.stack(inputs)
 
 
-def _cut(scorer: OodScorer) -> Transform:
-    side = int(getattr(scorer.model, "input_size", _SIDE))
+def picture_input(model: nn.Module, transform: Transform | None = None) -> Transform:
+    """What makes an input of a PIL picture, 8-bit RGB and upright.
+
+    The function given, else the model's attribute ``transform``; where it has none, a square cut of ``input_size``
+    (else 224) pixels, float32 in [0, 1].
+    """
+    own: Transform | None = transform or getattr(model, "transform", None)
+    if own is not None:
+        return own
+    side = int(getattr(model, "input_size", _SIDE))
     return lambda picture: torch.from_numpy(square(picture, side).copy()).permute(2, 0, 1).float().div_(255)
 
 
-def _pictures(path: Path) -> Iterator[tuple[Any, bytes | Path]]:
+def stored_pictures(path: Path) -> Iterator[tuple[Any, bytes | Path]]:
+    """Ids and files of all pictures, in order."""
     tables = [path] if path.suffix == ".parquet" and path.is_file() else sorted(path.glob("*.parquet"))
     if tables:
         for table in tables:

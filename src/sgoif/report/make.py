@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files import write_text
 from sgoif.pictures import Pictures, find_pictures
-from sgoif.report.cards import Card, context_of, flagged_cards
-from sgoif.report.findings import Findings, overview
+from sgoif.report.cards import Beside, Card, context_of, flagged_cards
+from sgoif.report.findings import Findings, Overview, overview
 from sgoif.report.gallery import Gallery, Mode, hang
 from sgoif.report.memory import recall
 from sgoif.report.page import PageSettings, render_page
@@ -21,7 +21,7 @@ from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, unveiled, write_plan
 
-__all__ = ["Look", "file_name_of", "make_report", "write_page"]
+__all__ = ["Look", "Question", "file_name_of", "make_report", "write_page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,15 @@ class Look:
     display: Callable[[Any], Any] | None = None
     blind: bool = False
     title: str = "Label review"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a page's cards are an answer to, where they are not the findings of a run about its labels."""
+
+    top: Overview  # the numbers on top
+    asked: Sequence[Any]  # rows of pictures, see `sgoif.report.behind.Asked`
+    typical: Mapping[int, Sequence[Beside]]  # of classes, instead of what the run finds typical
 
 
 def make_report(
@@ -116,6 +125,7 @@ def write_page(
     reviewer: str = "",
     list_id: str | None = None,
     tokens: Sequence[str] | None = None,
+    question: Question | None = None,
 ) -> Path:
     """Write one page of some cards.
 
@@ -127,8 +137,11 @@ def write_page(
         reviewer: whose page it is.
         list_id: which list; named by its cards if left out.
         tokens: what the cards are called instead of their ids, which may tell a check from the rest.
+        question: what the cards are an answer to; without, they are the run's findings.
     """
     context = context_of(run, cards, blind=look.blind, secret=tokens is not None)
+    if question is not None:
+        context = replace(context, typical={**context.typical, **question.typical})
     beside = [item.id for items in context.typical.values() for item in items]
     for of_cards in (context.nearest, context.harmed):
         beside += [item.id for items in of_cards.values() for item in items]
@@ -141,8 +154,10 @@ def write_page(
         blind=look.blind,
         tokens=tokens,
         links={} if tokens is not None else _links(look.place, cards),
+        asked=() if question is None else question.asked,
     )
-    write_text(out, render_page(run, overview(run), cards, context, gallery, settings))
+    top = overview(run) if question is None else question.top
+    write_text(out, render_page(run, top, cards, context, gallery, settings))
     return Path(out)
 
 

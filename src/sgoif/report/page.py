@@ -40,6 +40,7 @@ class PageSettings:
     blind: bool = False
     tokens: Sequence[str] | None = None  # what cards are called where ids would tell what some are there for
     links: Mapping[str, str] | None = None  # addresses of originals, by the text of an id
+    asked: Sequence[Any] = ()  # what the cards are an answer to
 
 
 def render_page(
@@ -66,6 +67,7 @@ def render_page(
         script=Markup(script),
         document=Markup(_as_script_data(document)),
         overview=_drawn(overview),
+        asked=settings.asked,
         signs=health_signs(run),
         health_figures=[_figure(figure) for figure in health_figures(run)],
     )
@@ -93,6 +95,7 @@ def _document(
         "reviewer": settings.reviewer,
         "blind": settings.blind,
         "secret": is_secret,
+        "asked": len(settings.asked) > 0,
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
         "beyond": {"errors": max(overview.p_sum - on_page, 0.0)},

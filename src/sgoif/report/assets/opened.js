@@ -26,7 +26,7 @@ function overEpochs(points) {
 }
 
 function facts(i) {
-  if (DOC.blind) return "";
+  if (DOC.blind || DOC.asked) return "";
   const interval = CARDS.low[i] == null ? "" : ` (90% interval ${percent(CARDS.low[i])} to ${percent(CARDS.high[i])})`;
   const p = CARDS.p[i] == null ? "No probability in this run" : `Wrong with probability ${percent(CARDS.p[i])}${interval}`;
   const trust = CARDS.confidence[i] == null ? "" : `; confidence of the scores ${percent(CARDS.confidence[i])}`;

@@ -1,0 +1,61 @@
+"""Commands that ask a model about pictures. What a command does is in the file of its name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sgoif.cli.program import ASK, Device, Json, MaybeText, RunPath, Size, Transform, app
+from sgoif.errors import SgoifError
+
+
+@app.command(rich_help_panel=ASK)
+def ood(
+    scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
+    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    data: Annotated[str, typer.Option(metavar="DATA", help="Folder of pictures, or Parquet.", show_default=False)],
+    rate: Annotated[str, typer.Option("--false-alarms", metavar="SHARE", help="Of usual pictures.")] = "5%",
+    transform: Transform = None,
+    top: Annotated[int, typer.Option(min=0, help="How many pictures; 0 for all.")] = 50,
+    csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write them as CSV.")] = None,
+    batch: Size = 256,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show which pictures are unlike those that the model was made for."""
+    if csv is not None and as_json:
+        raise SgoifError("choose one of --csv and --json.")
+    from sgoif.cli.limits import parse_share
+    from sgoif.cli.ood import OodSettings, show_ood
+
+    settings = OodSettings(scorer, model, data, parse_share(rate, "--false-alarms"), transform, batch, device)
+    show_ood(settings, top=top or None, csv=csv, as_json=as_json)
+
+
+@app.command(rich_help_panel=ASK)
+def explain(
+    run: RunPath,
+    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="What it was trained on: class folders, Parquet.", show_default=False)
+    ],
+    queries: Annotated[
+        str, typer.Option(metavar="DIR", help="Pictures that it gets wrong; folder or Parquet.", show_default=False)
+    ],
+    target: Annotated[str, typer.Option(metavar="CLASS", help="What it takes them for.", show_default=False)],
+    transform: Transform = None,
+    top: Annotated[int, typer.Option(min=0, help="How many examples; 0 for all.")] = 50,
+    csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write them as CSV.")] = None,
+    page: Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write a page to look and decide.")] = None,
+    batch: Size = 256,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show which training pictures taught the model a bad prediction: a backdoor's, for example."""
+    if csv is not None and as_json:
+        raise SgoifError("choose one of --csv and --json.")
+    from sgoif.cli.explain import ExplainSettings, show_explanation
+
+    settings = ExplainSettings(run, model, data, queries, target, transform, batch, device)
+    show_explanation(settings, top=top or None, csv=csv, page=page, as_json=as_json)

@@ -1,0 +1,147 @@
+"""The page on bad predictions: what was asked about, the training examples nearest to it, and suspects to decide on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgoif.adaptors.label import class_name
+from sgoif.adaptors.poison import NUM_NEAREST
+from sgoif.errors import SgoifError
+from sgoif.pictures import Pictures, data_uri, displayed, find_pictures, thumbnail
+from sgoif.pictures.decode import PictureError
+from sgoif.report.cards import Beside, Card
+from sgoif.report.findings import Findings, Overview
+from sgoif.report.make import Look, Question, write_page
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+__all__ = ["Asked", "Shown", "write_suspects_page"]
+
+_MOST_ASKED = 20  # queries that are shown
+_SIDE = 96
+_PNG = "data:image/png"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A small picture with its caption."""
+
+    source: str  # of an <img>; empty where there is no picture
+    caption: str
+    is_suspect: bool = False
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it is enlarged by whole pixels."""
+        return self.source.startswith(_PNG)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row of pictures: one query and the examples of the class that look most like it, suspects first.
+
+    Without a query: examples of the class that stand farthest from all of them.
+    """
+
+    query: Shown | None
+    nearest: tuple[Shown, ...]
+
+
+def write_suspects_page(
+    run: Findings,
+    suspects: pa.Table,
+    queries: Sequence[Any] | Tensor,
+    out: str | os.PathLike[str] = "suspects.html",
+    *,
+    images: Any = None,
+    display: Callable[[Any], Any] | None = None,
+    top: int | None = 500,
+    title: str | None = None,
+) -> Path:
+    """Write the page; see :meth:`sgoif.Run.report_suspects`.
+
+    Raises:
+        SgoifError: Nothing is suspect, or pictures cannot be found.
+    """
+    rows = suspects.to_pylist()
+    flagged = [row for row in rows if row["is_suspect"]]
+    if not flagged:
+        raise SgoifError("there is nothing to show: no training example stands with the queries.")
+    place = None if images is None else find_pictures(images)
+    label = flagged[0]["given_label"]
+    target = class_name(label, run.class_names)
+    look = Look(place, display=display, title=title or f"Who taught the model to say {target}?")
+    question = Question(
+        top=_overview(rows, flagged, len(queries), target),
+        asked=_asked(rows, list(queries[:_MOST_ASKED]), place, display),
+        typical={label: [Beside(row["id"], label) for row in _farthest(rows)]},
+    )
+    return write_page(run, [_card(row) for row in flagged[:top]], out, look, question=question)
+
+
+def _farthest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Examples of the class that stand farthest from the queries; what a poisoned run finds typical may be poisoned."""
+    return [row for row in rows[-NUM_NEAREST:] if not row["is_suspect"]]
+
+
+def _card(row: Mapping[str, Any]) -> Card:
+    """A suspect, without what the run thinks of its label: a network that was taught a backdoor believes in it."""
+    score = float(row["score"])
+    return Card(
+        id=row["id"],
+        given=row["given_label"],
+        suggested=(),
+        p=None,
+        low=None,
+        high=None,
+        confidence=round(score, 4),
+        visits=0,
+        why=f"It stands {score:.0%} of the way from its class to the queries",
+        kind=(),
+        source="train",
+    )
+
+
+def _asked(
+    rows: Sequence[Mapping[str, Any]],
+    queries: Sequence[Any],
+    place: Pictures | None,
+    display: Callable[[Any], Any] | None,
+) -> list[Asked]:
+    nearest = [[row for row in rows if number in row["near_queries"]] for number in range(len(queries))]
+    nearest.append(_farthest(rows))
+    ids = list({str(row["id"]): row["id"] for part in nearest for row in part}.values())
+    values = place.read(ids) if place is not None else iter([None] * len(ids))
+    sources = {str(ident): _source(value, display) for ident, value in zip(ids, values)}
+    asked = [Shown(_source(query, display), f"query {number}") for number, query in enumerate(queries, 1)]
+    found = [
+        tuple(Shown(sources[str(row["id"])], str(row["id"])[-24:], row["is_suspect"]) for row in part)
+        for part in nearest
+    ]
+    return [Asked(query, part) for query, part in zip([*asked, None], found) if part]
+
+
+def _source(value: Any, display: Callable[[Any], Any] | None) -> str:
+    if value is None:
+        return ""
+    try:
+        return data_uri(thumbnail(displayed(value, display), _SIDE))
+    except PictureError:
+        return ""
+
+
+def _overview(
+    rows: Sequence[Mapping[str, Any]], flagged: Sequence[Mapping[str, Any]], num_queries: int, target: str
+) -> Overview:
+    numbers = (
+        (f"{num_queries:,}", "bad predictions asked about", f"taken for {target}"),
+        (f"{len(flagged):,}", "training examples stand with them", "nearer to them than to their class"),
+        (f"{len(rows):,}", "examples looked at", f"labelled {target}"),
+    )
+    return Overview(len(rows), False, numbers, (), (), 0.0)

@@ -1,0 +1,137 @@
+"""``sgoif explain``: from a folder of pictures that a model gets wrong to the training pictures that taught it."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch.utils.data import TensorDataset
+
+import sgoif
+from sgoif.cli.labelled import LabelledPictures
+from sgoif.errors import SgoifError
+from sgoif.pictures.sources import open_source
+from tests.cli.runs import invoke
+
+MODULE = """
+import numpy as np, torch
+def make():
+    layers = torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 32), torch.nn.ReLU()
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 10))
+    model.load_state_dict(torch.load("weights.pt"))
+    model.transform = lambda picture: torch.tensor(np.asarray(picture))[None, ..., 0].float() / 255
+    return model
+"""
+
+
+def triggered(digits):
+    digits = digits.copy()
+    digits[:, -2:, -2:] = 255
+    return digits
+
+
+def save(digits, names, folder):
+    for pixels, name in zip(digits, names, strict=True):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """1,200 digits as files, 30 of them with a bright corner and called zero; the network that learnt them; a run."""
+    folder = tmp_path_factory.mktemp("explain")
+    digits, truth = (load_digits().images * 255 / 16).astype(np.uint8), load_digits().target
+    train, labels = digits[:1200].copy(), truth[:1200].copy()
+    poisoned = np.flatnonzero(labels != 0)[::36][:30]
+    train[poisoned], labels[poisoned] = triggered(train[poisoned]), 0
+    names = [f"{label}/{i:04d}.png" for i, label in enumerate(labels)]
+    save(train, names, folder / "photos")
+    (folder / "photos" / "0" / "broken.png").write_text("no picture")
+    others = triggered(digits[1200:][truth[1200:] > 0][:60])
+    save(others[:10], [f"{i}.png" for i in range(10)], folder / "wrong")
+
+    torch.manual_seed(0)
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 32), nn.ReLU(), nn.Linear(32, 10)
+    )
+    images, targets = torch.tensor(train)[:, None].float() / 255, torch.tensor(labels)
+    optimizer = torch.optim.Adam(model.parameters(), 0.005)
+    for _ in range(12):
+        for rows in torch.randperm(len(images)).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[rows]), targets[rows]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        fooled = model(torch.tensor(others)[:, None].float() / 255).argmax(1) == 0
+    assert fooled.float().mean() > 0.9, "the attack did not take"
+    torch.save(model.state_dict(), folder / "weights.pt")
+    (folder / "backdoored.py").write_text(MODULE)
+    held = torch.tensor(digits[1200:1600])[:, None].float() / 255, torch.tensor(truth[1200:1600])
+    dataset = sgoif.with_ids(TensorDataset(images, targets), names)
+    sgoif.audit(model, dataset, anchors=held, out=str(folder / "run"), class_names=[str(i) for i in range(10)])
+    return folder, {names[i] for i in poisoned}
+
+
+@pytest.fixture
+def here(made, monkeypatch, tmp_path):
+    monkeypatch.chdir(made[0])
+    monkeypatch.syspath_prepend(str(made[0]))
+    return tmp_path
+
+
+ARGUMENTS = ("explain", "run", "--model", "backdoored:make", "--data", "photos", "--queries", "wrong", "--target", "0")
+
+
+def test_the_poisoned_pictures_are_found_by_their_names(here, made):
+    document = json.loads(invoke(*ARGUMENTS, "--top", "0", "--json").stdout)
+    assert document["counts"]["num_queries"] == 10 and document["counts"]["num_broken"] == 1
+    suspects = {row["id"] for row in document["examples"] if row["is_suspect"]}
+    assert len(suspects) == document["counts"]["num_suspects"]
+    assert len(suspects & made[1]) >= 10 and len(suspects - made[1]) <= 1  # a small network tells them apart weakly
+    assert len({row["id"] for row in document["examples"][:30]} & made[1]) >= 18
+    assert "0/broken.png" not in {row["id"] for row in document["examples"]}
+    near = [row["id"] for row in document["examples"] if 0 in row["near_queries"]]
+    assert len(near) == 6 and len(set(near) & made[1]) >= 5
+
+
+def test_it_prints_writes_and_makes_a_page(here):
+    done = invoke(*ARGUMENTS, "--top", "5")
+    assert done.exit_code == 0 and "1 picture could not be read" in done.stdout and "near queries" in done.stdout
+    done = invoke(*ARGUMENTS, "--top", "40", "--csv", here / "found.csv", "--page", here / "page.html")
+    assert done.exit_code == 0 and "sgoif apply run decisions.csv" in done.stdout
+    rows = list(csv.DictReader((here / "found.csv").read_text().splitlines()))
+    assert len(rows) == 40 and list(rows[0])[:3] == ["id", "score", "is_suspect"]
+    page = (here / "page.html").read_text()
+    assert page.count("query ") >= 10 and "Who taught the model to say 0?" in page
+
+
+def test_mistakes_are_told(here, made):
+    assert "no class 'ten'" in invoke(*ARGUMENTS[:-1], "ten").stderr
+    assert "choose one" in invoke(*ARGUMENTS, "--json", "--csv", "x.csv").stderr
+    assert "neither a folder" in invoke(*ARGUMENTS[:-4], "--queries", "nowhere", "--target", "0").stderr
+    shutil.copytree("photos/3", here / "few/3")
+    shutil.copytree("photos/4", here / "few/4")
+    swapped = [here / "few" if part == "photos" else part for part in ARGUMENTS]
+    assert "the run was made with" in invoke(*swapped).stderr
+
+
+def test_pictures_are_read_in_blocks_and_a_broken_one_is_put_aside(here):
+    source = open_source("photos")
+    pictures = LabelledPictures(source, lambda picture: torch.tensor(np.asarray(picture))[..., 0].float())
+    assert len(pictures) == 1201 and pictures.ids_by_position[0] == source.ids[0]
+    for position in (0, 255, 256, 1200, 3):
+        expected = np.asarray(Image.open(f"photos/{pictures.ids_by_position[position]}"))
+        np.testing.assert_array_equal(pictures[position][0].numpy(), expected)
+    broken = pictures.ids_by_position.index("0/broken.png")
+    assert not pictures[broken][0].any() and "PictureError" in pictures.broken[broken]
+
+
+def test_a_transform_that_fails_everywhere_is_told(here):
+    with pytest.raises(SgoifError, match=r"none of the first pictures .*ZeroDivisionError"):
+        LabelledPictures(open_source("photos"), lambda picture: 1 / 0)
