@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--dataset", choices=DATASETS, default=Setup().dataset)
     parser.add_argument("--examples", type=int, default=Setup().examples)
     parser.add_argument("--epochs", type=int, default=Setup().epochs)
+    parser.add_argument("--queries", type=int, default=Setup().queries, help="bad predictions to ask with")
     parser.add_argument("--no-retraining", action="store_true")
     parser.add_argument("--save", help=f"append results to this file, such as {FILE}")
     options = parser.parse_args()
@@ -193,6 +194,7 @@ def main() -> None:
                 split=options.split,
                 examples=options.examples,
                 epochs=options.epochs,
+                queries=options.queries,
                 seed=seed,
             )
             settings = {name: value for name, value in asdict(setup).items() if name != "seed"}

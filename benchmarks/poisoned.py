@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -133,7 +133,8 @@ def train(
 
 def trained(world: World, setup: Setup) -> list[State]:
     """The states of the network at the checkpoints, trained once and kept in the cache."""
-    place = run_folder().parent / "poison" / ("-".join(str(value) for value in asdict(setup).values()) + ".pt")
+    settings = asdict(replace(setup, queries=Setup().queries))  # a network does not know what it will be asked
+    place = run_folder().parent / "poison" / ("-".join(str(value) for value in settings.values()) + ".pt")
     if not place.exists():
         states: list[State] = []
         steps = setup.epochs * recipe_of(setup).steps_per_epoch(len(world.labels))

@@ -62,6 +62,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "multilabel_promises": multilabel.promises,
     "poison": poison.found,
     "poison_removed": poison.removed,
+    "poison_few": poison.few,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

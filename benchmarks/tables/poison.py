@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
 
-__all__ = ["found", "removed"]
+__all__ = ["few", "found", "removed"]
 
 _ROWS = {
     "sgoif": "**`poison_suspects`**",
@@ -19,11 +19,13 @@ _ROWS = {
 
 
 _DATASETS = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+_QUERIES = (1, 3, 10)
 
 
-def _reported() -> list[tuple[str, list[Run]]]:
+def _reported(queries: int = 10) -> list[tuple[str, list[Run]]]:
     """Groups of networks that differ by their seed only, each with its name."""
-    runs = [run for run in latest("poison.jsonl") if run["settings"]["split"] == "reported"]
+    asked = {"split": "reported", "queries": queries}
+    runs = [run for run in latest("poison.jsonl") if asked.items() <= run["settings"].items()]
     groups = grouped(runs, ("dataset", "rate", "examples", "epochs"))
     return [
         (f"{_DATASETS[dataset]}, {100 * float(rate):g}% of {examples:,}, {epochs} epochs", found)
@@ -42,6 +44,18 @@ def found() -> str:
             aupr = interval([item["aupr"] for item in scores])
             rows.append([f"{name} ({seeds_said(runs)})", said, aupr, precision])
     return table(["poisoned", "score", "AUPR", "precision"], rows)
+
+
+def few() -> str:
+    """AUPR of those that ask queries, from one, three and ten of them."""
+    rows = []
+    by_count = [dict(_reported(count)) for count in _QUERIES]
+    for name in by_count[-1]:
+        runs = [[run for run in part.get(name, ()) if "methods" in run] for part in by_count]
+        for method in ("sgoif", "cosine", "TracIn", "K-FAC influence") if all(runs) else ():
+            scores = [interval([run["methods"][method]["aupr"] for run in part]) for part in runs]
+            rows.append([f"{name} ({seeds_said(runs[0])})", _ROWS[method], *scores])
+    return table(["poisoned", "score", *(f"AUPR from {count}" for count in _QUERIES)], rows)
 
 
 def removed() -> str:
