@@ -93,10 +93,16 @@ class OodRule:
             gate = Scale(float(unusual.quantile(_SHUT)), Scale.of(unusual).spread)
         return cls(head, hidden, base, gate_weight, Scale.of(based), scales, gate)
 
-    def scores(self, seen: Seen) -> Tensor:
-        """Score inputs, ``[B]``, float64, high is unlike; infinite where the network's output is not finite."""
-        found = self.base_scale(_base(self.base, seen.logits, self.head.of(_with_one(seen.features))))
-        logs = {name: leverage.of(seen.pooled[name]).log() for name, leverage in self.hidden.items()}
+    def scores(self, seen: Seen, *, is_fitted: bool = False) -> Tensor:
+        """Score inputs, ``[B]``, float64, high is unlike; infinite where the network's output is not finite.
+
+        Args:
+            seen: what the network sees of them.
+            is_fitted: they are those of :meth:`fit`, and are to look as new ones do.
+        """
+        of = Leverage.of_seen if is_fitted else Leverage.of
+        found = self.base_scale(_base(self.base, seen.logits, of(self.head, _with_one(seen.features))))
+        logs = {name: of(leverage, seen.pooled[name]).log() for name, leverage in self.hidden.items()}
         unusual = _mean_unusual(logs, self.hidden_scales)
         if unusual is not None:
             found = found + self.gate_weight * self.gate(unusual).relu()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from sgoif.adaptors.leverage import Leverage
 from sgoif.adaptors.ood import OodRule, Scale
 from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
 
-__all__ = ["FORMAT", "ScorerFile", "read_scorer", "write_scorer"]
+__all__ = ["FORMAT", "ScorerFile", "packed_rule", "read_scorer", "unpacked_rule", "write_scorer"]
 
 FORMAT = 1
 _ENTRY = "sgoif_ood"  # of the header
@@ -37,21 +39,9 @@ def write_scorer(kept: ScorerFile, url: str | os.PathLike[str]) -> None:
     """Write a scorer to a path or any fsspec URL, so that it is there in full or not at all."""
     from safetensors.torch import save
 
-    rule = kept.rule
-    tensors: dict[str, Tensor] = {"calibration": torch.from_numpy(kept.calibration.scores)}
-    for name, part in _parts(rule).items():
-        tensors |= {f"{name}/mean": part.mean.contiguous(), f"{name}/whitener": part.whitener.contiguous()}
-    header = {
-        "format": FORMAT,
-        "head": kept.head,
-        "weights": kept.weights,
-        "count": rule.head.count,
-        "base": rule.base,
-        "gate_weight": rule.gate_weight,
-        "base_scale": asdict(rule.base_scale),
-        "gate": asdict(rule.gate),
-        "hidden": {name: asdict(scale) for name, scale in rule.hidden_scales.items()},
-    }
+    tensors, said = packed_rule(kept.rule)
+    tensors["calibration"] = torch.from_numpy(kept.calibration.scores)
+    header = {"format": FORMAT, "head": kept.head, "weights": kept.weights, **said}
     write_sealed(url, bytes(save(tensors, {_ENTRY: json.dumps(header)})))
 
 
@@ -69,11 +59,32 @@ def _decoded(data: bytes) -> ScorerFile:
 
     header = read_header(data, entry=_ENTRY, kind="scorer", newest=FORMAT)
     tensors = load(data)
+    rule = unpacked_rule(tensors, header)
+    return ScorerFile(header["head"], header["weights"], rule, Conformal(tensors["calibration"].numpy()))
+
+
+def packed_rule(rule: OodRule) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A rule as named tensors, and what goes into a header of JSON."""
+    tensors: dict[str, Tensor] = {}
+    for name, part in _parts(rule).items():
+        tensors |= {f"{name}/mean": part.mean.contiguous(), f"{name}/whitener": part.whitener.contiguous()}
+    return tensors, {
+        "count": rule.head.count,
+        "base": rule.base,
+        "gate_weight": rule.gate_weight,
+        "base_scale": asdict(rule.base_scale),
+        "gate": asdict(rule.gate),
+        "hidden": {name: asdict(scale) for name, scale in rule.hidden_scales.items()},
+    }
+
+
+def unpacked_rule(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> OodRule:
+    """The rule of :func:`packed_rule`."""
 
     def part(name: str, *, is_centred: bool) -> Leverage:
         return Leverage(tensors[f"{name}/mean"], tensors[f"{name}/whitener"], header["count"], is_centred)
 
-    rule = OodRule(
+    return OodRule(
         part("head", is_centred=False),
         {name: part(f"hidden/{name}", is_centred=True) for name in header["hidden"]},
         header["base"],
@@ -82,7 +93,6 @@ def _decoded(data: bytes) -> ScorerFile:
         {name: Scale(**scale) for name, scale in header["hidden"].items()},
         Scale(**header["gate"]),
     )
-    return ScorerFile(header["head"], header["weights"], rule, Conformal(tensors["calibration"].numpy()))
 
 
 def _parts(rule: OodRule) -> dict[str, Leverage]:

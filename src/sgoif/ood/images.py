@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
 from sgoif.errors import SgoifError
 from sgoif.ids import ids_of
 
-__all__ = ["batches_of", "moved"]
+__all__ = ["batches_of", "device_of", "moved"]
 
 
 def batches_of(images: Any, batch_size: int) -> Iterator[tuple[Sequence[Any], Any]]:
@@ -47,6 +47,12 @@ def batches_of(images: Any, batch_size: int) -> Iterator[tuple[Sequence[Any], An
 def moved(inputs: Any, device: torch.device) -> Any:
     """Inputs where the model is."""
     return inputs.to(device) if isinstance(inputs, Tensor) else inputs
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is."""
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def _input_of(item: Any) -> Any:

@@ -14,8 +14,9 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.contractions import widen
 from sgoif.gradients.head import find_producer
+from sgoif.ood.images import batches_of, device_of, moved
 
-__all__ = ["find_layers", "joined", "look"]
+__all__ = ["find_layers", "joined", "look", "look_at_all"]
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Forward = Callable[[Any], Tensor]
@@ -51,6 +52,22 @@ def look(model: nn.Module, forward: Forward, inputs: Any, head: str, layers: Seq
     if missing:
         raise SgoifError(f"the forward pass did not call {', '.join(missing)}, which the scorer looks at.")
     return Seen(found.pop(head), widen(logits), found)
+
+
+def look_at_all(
+    model: nn.Module, forward: Forward, images: Any, head: str | None, batch_size: int, *, with_hidden: bool = True
+) -> tuple[str, list[Seen]]:
+    """Run the model on images as users have them: the head's name, and what is seen of each batch."""
+    seen: list[Seen] = []
+    layers: list[str] = []
+    device = device_of(model)
+    with quiet_eval(model):  # around the reading too: loaders draw random numbers
+        for _, inputs in batches_of(images, batch_size):
+            here = moved(inputs, device)
+            if not seen:
+                head, layers = find_layers(model, forward, here, head)
+            seen.append(look(model, forward, here, str(head), layers if with_hidden else []))
+    return str(head), seen
 
 
 def joined(parts: Sequence[Seen]) -> Seen:

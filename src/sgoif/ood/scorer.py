@@ -16,8 +16,8 @@ from sgoif.adaptors.ood import Base, OodRule, Seen
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.ood.files import ScorerFile, read_scorer, write_scorer
-from sgoif.ood.images import batches_of, moved
-from sgoif.ood.looking import find_layers, joined, look
+from sgoif.ood.images import batches_of, device_of, moved
+from sgoif.ood.looking import joined, look, look_at_all
 from sgoif.snapshot import check_weights, hash_weights
 from sgoif.training.models import default_forward, plain_model
 
@@ -51,7 +51,7 @@ class OodScorer:
     ) -> None:
         self.model, self._kept, self.batch_size = plain_model(model), kept, batch_size
         self._forward = forward or default_forward(self.model)
-        self._device = _device_of(self.model)
+        self._device = device_of(self.model)
         self.rule = kept.rule.to(self._device)
 
     @classmethod
@@ -87,17 +87,10 @@ class OodScorer:
             SgoifError: There are too few images, or the network's numbers for them are not finite.
         """
         plain = plain_model(model)
-        run, device = forward or default_forward(plain), _device_of(plain)
-        seen: list[Seen] = []
-        layers: list[str] = []
-        with quiet_eval(plain):  # around the reading too: loaders draw random numbers
-            for _, inputs in batches_of(calibration, batch_size):
-                here = moved(inputs, device)
-                if not seen:
-                    head, layers = find_layers(plain, run, here, head)
-                seen.append(look(plain, run, here, str(head), layers if gate_weight else []))
+        run = forward or default_forward(plain)
+        found, seen = look_at_all(plain, run, calibration, head, batch_size, with_hidden=gate_weight != 0)
         rule, kept = _calibrated(seen, base, gate_weight, seed)
-        file = ScorerFile(str(head), hash_weights(plain), rule.to("cpu"), kept)
+        file = ScorerFile(found, hash_weights(plain), rule.to("cpu"), kept)
         return cls(plain, file, forward=forward, batch_size=batch_size)
 
     def __call__(self, images: Any) -> NDArray[np.float64]:
@@ -190,8 +183,3 @@ def _calibrated(seen: list[Seen], base: Base, gate_weight: float, seed: int) -> 
     rule = OodRule.fit(whole.take(order[: count // 2]), base=base, gate_weight=gate_weight)
     scores = rule.scores(whole.take(order[count // 2 :]))
     return rule, Conformal(np.sort(scores.double().cpu().numpy()))
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
