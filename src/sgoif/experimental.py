@@ -17,6 +17,7 @@ _HOMES = {
         ("MLflow", "TensorBoard", "WandB", "log_monitor", "log_run"),
         "sgoif.integrations.tracking",
     ),
+    **dict.fromkeys(("ShiftReading", "ShiftSentinel"), "sgoif.shift"),
     "read_snapshot": "sgoif.snapshot",
     "score": "sgoif.scoring.score",
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sgoif.ood import OodScorer
     from sgoif.report.gallery import Mode
     from sgoif.report.notebook import PictureGrid
+    from sgoif.shift import ShiftSentinel
 
 __all__ = ["FileTables", "MemoryTables", "Run", "Tables", "load"]
 
@@ -234,6 +235,18 @@ class Run:
         from sgoif.ood import OodScorer
 
         return OodScorer.fit(model, calibration, **{"head": self.info.get("head"), **settings})
+
+    def shift_sentinel(self, model: nn.Module, calibration: Any, **settings: Any) -> ShiftSentinel:
+        """A sentinel that says when a stream of inputs is no longer the usual; see :class:`sgoif.shift.ShiftSentinel`.
+
+        Args:
+            model: the one that was watched or audited, as it stands now.
+            calibration: 2,000 or more usual images that it was not trained on; labels are not used.
+            settings: as for :meth:`sgoif.shift.ShiftSentinel.fit`; the head is known from the run.
+        """
+        from sgoif.shift import ShiftSentinel
+
+        return ShiftSentinel.fit(model, calibration, **{"head": self.info.get("head"), **settings})
 
     def explain(
         self, query: Tensor, target: int, *, model: nn.Module, dataset: Any, top: int | None = 50, **settings: Any

@@ -40,6 +40,7 @@ COMMANDS = (
     "report",
     "scan",
     "score",
+    "sentinel",
 )
 
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from sgoif.cli.program import ASK, Device, Json, MaybeText, RunPath, Size, Transform, app
+from sgoif.cli.program import ASK, Device, Json, MaybeText, Model, RunPath, Size, Transform, app
 from sgoif.errors import SgoifError
 
 
 @app.command(rich_help_panel=ASK)
 def ood(
     scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
-    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    model: Model,
     data: Annotated[str, typer.Option(metavar="DATA", help="Folder of pictures, or Parquet.", show_default=False)],
     rate: Annotated[str, typer.Option("--false-alarms", metavar="SHARE", help="Of usual pictures.")] = "5%",
     transform: Transform = None,
@@ -36,7 +36,7 @@ def ood(
 @app.command(rich_help_panel=ASK)
 def explain(
     run: RunPath,
-    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    model: Model,
     data: Annotated[
         str, typer.Option(metavar="DATA", help="What it was trained on: class folders, Parquet.", show_default=False)
     ],
@@ -59,3 +59,27 @@ def explain(
 
     settings = ExplainSettings(run, model, data, queries, target, transform, batch, device)
     show_explanation(settings, top=top or None, csv=csv, page=page, as_json=as_json)
+
+
+@app.command(rich_help_panel=ASK)
+def sentinel(
+    sentinel: Annotated[
+        str, typer.Argument(metavar="SENTINEL", help="File of `ShiftSentinel.save`.", show_default=False)
+    ],
+    model: Model,
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="Folder of pictures, or Parquet, in its order.", show_default=False)
+    ],
+    out: Annotated[
+        MaybeText, typer.Option(metavar="FILE", help="Write the sentinel as it stands then, to go on from there.")
+    ] = None,
+    transform: Transform = None,
+    top: Annotated[int, typer.Option(min=0, help="How many batches; 0 for all.")] = 20,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Tell when a stream of pictures is no longer the usual one; exit code 1 after an alarm."""
+    from sgoif.cli.sentinel import SentinelSettings, show_sentinel
+
+    settings = SentinelSettings(sentinel, model, data, transform, device, out)
+    raise typer.Exit(show_sentinel(settings, top=top or None, as_json=as_json))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sgoif.cli.program import (
+from sgoif.cli.program import Model, (
     FIND,
     Device,
     Images,
@@ -65,7 +65,7 @@ def score(
     snapshot: Annotated[
         str, typer.Argument(metavar="SNAPSHOT", help="File or URL of `monitor.snapshot`.", show_default=False)
     ],
-    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    model: Model,
     data: Annotated[
         str, typer.Option(metavar="DATA", help="Parquet, tar shards or class folders; a URL too.", show_default=False)
     ],

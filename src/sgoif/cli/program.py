@@ -10,7 +10,7 @@ from sgoif.cli.front import Front
 
 __all__ = [
     *("ASK", "FIND", "JUDGE", "PANELS", "SET_UP", "app"),
-    *("Classes", "Device", "Images", "Json", "MaybeFloat", "MaybeInt", "MaybeText", "MaybeTexts"),
+    *("Classes", "Device", "Images", "Json", "Model", "MaybeFloat", "MaybeInt", "MaybeText", "MaybeTexts"),
     *("RunPath", "Shape", "Size", "Transform"),
 ]
 
@@ -35,6 +35,7 @@ MaybeText = Optional[str]  # noqa: UP045 - older typer reads no `|` on Python 3.
 MaybeTexts = Optional[list[str]]  # noqa: UP045
 MaybeInt = Optional[int]  # noqa: UP045
 MaybeFloat = Optional[float]  # noqa: UP045
+Model = Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)]
 Transform = Annotated[
     MaybeText, typer.Option(metavar="MODULE:FUNCTION", help="PIL picture to input; the model's own by default.")
 ]

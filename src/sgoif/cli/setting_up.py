@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sgoif.cli.program import SET_UP, Classes, Device, Json, MaybeText, Shape, Size, app
+from sgoif.cli.program import SET_UP, Classes, Device, Json, MaybeText, Model, Shape, Size, app
 
 
 @app.command(rich_help_panel=SET_UP)
@@ -31,7 +31,7 @@ def doctor(
 
 @app.command(rich_help_panel=SET_UP)
 def bench(
-    model: Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)],
+    model: Model,
     shape: Shape = "3,32,32",
     batch: Size = 250,
     classes: Classes = 10,

@@ -1,0 +1,200 @@
+"""A sentinel over a stream of inputs: fed batch after batch, it says when they are no longer the usual ones."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from sgoif.adaptors.parts import StreamParts
+from sgoif.adaptors.shift import Memory, find_shift, longest_window
+from sgoif.adaptors.usual import learn_tails
+from sgoif.errors import SgoifError
+from sgoif.gradients import quiet_eval
+from sgoif.ood.images import batches_of, device_of, moved
+from sgoif.ood.looking import joined, look, look_at_all
+from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel
+from sgoif.snapshot import check_weights, hash_weights
+from sgoif.training.models import default_forward, plain_model
+
+__all__ = ["ShiftReading", "ShiftSentinel"]
+
+_LEAST = 100  # calibration images: below, variances of 32 directions mean nothing
+_RAREST = 1e12  # batches: what is rarer is not told apart
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftReading:
+    """What the stream looks like after a batch."""
+
+    batch: int  # counted from 1
+    once_in: float  # a usual stream looks as unusual once in so many batches
+    nearness: float  # to the alarm: 0 for nothing at all, 1 at the alarm
+    is_alarm: bool
+    part: str  # that moved most: "unlike", "classes" or "features"
+    changed_at: int  # the first batch after the likeliest change
+    parts: Mapping[str, float]  # `once_in` by part
+
+
+class ShiftSentinel:
+    """Watches a stream of batches, and raises a false alarm once in ``1 / false_alarms`` of them.
+
+    Made by :meth:`fit` or :meth:`load`. The model is the user's own and is left as found.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> sentinel = ShiftSentinel.fit(model, torch.randn(400, 4), batch_size=20)
+    >>> [sentinel.update(torch.randn(20, 4)).is_alarm for _ in range(3)]
+    [False, False, False]
+    >>> [sentinel.update(torch.randn(20, 4) + 2).is_alarm for _ in range(3)][-1]
+    True
+    """
+
+    def __init__(self, model: nn.Module, kept: SentinelFile, *, forward: Callable[[Any], Tensor] | None = None) -> None:
+        self.model, self._kept = plain_model(model), kept
+        self._forward = forward or default_forward(self.model)
+        self._device = device_of(self.model)
+        self._parts = kept.parts.to(self._device)
+        self._longest = longest_window(kept.calibrated, kept.batch_size)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        calibration: Any,
+        *,
+        batch_size: int = 64,
+        false_alarms: float = 1 / 10_000,
+        head: str | None = None,
+        forward: Callable[[Any], Tensor] | None = None,
+        seed: int = 0,
+    ) -> ShiftSentinel:
+        """Calibrate with usual images: one forward pass in eval mode, then some seconds for the rate.
+
+        Args:
+            model: a classifier with one linear head, or a 1x1 convolution that is averaged.
+            calibration: usual images that the model was **not** trained on, 2,000 to 20,000 for good: a tensor, a
+                dataset, a ``DataLoader``. Labels are not used. More images find smaller shifts.
+            batch_size: of the batches that will come, for which the rate is stated.
+            false_alarms: alarms per batch while nothing has changed.
+            head: its name, where it cannot be found.
+            forward: from inputs to logits ``[B, C]``; ``model(inputs)`` by default.
+            seed: of the streams that are played.
+
+        Raises:
+            SgoifError: There are too few images, the network's numbers for them are not finite, or the rate is none.
+        """
+        plain = plain_model(model)
+        found, looks = look_at_all(plain, forward or default_forward(plain), calibration, head, batch_size)
+        calibrated = sum(len(part.logits) for part in looks)
+        if calibrated < _LEAST:
+            raise SgoifError(f"calibration needs {_LEAST} images at least, 2,000 for good, got {calibrated}.")
+        longest_window(calibrated, batch_size)  # a batch that is too large is refused before the work
+        parts, coordinates = StreamParts.fit(joined(looks))
+        tails = learn_tails(coordinates, parts.sizes, batch_size, seed=seed)
+        empty = Memory.empty(parts.sizes)
+        rate = _checked(false_alarms)
+        file = SentinelFile(
+            found, hash_weights(plain), parts.to("cpu"), tails, calibrated, batch_size, rate, empty, num_batches=0
+        )
+        return cls(plain, file, forward=forward)
+
+    def update(self, batch: Any) -> ShiftReading:
+        """Take the next batch: inputs, or a tuple that begins with them. One forward pass in eval mode.
+
+        Raises:
+            SgoifError: The batch is empty.
+        """
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        with quiet_eval(self.model):
+            layers = list(self._parts.rule.hidden)
+            seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, layers)
+        if not len(seen.logits):
+            raise SgoifError("the batch is empty.")
+        memory = self._kept.memory.after(self._parts.of(seen).double().cpu().numpy(), self._longest)
+        self._kept = self._kept.at(memory, self._kept.num_batches + 1)
+        return self._reading()
+
+    def watch(self, images: Any) -> Iterator[ShiftReading]:
+        """Take all batches of a stream: a ``DataLoader``, or what :meth:`fit` takes, cut into batches."""
+        for _, inputs in batches_of(images, self.batch_size):
+            yield self.update(inputs)
+
+    def reset(self) -> None:
+        """Forget the stream, after an alarm that was looked into, or before another stream; batches count on."""
+        self._kept = self._kept.at(Memory.empty(self._parts.sizes), self._kept.num_batches)
+
+    @property
+    def batch_size(self) -> int:
+        """Of the batches for which the rate is stated."""
+        return self._kept.batch_size
+
+    @property
+    def false_alarms(self) -> float:
+        """Alarms per batch while nothing has changed."""
+        return self._kept.false_alarms
+
+    @property
+    def num_batches(self) -> int:
+        """Batches seen so far."""
+        return self._kept.num_batches
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the sentinel and where it stands, without the model, as one safetensors file; a path or fsspec URL."""
+        write_sentinel(self._kept, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        *,
+        false_alarms: float | None = None,
+        forward: Callable[[Any], Tensor] | None = None,
+    ) -> ShiftSentinel:
+        """Read a sentinel for the model that it was made with; it goes on where it was saved.
+
+        Args:
+            path: or any fsspec URL.
+            model: with the same weights.
+            false_alarms: another rate than that of the file.
+            forward: as for :meth:`fit`.
+
+        Raises:
+            SgoifError: There is none, it is damaged or from a newer sgoif, or the model has other weights.
+        """
+        kept = read_sentinel(path)
+        check_weights(plain_model(model), kept.weights, None, "sentinel")
+        if false_alarms is not None:
+            kept = replace(kept, false_alarms=_checked(false_alarms))
+        return cls(model, kept, forward=forward)
+
+    def _reading(self) -> ShiftReading:
+        kept = self._kept
+        found = find_shift(kept.memory, self._parts.sizes, kept.tails, kept.calibrated)
+        rarest = found.log_once_in[found.part]
+        nearness = max(0.0, rarest / -math.log(kept.false_alarms))
+        return ShiftReading(
+            kept.num_batches,
+            _batches(rarest),
+            nearness,
+            nearness >= 1.0,
+            found.part,
+            kept.num_batches - found.window + 1,
+            {name: _batches(value) for name, value in found.log_once_in.items()},
+        )
+
+
+def _batches(log_once_in: float) -> float:
+    return math.exp(min(max(log_once_in, 0.0), math.log(_RAREST)))
+
+
+def _checked(false_alarms: float) -> float:
+    if not 0 < false_alarms < 0.5:
+        raise SgoifError(f"false_alarms is a share of batches, such as 1/10,000, got {false_alarms}.")
+    return float(false_alarms)
