@@ -1,9 +1,9 @@
 """How rarely usual streams raise an alarm, and how soon changed ones do.
 
 ``python -m benchmarks.shift --save shift.jsonl``: one line per network. Each calibration is a fresh draw of 2,000
-CIFAR-10 test images; streams are made of the others. Usual streams: passes over 8,000 images in batches of 64, each with
-an empty memory at its start; and, for our sentinel alone, endless ones, with calibrations and streams drawn from all
-images with replacement, whose memory is full.
+CIFAR-10 test images; streams are made of the others. Usual streams: passes over 8,000 images in batches of 64, each
+with an empty memory at its start; and, for our sentinel alone, endless ones, with calibrations and streams drawn from
+all images with replacement, whose memory is full.
 """
 
 from __future__ import annotations

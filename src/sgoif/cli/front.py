@@ -1,7 +1,7 @@
 """Where every command's errors end: one red line for a user's mistake, and the exit code that says what happened.
 
-0 fine; 1 a limit of ``check`` was exceeded, or ``sentinel`` raised an alarm; 2 a mistake, or ``check`` could not judge; 3 an error in sgoif itself;
-130 interrupted; 141 the reader of a pipe went away.
+0 fine; 1 a limit of ``check`` was exceeded, or ``sentinel`` raised an alarm; 2 a mistake, or ``check`` could not judge;
+3 an error in sgoif itself; 130 interrupted; 141 the reader of a pipe went away.
 """
 
 from __future__ import annotations
