@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sgoif.cli.program import Model, (
+from sgoif.cli.program import (
     FIND,
     Device,
     Images,
@@ -15,6 +15,7 @@ from sgoif.cli.program import Model, (
     MaybeInt,
     MaybeText,
     MaybeTexts,
+    Model,
     RunPath,
     Size,
     Transform,
