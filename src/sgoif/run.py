@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sgoif.report.gallery import Mode
     from sgoif.report.notebook import PictureGrid
     from sgoif.shift import ShiftSentinel
+    from sgoif.unlearning import UnlearningPlan
 
 __all__ = ["FileTables", "MemoryTables", "Run", "Tables", "load"]
 
@@ -309,6 +310,15 @@ class Run:
         from sgoif.report.behind import write_suspects_page
 
         return write_suspects_page(self, suspects, queries, out, images=images, display=display, top=top, title=title)
+
+    def unlearning_plan(
+        self, ids: Sequence[Any], *, model: nn.Module, dataset: Any, holdout: Any, **settings: Any
+    ) -> UnlearningPlan:
+        """What training without some examples would change; see :func:`sgoif.unlearning.unlearning_plan`."""
+        from sgoif.unlearning import unlearning_plan
+
+        known = {"head": self.info.get("head"), "class_names": self.class_names}
+        return unlearning_plan(ids, model=model, dataset=dataset, holdout=holdout, **{**known, **settings})
 
     def report(
         self,

@@ -1,0 +1,148 @@
+"""A request to forget some training examples: who of them matters, what would change, and a head without them.
+
+Nothing is read but the examples that go, a sample of those that stay, and the hold-out: one forward pass over these,
+then linear algebra over what the head sees. With 10⁹ training examples and 10⁴ that go that is some 30,000 pictures
+beside the hold-out, and one look through the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sgoif.adaptors.unlearning import Certificate, Removal, Request, anchor_table, priority_table, remove
+from sgoif.errors import SgoifError
+from sgoif.gradients import quiet_eval
+from sgoif.ood.images import batches_of
+from sgoif.training.models import plain_model
+from sgoif.unlearning.examples import Chosen, Source, choose, labelled, sample_of_others, size_of
+from sgoif.unlearning.view import HeadView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Predictions", "UnlearningPlan", "unlearning_plan"]
+
+
+class Predictions(NamedTuple):
+    """Logits of some inputs, with the head as it is and with that of the plan."""
+
+    before: NDArray[np.float64]  # [Q, C]
+    after: NDArray[np.float64]  # [Q, C]
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """After the removal, ``[Q, C]``."""
+        return torch.softmax(torch.from_numpy(self.after), 1).numpy()
+
+
+@dataclass(frozen=True)
+class UnlearningPlan:
+    """What is predicted for a model without the examples asked about. Made by :func:`unlearning_plan`.
+
+    The layers before the head are taken as they are: what they learnt from those examples stays.
+    """
+
+    table: pa.Table  # one row per example, those that matter most first
+    anchors: pa.Table  # mean loss of the hold-out and its predicted change when all go, in all and by class
+    certificate: Certificate  # of the step
+    _view: HeadView
+    _removal: Removal
+
+    def predictions(self, queries: Any) -> Predictions:
+        """Predict for other inputs: a tensor ``[Q, ...]``, a dataset or a loader; labels are not looked at."""
+        heads, found = (self._view.theta, self._removal.theta), []
+        with quiet_eval(self._view.model):
+            for _, inputs in batches_of(queries, self._view.batch_size):
+                features = self._view.features(inputs)
+                found.append([(features @ theta.mT).cpu().numpy() for theta in heads])
+        return Predictions(*(np.concatenate(side) for side in zip(*found, strict=True)))
+
+    def removed_weights(self) -> dict[str, Tensor]:
+        """The head without the examples, under the names and in the type of the model's state dict."""
+        return self._view.named(self._removal.theta)
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Put that head into a model, in place, and return it: ``plan.apply(copy.deepcopy(model))``.
+
+        Raises:
+            SgoifError: Its head is not the one that the plan was made for.
+        """
+        now, expected = plain_model(model).state_dict(), self._view.named(self._view.theta)
+        if any(name not in now or not torch.equal(now[name].cpu(), old.cpu()) for name, old in expected.items()):
+            raise SgoifError("the model's head is not the one that the plan was made for; make a new plan for it.")
+        with torch.no_grad():
+            for name, value in self.removed_weights().items():
+                now[name].copy_(value)
+        return model
+
+
+def unlearning_plan(
+    ids: Sequence[Any],
+    *,
+    model: nn.Module,
+    dataset: Source,
+    holdout: Source,
+    weight_decay: float = 0.0,
+    damping: float = 0.0,
+    num_observed: int = 20_000,
+    forward: Callable[[Any], Tensor] | None = None,
+    head: str | None = None,
+    class_names: Sequence[str] = (),
+    batch_size: int = 256,
+) -> UnlearningPlan:
+    """Predict what training without some examples would change, at the head, and how far to believe it.
+
+    Args:
+        ids: of the examples that are to go.
+        model: trained with cross-entropy; used in eval mode and left as found.
+        dataset: the training examples, as in :func:`sgoif.audit`.
+        holdout: labelled examples whose loss is predicted.
+        weight_decay: that the head was trained with, on all its parameters: ``λ`` of the mean loss plus ``(λ/2)|θ|²``.
+        damping: added to the curvature, for heads that were not trained to their optimum.
+        num_observed: examples that stay and are looked at, evenly spaced; all of them make the certificate whole.
+        forward: as in :func:`sgoif.watch`.
+        head: its name, where it cannot be found.
+        class_names: for the table of anchors.
+        batch_size: examples per forward pass.
+
+    Raises:
+        SgoifError: The dataset has no such ids, or nothing else.
+    """
+    model = plain_model(model)
+    with quiet_eval(model):  # around the reading too, for datasets draw random numbers
+        gone = choose(dataset, ids)
+        left = sample_of_others(gone.positions, gone.total, num_observed)
+        view = HeadView.on(model, labelled(dataset, gone.positions[:2])[0], forward, head, batch_size)
+        request = Request(
+            theta=view.theta,
+            gone=view.rows(dataset, gone.positions),
+            left=view.rows(dataset, left),
+            anchors=view.rows(holdout, np.arange(size_of(holdout))),
+            num_left=gone.total - len(gone.positions),
+            weight_decay=weight_decay,
+            damping=damping,
+        )
+    return _plan(view, request, gone, class_names)
+
+
+def _plan(view: HeadView, request: Request, gone: Chosen, class_names: Sequence[str]) -> UnlearningPlan:
+    import pyarrow as pa
+
+    removal = remove(request)
+    labels, parts, alone = (part.cpu().numpy() for part in (request.gone.labels, removal.parts, removal.alone))
+    anchors = request.anchors
+    before, after = (anchors.losses(theta).cpu().numpy() for theta in (request.theta, removal.theta))
+    return UnlearningPlan(
+        pa.table(priority_table(gone.ids, labels, parts, alone, removal.certificate.confidence)),
+        pa.table(anchor_table(anchors.labels.cpu().numpy(), before, after, class_names)),
+        removal.certificate,
+        view,
+        removal,
+    )
