@@ -99,7 +99,7 @@ def plan_of(truth: Truth, asked: Asked) -> UnlearningPlan:
     sets = [(problem.features[:, :-1], problem.labels) for problem in (truth.train, truth.test)]
     run = Run({}, MemoryTables({}))
     return run.unlearning_plan(
-        asked.rows.tolist(), model=model, dataset=sets[0], holdout=sets[1], weight_decay=truth.train.l2
+        asked.rows.tolist(), model=model, dataset=sets[0], holdout=sets[1], weight_decay=truth.train.l2, damping=0.0
     )
 
 

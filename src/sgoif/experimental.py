@@ -18,6 +18,7 @@ _HOMES = {
         "sgoif.integrations.tracking",
     ),
     **dict.fromkeys(("ShiftReading", "ShiftSentinel"), "sgoif.shift"),
+    **dict.fromkeys(("UnlearningPlan", "unlearning_plan"), "sgoif.unlearning"),
     "read_snapshot": "sgoif.snapshot",
     "score": "sgoif.scoring.score",
 }

@@ -90,7 +90,7 @@ def unlearning_plan(
     dataset: Source,
     holdout: Source,
     weight_decay: float = 0.0,
-    damping: float = 0.0,
+    damping: float = 0.01,
     num_observed: int = 20_000,
     forward: Callable[[Any], Tensor] | None = None,
     head: str | None = None,
@@ -105,7 +105,8 @@ def unlearning_plan(
         dataset: the training examples, as in :func:`sgoif.audit`.
         holdout: labelled examples whose loss is predicted.
         weight_decay: that the head was trained with, on all its parameters: ``λ`` of the mean loss plus ``(λ/2)|θ|²``.
-        damping: added to the curvature, for heads that were not trained to their optimum.
+        damping: added to the curvature, for a head that was stopped early; 0 for one at its optimum. A rule of thumb is
+            ``(1 - momentum)`` over the sum of the learning rates of all steps: how far training reached.
         num_observed: examples that stay and are looked at, evenly spaced; all of them make the certificate whole.
         forward: as in :func:`sgoif.watch`.
         head: its name, where it cannot be found.
