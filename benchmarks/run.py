@@ -154,6 +154,16 @@ TABLES = {
         None,
         "benchmarks.poison --dataset fashion-mnist --examples 10000 --epochs 4 --save poison.jsonl",
     ),
+    "unlearning": Table(
+        "what forgetting would do, predicted and retrained",
+        None,  # a dense Hessian of 500 MB whatever the examples; tests/benchmarks/test_unlearning.py goes the whole way
+        "benchmarks.unlearning --seeds 1,2,3 --save unlearning.jsonl",
+    ),
+    "unlearning_network": Table(
+        "the same of a network that was stopped early",
+        None,  # seventy trainings; tests/benchmarks/test_unlearning.py tries the parts
+        "benchmarks.unlearning_network --seeds 1 --dampings 0,0.01 --save unlearning.jsonl",
+    ),
     "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
 }
 

@@ -50,7 +50,7 @@ def train(pictures: Pictures, rows: NDArray[np.int64], seed: int) -> nn.Module:
         torch.manual_seed(seed)
         model = network()
     generator = torch.Generator().manual_seed(seed)
-    settings = {name: RECIPE[name] for name in ("lr", "momentum", "weight_decay")}
+    settings: dict[str, Any] = {name: RECIPE[name] for name in ("lr", "momentum", "weight_decay")}
     optimizer = torch.optim.SGD(model.parameters(), **settings)
     steps = int(RECIPE["epochs"]) * math.ceil(len(labels) / int(RECIPE["batch"]))
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)

@@ -20,6 +20,7 @@ from benchmarks.tables import (
     poison,
     scale,
     training,
+    unlearning,
 )
 
 __all__ = ["FOLDER", "TABLES", "pages", "places_of", "rewritten"]
@@ -63,6 +64,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "poison": poison.found,
     "poison_removed": poison.removed,
     "poison_few": poison.few,
+    "unlearning": unlearning.convex,
+    "unlearning_anchors": unlearning.anchors,
+    "unlearning_steps": unlearning.steps,
+    "unlearning_network": unlearning.network,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

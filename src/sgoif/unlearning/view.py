@@ -85,7 +85,10 @@ class HeadView:
         found = torch.cat(labels)
         if int(found.min()) < 0 or int(found.max()) >= classes:
             raise SgoifError(f"labels must lie in 0..{classes - 1}, got {int(found.min())} to {int(found.max())}.")
-        return HeadRows(torch.cat(features), found.to(self._home))
+        seen = torch.cat(features)
+        if not torch.isfinite(seen).all():
+            raise SgoifError(f"what the head {self.head!r} is given is not finite for some examples.")
+        return HeadRows(seen, found.to(self._home))
 
     def _check(self, few: Any) -> None:
         """A head that was named need not be the one that makes the logits."""
