@@ -113,6 +113,16 @@ def test_a_sample_and_an_unfinished_solve_are_told(rows, trained):
     assert short.relative > 2 * whole.relative and short.confidence < whole.confidence
 
 
+def test_a_head_without_any_regularisation_is_answered_for(rows, trained):
+    wide = HeadRows(F.pad(rows.features, (0, 3)), rows.labels)  # features that nobody has: the Hessian is singular
+    found = remove(request_at(F.pad(trained, (0, 3)), wide, weight_decay=0.0, damping=0.0), tolerance=1e-10)
+    left = part(rows, ~GONE)
+    change = torch.func.grad(objective)(trained, left, 0.0) - torch.func.grad(objective)(trained, rows, 0.0)
+    hessian = torch.func.hessian(objective)(trained, left, 0.0).reshape(12, 12)
+    step = -torch.linalg.pinv(hessian, rtol=1e-10) @ change.flatten()
+    torch.testing.assert_close(found.theta, F.pad(trained + step.reshape(3, 4), (0, 3)), rtol=1e-6, atol=1e-8)
+
+
 def test_priorities_are_shares_of_the_effect():
     parts = np.array([0.01, -2.0, 0.0, 1.0])
     table = priority_table(np.array(["a", "b", "c", "d"]), np.arange(4), parts, parts / 2, 0.7)

@@ -94,7 +94,7 @@ def test_what_cannot_be_asked_is_refused(finished):
     with pytest.raises(SgoifError, match="labels must lie in 0"):
         plan_of(finished, dataset=(inputs, labels + 1))
     with pytest.raises(SgoifError, match="not finite"):
-        plan_of(finished, dataset=(inputs / torch.arange(len(inputs))[:, None, None, None].double(), labels))
+        plan_of(finished, dataset=(inputs / torch.arange(len(inputs)).flip(0)[:, None, None, None], labels))
     two = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3)).double()
     rows = torch.randn(8, 2, dtype=torch.float64), torch.arange(8) % 3
     with pytest.raises(SgoifError, match="not what its layer '0' gives"):

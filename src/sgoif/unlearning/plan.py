@@ -47,6 +47,12 @@ class UnlearningPlan:
     """What is predicted for a model without the examples asked about. Made by :func:`unlearning_plan`.
 
     The layers before the head are taken as they are: what they learnt from those examples stays.
+
+    >>> _ = torch.manual_seed(0)
+    >>> examples = torch.randn(50, 2), torch.arange(50) % 2
+    >>> plan = unlearning_plan([3, 7], model=nn.Linear(2, 2), dataset=examples, holdout=examples, weight_decay=0.1)
+    >>> sorted(plan.table["id"].to_pylist()), plan.certificate.relative < 0.1
+    ([3, 7], True)
     """
 
     table: pa.Table  # one row per example, those that matter most first
@@ -120,7 +126,7 @@ def unlearning_plan(
     with quiet_eval(model):  # around the reading too, for datasets draw random numbers
         gone = choose(dataset, ids)
         left = sample_of_others(gone.positions, gone.total, num_observed)
-        view = HeadView.on(model, labelled(dataset, gone.positions[:2])[0], forward, head, batch_size)
+        view = HeadView.on(model, labelled(dataset, np.arange(2))[0], forward, head, batch_size)
         request = Request(
             theta=view.theta,
             gone=view.rows(dataset, gone.positions),
