@@ -27,7 +27,8 @@ from benchmarks.convex import SoftmaxProblem, push
 from benchmarks.exactness import Truth
 from benchmarks.records import append_result, is_recorded
 from sgoif.linalg import Direct
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from sgoif.unlearning import UnlearningPlan
 
 FILE = "unlearning.jsonl"

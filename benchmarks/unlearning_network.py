@@ -26,7 +26,8 @@ from benchmarks import data
 from benchmarks.agreement import pearson, spearman
 from benchmarks.records import append_result, is_recorded
 from benchmarks.unlearning import FILE, Asked
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 
 RECIPE = {"epochs": 8, "batch": 100, "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
 GROUPS = {"random 10%": 14, "half of a class": 10}

@@ -14,7 +14,8 @@ from sgoif import explain
 from sgoif.adaptors.poison import Contrast
 from sgoif.errors import SgoifError
 from sgoif.explain import examples_behind
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from tests.training.loops import GroupNormNet, data, train
 
 

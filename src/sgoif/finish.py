@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches
-from sgoif.run import MemoryTables, Run, load
+from sgoif.run import Run, load
+from sgoif.tables import MemoryTables
 from sgoif.training.calibration import Judged, RunCalibration, calibrate_run
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine

@@ -11,7 +11,8 @@ from benchmarks import data
 from sgoif.adaptors import bits_of_copies, find_duplicates
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_COLUMNS, Sketches, picture_sketch, sign_sketch
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from tests.training.loops import data as loop_data
 from tests.training.loops import fresh, train, watch
 

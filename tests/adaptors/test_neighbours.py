@@ -11,7 +11,7 @@ from benchmarks import data
 from sgoif.adaptors import harmed_holdout, has_likeness, nearest_examples
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS
-from sgoif.run import MemoryTables
+from sgoif.tables import MemoryTables
 
 
 def random_words(count, seed=0):

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.ood import OodScorer
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from tests.cases import ResidualNet, TransformerNet
 
 

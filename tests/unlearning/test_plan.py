@@ -11,7 +11,8 @@ from torch.utils.data import Subset, TensorDataset
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from sgoif.unlearning import unlearning_plan
 from sgoif.unlearning.examples import sample_of_others
 from tests.training.loops import GroupNormNet, data, train

@@ -17,10 +17,10 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch, sign_sketch
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.sources import Source
-from sgoif.run import MemoryTables
 from sgoif.scan.embeddings import embed, load_backbone, read_features
 from sgoif.scan.folds import Progress
 from sgoif.scan.holdout import choose_holdout, read_verified
+from sgoif.tables import MemoryTables
 
 __all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]
 

@@ -1,0 +1,109 @@
+"""The tables of a run, wherever they are: as arrays in memory, or in files that are read where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Columns", "FileTables", "MemoryTables", "Tables", "with_holdout"]
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+class Tables(Protocol):
+    """Where a run's tables are: ``examples``, ``visits``, ``holdout``, ``canaries``, ``anchors``."""
+
+    def columns(self, name: str) -> Columns:
+        """Read a whole table as arrays; empty where there is none."""
+
+    def arrow(self, name: str) -> pa.Table:
+        """Read a whole table as Arrow."""
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        """Answer one SELECT over the tables."""
+
+    @property
+    def url(self) -> str | None:
+        """Where they lie; None for those held in memory."""
+
+
+class MemoryTables:
+    """Tables held as arrays."""
+
+    url = None
+
+    def __init__(self, tables: Mapping[str, Columns]) -> None:
+        self._tables = dict(tables)
+
+    def columns(self, name: str) -> Columns:
+        return self._tables.get(name, {})
+
+    def arrow(self, name: str) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table(dict(self.columns(name)))
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        import duckdb
+
+        with duckdb.connect(":memory:") as connection:
+            for name in self._tables:
+                connection.register(name, self.arrow(name))
+            try:
+                return connection.sql(query, params=parameters or None).to_arrow_table()
+            except duckdb.Error as error:
+                raise SgoifError(f"the query was refused: {error}") from error
+
+
+class FileTables:
+    """Tables of a run on disk or in an object store, read where they lie."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        from sgoif.store import RunFiles
+
+        self.files, self.url = RunFiles(url), str(url)
+
+    def columns(self, name: str) -> Columns:
+        table = self.arrow(name)
+        known = [
+            key for key in table.column_names if table[key].null_count < len(table)
+        ]  # a schema has columns to spare
+        return {key: table[key].to_numpy(zero_copy_only=False) for key in known}
+
+    def arrow(self, name: str) -> pa.Table:
+        return self.files.table(name)
+
+    def sql(self, query: str, **parameters: Any) -> pa.Table:
+        return self.files.sql(query, **parameters)
+
+
+def with_holdout(examples: Columns, held: Columns) -> Columns:
+    """Add the hold-out's own rows, where their labels are not verified; columns they lack are empty."""
+    if not held or held["trusted"].all():
+        return examples
+    held = {name: column[~held["trusted"].astype(bool)] for name, column in held.items()}
+    count = len(held["id"])
+    rows: dict[str, NDArray[Any]] = {}
+    for name, column in examples.items():
+        if name in held:
+            extra = held[name]
+        elif name.startswith("suggested_label"):
+            extra = np.full(count, -1)
+        elif name in ("harm", "worst"):
+            extra = held[f"{name}_solved"]
+        elif name in ("n_visits", "suggested_share"):
+            extra = np.ones(count, dtype=column.dtype)
+        else:
+            extra = np.full(count, np.nan)
+        rows[name] = np.concatenate([column, extra])
+    rows["source"] = np.repeat(np.array(["train", "holdout"]), [len(examples["id"]), count])
+    return rows
