@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
+from sgoif.curriculum import renewed_weights
 from sgoif.distributed import find_peers
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
@@ -232,6 +233,7 @@ def watch(
         facts=facts,
         on_close=finish_run,
         on_snapshot=_keep_snapshot,
+        on_weights=renewed_weights,
         peers=peers,
     )
 

@@ -19,6 +19,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("ShiftReading", "ShiftSentinel"), "sgoif.shift"),
     **dict.fromkeys(("UnlearningPlan", "unlearning_plan"), "sgoif.unlearning"),
+    "InfluenceSampler": "sgoif.curriculum",
     "read_snapshot": "sgoif.snapshot",
     "score": "sgoif.scoring.score",
 }

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, Sketches
+from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
 from sgoif.training.calibration import Judged, RunCalibration, calibrate_run
@@ -31,7 +31,7 @@ from sgoif.training.sinks import MemorySink, ScoreSink
 
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "finish_run", "keep_run"]
+__all__ = ["calibrated_run", "collect_run", "finish_run", "judged_so_far", "keep_run"]
 
 Columns = dict[str, NDArray[Any]]
 
@@ -94,6 +94,24 @@ def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
         if faults:
             trouble.count("on other ranks, whose logs tell the cause", faults)
     return counters | {name: int(value) for name, value in zip(own, summed)}
+
+
+def judged_so_far(monitor: Monitor) -> Columns | None:
+    """One row per example that this process has seen, judged as the run would be if it ended here; None if it can't be.
+
+    Probabilities are learnt from a sample, where there are many.
+    """
+    if monitor.ledger is None:
+        return None
+    table = _added_up(monitor.recorder)
+    sample = table if len(table["id"]) <= _SAMPLE else _sampled(table | {"id_hash": hash_ids(table["id"])})
+    found = calibrate_run(monitor.ledger, sample, monitor.engine)
+    if found is None:
+        return None
+    if sample is table:
+        return table | _judgement(table, found.examples)
+    assert found.judge is not None
+    return table | _joined([_judgement(part, found.judge.judged(part)) for part in _pieces(table)])
 
 
 def calibrated_run(

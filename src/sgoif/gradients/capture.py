@@ -61,7 +61,7 @@ class Capture:
         on_error: given what goes wrong inside a hook; without it the error is raised out of the user's backward pass.
 
     The object is reusable: enter it around each step. Set :attr:`scale` (and :attr:`num_examples`, to have every
-    layer's example axis checked) before the backward pass.
+    layer's example axis checked; :attr:`weights`, where examples' losses are weighted) before the backward pass.
 
     >>> from sgoif.gradients import Capture, select_layers
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
@@ -84,6 +84,7 @@ class Capture:
         self.layers = tuple(layers)
         self.calls: list[LayerCapture] = []
         self.scale: float | Tensor = 1.0  # copied into every capture
+        self.weights: Tensor | None = None  # of the examples' losses, [B]: divided out of every gradient
         self.num_examples: int | None = None
         self._consume = consume
         self._on_error = on_error
@@ -227,6 +228,8 @@ class Capture:
     def _captures(self, name: str, pair: _Pair, grad: Tensor) -> list[LayerCapture]:
         module, rule = self._modules[name]
         axis = self._batch_axis.get(name, 0)
+        if self.weights is not None:
+            grad = _unweighted(grad, self.weights, axis)
         call = LayerCapture(
             name, rule, module, pair.inputs, grad, pair.training, axis, self.scale, pair.extras, pair.output
         )
@@ -261,6 +264,18 @@ class Capture:
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:
     available = torch.amp.is_autocast_available(device_type)
     return torch.autocast(device_type, enabled=False) if available else nullcontext()
+
+
+def _unweighted(grad: Tensor, weights: Tensor, axis: int) -> Tensor:
+    """Divide the examples' weights out of a gradient; left as it is where the example axis is not theirs.
+
+    Exact at the head. Below a batch norm in training mode, examples share their gradients, and it is not.
+    """
+    if grad.shape[axis] != len(weights):
+        return grad  # refused by :meth:`Capture._check_examples`
+    shape = [1] * grad.dim()
+    shape[axis] = -1
+    return grad / weights.to(grad).view(shape)
 
 
 def _detached(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sgoif.training.reading import Reading
@@ -38,6 +39,7 @@ class NoMonitor:
         grad_factor: float | Tensor | None = None,
         accumulate: float | Tensor | None = None,
         is_last: bool | None = None,
+        weights: Tensor | None = None,
     ) -> AbstractContextManager[None]:
         """Surround a step, doing nothing."""
         return nullcontext()
@@ -62,6 +64,10 @@ class NoMonitor:
 
     def snapshot(self, path: str | None = None) -> None:
         """Nothing to keep."""
+
+    def weights(self, ids: Any) -> Tensor:
+        """All examples count alike."""
+        return torch.ones(len(ids), device=ids.device if isinstance(ids, Tensor) else "cpu")
 
     def detach(self) -> None:
         """Nothing to detach."""

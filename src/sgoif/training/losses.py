@@ -47,8 +47,11 @@ class LossSettings:
     def __post_init__(self) -> None:
         check_soft_targets(self.soft_targets)
 
-    def scale(self, num_examples: int, accumulate: float | Tensor | None = None) -> float | Tensor:
-        """What turns a captured gradient into that of the summed losses, for a micro-batch of this size."""
+    def scale(self, num_examples: int | Tensor, accumulate: float | Tensor | None = None) -> float | Tensor:
+        """What turns a captured gradient into that of the summed losses, for a micro-batch of this size.
+
+        Where losses are weighted, the size is the sum of the weights.
+        """
         scale: float | Tensor = 1.0
         if self.scaler is not None and self.scaler.is_enabled():
             on_device = getattr(self.scaler, "_scale", None)  # get_scale() would wait for the device

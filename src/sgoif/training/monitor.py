@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.distributed import Peers
-from sgoif.errors import CaptureError
+from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.training.anchorlog import anchor_health, anchor_rows
@@ -23,13 +23,15 @@ from sgoif.training.canaries import CanaryLedger
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster
-from sgoif.training.losses import HoldoutPass, LossSettings, holdout_losses
+from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses
 from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor
 from sgoif.training.shell import MonitorShell
 from sgoif.training.targets import read_targets, without_classes
 from sgoif.training.visitbook import VisitBook
+from sgoif.training.visits import as_ids
+from sgoif.training.weights import Weights, WeightTable
 
 __all__ = ["Monitor", "Reading"]
 
@@ -53,6 +55,7 @@ class Monitor(MonitorShell):
         facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
         on_snapshot: Callable[[Monitor, HoldoutPass, str | None], Any] | None = None,
+        on_weights: Callable[[Monitor, Any], Weights | None] | None = None,
         forecaster: Forecaster | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -71,7 +74,8 @@ class Monitor(MonitorShell):
             peers=peers,
         )
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
-        self._on_close, self._on_snapshot = on_close, on_snapshot
+        self._on_close, self._on_snapshot, self._on_weights = on_close, on_snapshot, on_weights
+        self._weights = WeightTable(engine.gate.planned_steps or 0)
         self._visits = VisitBook(recorder, self.peers)
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
@@ -87,6 +91,8 @@ class Monitor(MonitorShell):
         if not self._checked:
             self._anchor_losses = holdout_losses(self.loss, targets)
             self._check_once(head, outputs, targets)
+        if not self._weights.is_tried:
+            self._check_weighted(head, outputs, targets)
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, given.labels, given.mixed)
             signals = without_classes(signals, given, targets, widen(outputs))
@@ -96,6 +102,16 @@ class Monitor(MonitorShell):
                 with self.governor.timer.part("curvature"):
                     self.engine.measure(calls)
                 self._has_measured = True
+
+    def _check_weighted(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
+        """On the first step with new weights: are they in the loss as :meth:`step` was told?"""
+        try:
+            self._weights.is_tried = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+        except HeadError as error:
+            raise HeadError(
+                "monitor.weights() has changed, and the gradients at the head do not agree. Weigh the loss as "
+                "(w * losses).sum() / w.sum(), with the same w in monitor.step(..., weights=w)."
+            ) from error
 
     def _sketched(self, calls: list[LayerCapture]) -> Tensor | None:
         """Sketch what the model saw; scores are worth having without."""
@@ -207,6 +223,36 @@ class Monitor(MonitorShell):
             self._fault(error)
         return None if self._on_close is None else self._on_close(self)
 
+    def weights(self, ids: Any) -> Tensor:
+        """How much each example should count in the loss, ``[B]``: less, the likelier its label is wrong.
+
+        All ones until half of ``planned_steps``; then, and at a few later points, a call first renews them, which takes
+        about as long as :meth:`close` does. In between it is a lookup on the host. Ids that were not seen weigh 1.
+
+        Args:
+            ids: as given to :meth:`step`. Weights are float32, on the device of the ids where they are a tensor.
+
+        Raises:
+            SgoifError: ``watch`` was not told ``planned_steps``, or several processes train together.
+        """
+        if not self.peers.is_alone:
+            raise SgoifError("weights() works in one process only: of an example's visits each rank has seen some.")
+        if not self._weights.planned_steps:
+            raise SgoifError("weights() goes by how far the training is; pass planned_steps= to sgoif.watch.")
+        if self.is_on and self._weights.is_due(self.step_count):
+            self._renew_weights()
+        found = torch.from_numpy(self._weights.at(self.recorder.index.rows(as_ids(ids))))
+        return found.to(ids.device) if isinstance(ids, Tensor) else found
+
+    def _renew_weights(self) -> None:
+        try:
+            self._settle()
+            found = None if self._on_weights is None else self._on_weights(self, self._weights.gains)
+            self._weights.renew(found, self.step_count)
+        except Exception as error:
+            self._weights.renew(None, self.step_count)
+            self.fault_log.note(error, "the weights of examples could not be renewed; they stay as they are.")
+
     def snapshot(self, path: str | None = None) -> Any:
         """Keep what judges, as of now, to score with later: a :class:`sgoif.snapshot.Snapshot`; None if that fails.
 
@@ -246,6 +292,7 @@ class Monitor(MonitorShell):
             "recorder": self.recorder.own_state(),
             "visits": [asdict(visits) for visits in waiting],
             "faults": dict(self.faults),
+            "weights": self._weights.state_dict(),
         }
         return pack(shared, own, self.peers)
 
@@ -261,6 +308,8 @@ class Monitor(MonitorShell):
         self.recorder.load_shared(shared["recorder"])
         for own in owned.values():
             self.recorder.load_own(own["recorder"])
+            if "weights" in own and self.peers.is_alone and len(owned) == 1:  # states from before have none
+                self._weights.load_state_dict(own["weights"])
         self.fault_log.load([own["faults"] for own in owned.values()])
         self._visits.load(shared["visits"], [own["visits"] for own in owned.values()])
         resume = getattr(self.recorder.sink, "resume", None)

@@ -110,6 +110,7 @@ class MonitorShell(ABC):
         grad_factor: float | Tensor | None = None,
         accumulate: float | Tensor | None = None,
         is_last: bool | None = None,
+        weights: Tensor | None = None,
     ) -> Step:
         """Surround the forward and backward pass of one (micro-)batch.
 
@@ -121,10 +122,19 @@ class MonitorShell(ABC):
             accumulate: what this loss is divided by, where it is not the number given to :func:`sgoif.watch`.
             is_last: whether the optimiser steps after this micro-batch; by default after every ``accumulate``-th.
                 Frameworks step at the end of an epoch, too.
+            weights: of the examples in the loss, ``[B]``, positive, where it is ``(weights * losses).sum() /
+                weights.sum()``, or without the division for ``loss_reduction="sum"``. Scores stay those of the
+                unweighted losses.
         """
-        return Step(self, ids, targets, grad_factor, accumulate, is_last)
+        return Step(self, ids, targets, grad_factor, accumulate, is_last, weights)
 
-    def _enter(self, targets: Tensor, grad_factor: float | Tensor | None, accumulate: float | Tensor | None) -> bool:
+    def _enter(
+        self,
+        targets: Tensor,
+        grad_factor: float | Tensor | None,
+        accumulate: float | Tensor | None,
+        weights: Tensor | None,
+    ) -> bool:
         if not self.is_on:
             return False
         if len(targets) == 1:
@@ -136,7 +146,9 @@ class MonitorShell(ABC):
         if self._kind is not StepKind.SCORED:
             self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
             return False
-        self._capture.scale = self.loss.scale(len(targets), accumulate) if grad_factor is None else grad_factor
+        size = len(targets) if weights is None else weights.detach().sum()
+        self._capture.scale = self.loss.scale(size, accumulate) if grad_factor is None else grad_factor
+        self._capture.weights = None if weights is None else weights.detach()
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True

@@ -19,7 +19,7 @@ __all__ = ["Step"]
 class Step:
     """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
 
-    __slots__ = ("_accumulate", "_grad_factor", "_ids", "_is_last", "_is_open", "_monitor", "_targets")
+    __slots__ = ("_accumulate", "_grad_factor", "_ids", "_is_last", "_is_open", "_monitor", "_targets", "_weights")
 
     def __init__(
         self,
@@ -29,8 +29,9 @@ class Step:
         grad_factor: float | Tensor | None,
         accumulate: float | Tensor | None,
         is_last: bool | None,
+        weights: Tensor | None,
     ) -> None:
-        self._monitor, self._ids, self._targets = monitor, ids, targets
+        self._monitor, self._ids, self._targets, self._weights = monitor, ids, targets, weights
         self._grad_factor, self._accumulate, self._is_last = grad_factor, accumulate, is_last
         self._is_open = False
 
@@ -38,7 +39,7 @@ class Step:
         monitor = self._monitor
         with monitor.governor.timer.part("scoring"):
             try:
-                self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate)
+                self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate, self._weights)
             except Exception as error:
                 monitor._fault(error)
         return self

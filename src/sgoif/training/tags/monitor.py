@@ -132,6 +132,10 @@ class TagMonitor(MonitorShell):
             self._fault(error)
         return None if self._on_close is None else self._on_close(self)
 
+    def weights(self, ids: Any) -> Tensor:
+        """Weights are of examples with one class; an example with tags may have one right and one wrong."""
+        raise SgoifError("weights() is there for one class per example, not for tags.")
+
     def snapshot(self, path: str | None = None) -> None:
         """A snapshot judges classes; of tags there is none yet, which is said and stops nothing."""
         self.fault_log.note(SgoifError("a snapshot of tags cannot be taken yet."), "no snapshot was made.")
