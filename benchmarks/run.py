@@ -97,6 +97,11 @@ TABLES = {
         "benchmarks.cleaned --settings pair-20,worst --seeds 1",
         (*FROZEN, "cleanlab"),
     ),
+    "curriculum": Table(
+        "less weight on wrong labels while the training goes on",
+        "benchmarks.curriculum --split development --examples 2000 --epochs 2 --seeds 0 --settings pair-20 --dry",
+        "benchmarks.curriculum --seeds 1,2,3",
+    ),
     "multilabel": Table(
         "extra and missing tags found while a network trains",
         "benchmarks.multilabel --examples 2000 --epochs 2 --seeds 0",

@@ -79,6 +79,16 @@ class Trouble:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_refused_weights(step, monitor):
+    """What an example weighs is known to nobody where each rank has seen some of its visits."""
+    try:
+        monitor.weights([0])
+    except SgoifError as error:
+        assert "one process" in str(error)
+    else:
+        raise AssertionError("weights() was answered")
+
+
 def wrapped(model, recipe):
     """The model as several ranks train it."""
     if recipe.wrap == "fsdp":

@@ -6,7 +6,7 @@ import torch
 
 from sgoif.influence import GateSettings
 from tests.cases import ResidualNet
-from tests.distributed.loops import Recipe, joined, several, trained
+from tests.distributed.loops import Recipe, is_refused_weights, joined, several, trained
 
 SCORES = ("harm", "worst", "own", "harm_identity", "worst_solved", "probe_margin", "confidence", "loss")
 STILL = [  # five steps without an optimiser, with the largest gap that rounding may make
@@ -70,3 +70,8 @@ def test_weights_under_batchnorm_are_those_without_a_monitor_to_the_bit(worlds):
     for bare, watched in worlds.run(2, several, recipes):
         assert watched["faults"] == {} and len(watched["visits"]["id"])
         assert_same(bare["weights"], watched["weights"])
+
+
+def test_weights_of_examples_are_refused_and_the_training_goes_on(worlds):
+    for part in worlds.run(2, trained, Recipe(steps=3), {"planned_steps": 3}, is_refused_weights):
+        assert part["faults"] == {} and len(part["visits"]["id"])
