@@ -1,9 +1,10 @@
 """Trainings that try to bear wrong labels, all by one recipe and at one price: as many passes through a network.
 
-``plain`` knows nothing. ``ours`` weighs the loss by ``monitor.weights``, ``ours, sampler`` draws by it: both give up
-some examples as a hold-out, with labels as given, and are watched. ``SCE`` is symmetric cross-entropy (Wang et al.
-2019), ``mixup`` blends pairs of pictures and of labels (Zhang et al. 2018), ``co-teaching`` trains two networks, for
-half the epochs each, that choose small losses for each other (Han et al. 2018); it is told the share of wrong labels.
+``plain`` knows nothing; a second one leaves out our hold-out. ``ours`` weighs the loss by ``monitor.weights``, ``ours,
+sampler`` draws by it: both give up some examples as a hold-out, with labels as given, and are watched. ``SCE`` is
+symmetric cross-entropy (Wang et al. 2019), ``mixup`` blends pairs of pictures and of labels (Zhang et al. 2018),
+``co-teaching`` trains two networks, for half the epochs each, that choose small losses for each other (Han et al.
+2018); it is told the share of wrong labels.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ def _mixup(predict: Predict, batch: loops.Batch, rng: np.random.Generator) -> Te
     return share * F.cross_entropy(logits, batch.labels) + (1 - share) * F.cross_entropy(logits, batch.labels[other])
 
 
-def _by_loss(loss: Callable[[Predict, loops.Batch, np.random.Generator], Tensor]) -> Callable[..., Trained]:
+def _by_loss(
+    loss: Callable[[Predict, loops.Batch, np.random.Generator], Tensor], *, on_all: bool = True
+) -> Callable[..., Trained]:
     def train(world: World, epochs: int, seed: int) -> Trained:
-        images, labels = world.dataset.tensors
+        images, labels = (tensor if on_all else tensor[~world.held] for tensor in world.dataset.tensors)
         recipe, model, rng = loops.Recipe(num_epochs=epochs), fresh_model(seed), np.random.default_rng(seed)
         optimizer = loops.optimiser(model, recipe)
         scheduler = loops.schedule(optimizer, recipe, len(images))
@@ -160,6 +163,7 @@ def _step(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
 
 METHODS: Mapping[str, Callable[..., Trained]] = {
     "plain": _by_loss(_plain),
+    "plain, without hold-out": _by_loss(_plain, on_all=False),
     "ours": _ours("loss"),
     "SCE": _by_loss(_symmetric),
     "mixup": _by_loss(_mixup),

@@ -12,6 +12,7 @@ __all__ = ["accuracy", "classes"]
 
 _METHODS = {
     "plain": "plain training",
+    "plain, without hold-out": "plain training, without our hold-out",
     "ours": "**`monitor.weights`** in the loss",
     "ours, sampler": "**`InfluenceSampler`**",
     "SCE": "symmetric cross-entropy",
