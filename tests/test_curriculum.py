@@ -88,6 +88,16 @@ def test_weights_that_step_is_not_told_of_are_noticed_and_stop_no_training(caplo
     assert (monitor.weights([0]) <= 1).all()
 
 
+def test_weights_of_another_shape_are_a_fault():
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    for part, pixels, labels in batches(train_set, count=2):
+        with monitor.step(part, labels, weights=torch.ones(len(part), 1)):
+            F.cross_entropy(model(pixels), labels).backward()
+    assert sum(monitor.faults.values()) == 2 and "shape (12, 1) for 12 targets" in str(monitor.faults)
+
+
 @pytest.mark.parametrize("layers", ["auto", ["conv"]])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_scores_are_those_of_the_unweighted_loss(layers, reduction):

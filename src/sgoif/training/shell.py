@@ -146,6 +146,8 @@ class MonitorShell(ABC):
         if self._kind is not StepKind.SCORED:
             self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
             return False
+        if weights is not None and weights.shape != (len(targets),):
+            raise SgoifError(f"step() got weights of shape {tuple(weights.shape)} for {len(targets)} targets.")
         size = len(targets) if weights is None else weights.detach().sum()
         self._capture.scale = self.loss.scale(size, accumulate) if grad_factor is None else grad_factor
         self._capture.weights = None if weights is None else weights.detach()
