@@ -7,7 +7,8 @@ others by a level that is set on usual streams of the measurement itself, better
 - *MMD*: the squared distance of mean features under a Gaussian kernel of median width (Gretton et al. 2012), by 256
   random Fourier features (Rahimi and Recht 2007).
 
-"Windows" give a test our memory: the last 1, 2, 4, … batches, each statistic in units of its own spread.
+"Windows" give a test our memory: the last 1, 2, 4, … batches, each statistic in units of its own spread. "All layers"
+gives it our eyes: what enters every layer, pooled and scaled as ours is, beside what enters the head.
 """
 
 from __future__ import annotations
@@ -30,8 +31,26 @@ __all__ = ["DETECTORS", "OURS", "Listeners"]
 Floats = NDArray[np.float64]
 
 OURS = "sgoif"
-DETECTORS = (OURS, "KS", "KS, windows", "MMD", "MMD, windows")
+DETECTORS = (OURS, "KS", "KS, windows", "MMD", "MMD, windows", "MMD of all layers, windows")
 _GRID, _FOURIER = 64, 256
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """Random Fourier features of a Gaussian kernel, about their mean over the calibration images."""
+
+    frequencies: Tensor  # [d, 128]
+    mean: Tensor  # [256]
+
+    @classmethod
+    def fit(cls, rows: Tensor, seed: int) -> _Kernel:
+        drawn = torch.randn(rows.shape[1], _FOURIER // 2, generator=torch.Generator().manual_seed(seed))
+        plain = cls(drawn.double() / torch.pdist(rows[:500]).median(), torch.zeros(_FOURIER, dtype=torch.float64))
+        return cls(plain.frequencies, plain.of(rows).mean(0))
+
+    def of(self, rows: Tensor) -> Tensor:
+        angles = rows @ self.frequencies
+        return torch.cat([angles.cos(), angles.sin()], 1) / (_FOURIER / 2) ** 0.5 - self.mean
 
 
 @dataclass(frozen=True)
@@ -44,8 +63,7 @@ class Listeners:
     batch_size: int
     quantiles: Tensor  # of the largest softmax, [64]
     below: Tensor  # their shares among the calibration images
-    frequencies: Tensor  # [d, 128]
-    embedding: Tensor  # mean of the calibration images, [256]
+    kernels: Mapping[str, _Kernel]  # of the head's input, and of all layers
 
     @classmethod
     def fit(cls, seen: Seen, batch_size: int, seed: int) -> Listeners:
@@ -53,29 +71,30 @@ class Listeners:
         tails = learn_tails(coordinates, parts.sizes, batch_size, seed=seed)
         top = _confidence(seen)
         quantiles = top.quantile(torch.arange(1, _GRID + 1, dtype=top.dtype) / (_GRID + 1))
-        features = seen.features.double()
-        width = torch.pdist(features[:500]).median()
-        drawn = torch.randn(features.shape[1], _FOURIER // 2, generator=torch.Generator().manual_seed(seed))
-        frequencies = drawn.double() / width
         below = (top[:, None] <= quantiles).double().mean(0)
-        embedding = _fourier(features, frequencies).mean(0)
-        return cls(parts, tails, len(top), batch_size, quantiles, below, frequencies, embedding)
+        kernels = {name: _Kernel.fit(rows, seed) for name, rows in _features(seen, parts.layer_scales).items()}
+        return cls(parts, tails, len(top), batch_size, quantiles, below, kernels)
 
     def rows(self, seen: Seen) -> Tensor:
         """Rows of images, ``[N, K]``, float32, of all detectors side by side."""
         below = (_confidence(seen)[:, None] <= self.quantiles).double() - self.below
-        embedded = _fourier(seen.features.double(), self.frequencies) - self.embedding
-        return torch.cat([self.parts.of(seen), below, embedded], 1).float()
+        features = _features(seen, self.parts.layer_scales)
+        embedded = [kernel.of(features[name]) for name, kernel in self.kernels.items()]
+        return torch.cat([self.parts.of(seen), below, *embedded], 1).float()
 
     def readings(self, sums: Floats) -> dict[str, Floats]:
         """What each detector reads after each batch of streams, ``[S, T, K] -> [S, T]``."""
-        ours, below, embedded = np.split(sums, np.cumsum([sum(self.parts.sizes.values()), _GRID]), 2)
-        found = {OURS: self.rarity(ours).max(2)}
+        ends = np.cumsum([sum(self.parts.sizes.values()), _GRID, _FOURIER])
+        ours, below, head, layers = np.split(sums, ends, 2)
         longest = longest_window(self.calibrated, self.batch_size)
-        for name, part, measure in (("KS", below, self._distance), ("MMD", embedded, self._square)):
-            found[name] = measure(part, 1)
-            found[f"{name}, windows"] = largest_over_windows(part, longest, measure)
-        return found
+        return {
+            OURS: self.rarity(ours).max(2),
+            "KS": self._distance(below, 1),
+            "KS, windows": largest_over_windows(below, longest, self._distance),
+            "MMD": self._square(head, 1),
+            "MMD, windows": largest_over_windows(head, longest, self._square),
+            "MMD of all layers, windows": largest_over_windows(layers, longest, self._square),
+        }
 
     def rarity(self, sums: Floats) -> Floats:
         """Our reading by part, ``[S, T, parts]``: the logarithm of once in so many batches."""
@@ -98,6 +117,7 @@ def _confidence(seen: Seen) -> Tensor:
     return seen.logits.double().softmax(1).amax(1)
 
 
-def _fourier(features: Tensor, frequencies: Tensor) -> Tensor:
-    angles = features @ frequencies
-    return torch.cat([angles.cos(), angles.sin()], 1) / (_FOURIER / 2) ** 0.5
+def _features(seen: Seen, scales: Mapping[str, float]) -> dict[str, Tensor]:
+    layers = {"": seen.features, **seen.pooled}
+    everything = torch.cat([rows.double() / scales[name] for name, rows in layers.items()], 1)
+    return {"head": seen.features.double(), "layers": everything}
