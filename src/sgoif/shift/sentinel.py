@@ -89,7 +89,7 @@ class ShiftSentinel:
         Raises:
             SgoifError: There are too few images, the network's numbers for them are not finite, or the rate is none.
         """
-        plain = plain_model(model)
+        plain, rate = plain_model(model), _checked(false_alarms)
         found, looks = look_at_all(plain, forward or default_forward(plain), calibration, head, batch_size)
         calibrated = sum(len(part.logits) for part in looks)
         if calibrated < _LEAST:
@@ -98,7 +98,6 @@ class ShiftSentinel:
         parts, coordinates = StreamParts.fit(joined(looks))
         tails = learn_tails(coordinates, parts.sizes, batch_size, seed=seed)
         empty = Memory.empty(parts.sizes)
-        rate = _checked(false_alarms)
         file = SentinelFile(
             found, hash_weights(plain), parts.to("cpu"), tails, calibrated, batch_size, rate, empty, num_batches=0
         )
@@ -121,7 +120,10 @@ class ShiftSentinel:
         return self._reading()
 
     def watch(self, images: Any) -> Iterator[ShiftReading]:
-        """Take all batches of a stream: a ``DataLoader``, or what :meth:`fit` takes, cut into batches."""
+        """Take all batches of a stream: a ``DataLoader``, or what :meth:`fit` takes, cut into batches.
+
+        Only the model's pass is guarded: a loader that shuffles draws random numbers, as it would without a sentinel.
+        """
         for _, inputs in batches_of(images, self.batch_size):
             yield self.update(inputs)
 
