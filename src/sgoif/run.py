@@ -174,10 +174,7 @@ class Run:
     def shift_sentinel(self, model: nn.Module, calibration: Any, **settings: Any) -> ShiftSentinel:
         """A sentinel that says when a stream of inputs is no longer the usual; see :class:`sgoif.shift.ShiftSentinel`.
 
-        Args:
-            model: the one that was watched or audited, as it stands now.
-            calibration: 2,000 or more usual images that it was not trained on; labels are not used.
-            settings: as for :meth:`sgoif.shift.ShiftSentinel.fit`; the head is known from the run.
+        Arguments are as for :meth:`ood_scorer`, with 2,000 calibration images or more. Experimental.
         """
         from sgoif.shift import ShiftSentinel
 

@@ -150,6 +150,15 @@ def test_a_run_knows_the_head(digits, model):
     assert run.shift_sentinel(model, (images, torch.zeros(200)), batch_size=50).update(images[:50]).batch == 1
 
 
+def test_more_images_than_count_do_not_upset_it(digits, model, fresh, monkeypatch):
+    monkeypatch.setattr("sgoif.shift.sentinel._MOST", 150)
+    sentinel = ShiftSentinel.fit(model, digits[0][NUM_TRAIN : NUM_TRAIN + 400], batch_size=BATCH)
+    assert not any(reading.is_alarm for reading in sentinel.watch(fresh))
+    assert any(reading.is_alarm for reading in sentinel.watch(1 - fresh[0]))
+    with pytest.raises(SgoifError, match="held against 150"):
+        ShiftSentinel.fit(model, digits[0][:400], batch_size=200)
+
+
 def test_mistakes_are_named(digits, model, sentinel):
     images = digits[0]
     with pytest.raises(SgoifError, match="100 images at least"):

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +49,8 @@ def write_sentinel(kept: SentinelFile, url: str | os.PathLike[str]) -> None:
     for name, part in kept.parts.coordinates.items():
         fields = {"mean": part.mean, "whitener": part.whitener, "low": part.low, "high": part.high}
         tensors |= {f"part/{name}/{field}": value.contiguous() for field, value in fields.items()}
-    tensors |= {f"memory/{name}": torch.from_numpy(value.copy()) for name, value in _arrays(kept.memory).items()}
+    memory = kept.memory
+    tensors |= {"memory/sums": torch.tensor(memory.sums), "memory/counts": torch.tensor(memory.counts)}
     header = {
         "format": FORMAT,
         "head": kept.head,
@@ -97,7 +97,3 @@ def _decoded(data: bytes) -> SentinelFile:
 
 def _coordinates(tensors: Mapping[str, Tensor], name: str) -> Coordinates:
     return Coordinates(*(tensors[f"part/{name}/{field}"] for field in ("mean", "whitener", "low", "high")))
-
-
-def _arrays(memory: Memory) -> dict[str, Any]:
-    return {"sums": memory.sums, "counts": memory.counts}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sgoif.adaptors.parts import StreamParts
@@ -24,6 +25,7 @@ from sgoif.training.models import default_forward, plain_model
 __all__ = ["ShiftReading", "ShiftSentinel"]
 
 _LEAST = 100  # calibration images: below, variances of 32 directions mean nothing
+_MOST = 20_000  # that count: more make means better still, but playing streams from them takes minutes
 _RAREST = 1e12  # batches: what is rarer is not told apart
 
 
@@ -45,7 +47,6 @@ class ShiftSentinel:
 
     Made by :meth:`fit` or :meth:`load`. The model is the user's own and is left as found.
 
-    >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> sentinel = ShiftSentinel.fit(model, torch.randn(400, 4), batch_size=20)
@@ -91,16 +92,17 @@ class ShiftSentinel:
         """
         plain, rate = plain_model(model), _checked(false_alarms)
         found, looks = look_at_all(plain, forward or default_forward(plain), calibration, head, batch_size)
-        calibrated = sum(len(part.logits) for part in looks)
-        if calibrated < _LEAST:
-            raise SgoifError(f"calibration needs {_LEAST} images at least, 2,000 for good, got {calibrated}.")
+        num_images = sum(len(part.logits) for part in looks)
+        if num_images < _LEAST:
+            raise SgoifError(f"calibration needs {_LEAST} images at least, 2,000 for good, got {num_images}.")
+        calibrated = min(num_images, _MOST)
         longest_window(calibrated, batch_size)  # a batch that is too large is refused before the work
         parts, coordinates = StreamParts.fit(joined(looks))
-        tails = learn_tails(coordinates, parts.sizes, batch_size, seed=seed)
-        empty = Memory.empty(parts.sizes)
-        file = SentinelFile(
-            found, hash_weights(plain), parts.to("cpu"), tails, calibrated, batch_size, rate, empty, num_batches=0
-        )
+        chosen = torch.randperm(num_images, generator=torch.Generator().manual_seed(seed))[:calibrated]
+        tails = learn_tails(coordinates.cpu()[chosen], parts.sizes, batch_size, seed=seed)
+        start = Memory.empty(parts.sizes), 0
+        settings = tails, calibrated, batch_size, rate
+        file = SentinelFile(found, hash_weights(plain), parts.to("cpu"), *settings, *start)
         return cls(plain, file, forward=forward)
 
     def update(self, batch: Any) -> ShiftReading:
