@@ -154,6 +154,11 @@ TABLES = {
         None,  # it needs trained networks; tests/benchmarks/test_ood.py tries the detectors
         "benchmarks.ood --save ood.jsonl",
     ),
+    "shift": Table(
+        "streams that change, and streams that do not",
+        None,  # it needs the networks of `ood`; tests/benchmarks/test_shift.py tries the detectors
+        "benchmarks.shift --save shift.jsonl",
+    ),
     "poison": Table(
         "which training examples taught a bad prediction",
         None,

@@ -20,6 +20,7 @@ from benchmarks.tables import (
     ood,
     poison,
     scale,
+    shift,
     training,
     unlearning,
 )
@@ -64,6 +65,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scale_plan": scale.plan,
     "multilabel": multilabel.tags,
     "multilabel_promises": multilabel.promises,
+    "shift_alarms": shift.alarms,
+    "shift_delays": shift.delays,
     "poison": poison.found,
     "poison_removed": poison.removed,
     "poison_few": poison.few,
