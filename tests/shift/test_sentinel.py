@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sgoif.errors import SgoifError
-from sgoif.run import MemoryTables, Run
+from sgoif.run import Run
+from sgoif.tables import MemoryTables
 from sgoif.shift import ShiftSentinel
 
 NUM_TRAIN, NUM_CALIBRATED, BATCH = 500, 800, 20
