@@ -55,6 +55,9 @@ class InfluenceSampler(Sampler[int]):
         monitor: from :func:`sgoif.watch`, with ``planned_steps``.
         ids: of the examples, in the order of the dataset: ``sgoif.with_ids(train_set).ids``.
         seed: of the order.
+
+    >>> sorted(InfluenceSampler(NoMonitor(), ["a.jpg", "b.jpg", "c.jpg"]))  # a monitor for which all weigh the same
+    [0, 1, 2]
     """
 
     def __init__(self, monitor: Monitor | NoMonitor, ids: Sequence[Any] | Tensor, *, seed: int = 0) -> None:
