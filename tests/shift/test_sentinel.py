@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sgoif.errors import SgoifError
 from sgoif.run import Run
-from sgoif.tables import MemoryTables
 from sgoif.shift import ShiftSentinel
+from sgoif.tables import MemoryTables
 
 NUM_TRAIN, NUM_CALIBRATED, BATCH = 500, 800, 20
 
