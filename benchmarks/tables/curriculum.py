@@ -16,7 +16,8 @@ _METHODS = {
     "ours": "**`monitor.weights`** in the loss",
     "ours, sampler": "**`InfluenceSampler`**",
     "SCE": "symmetric cross-entropy",
-    "mixup": "mixup",
+    "mixup": "mixup, alpha 1",
+    "mixup, alpha 0.2": "mixup, alpha 0.2",
     "co-teaching": "co-teaching, told the rate",
 }
 _SETTINGS = {"pair-20": "pair-20 (20%)", "worst": "worst (40%)", "clean": "clean"}

@@ -34,7 +34,7 @@ def test_mixup_blends_targets_as_it_blends_pictures():
     seen = []
     batch = loops.Batch(0, 0, labels, logits[:, None, None, :], labels)
     rng = np.random.default_rng(2)
-    loss = robust._mixup(lambda inputs: seen.append(inputs[:, 0, 0]) or inputs[:, 0, 0], batch, rng)
+    loss = robust._mixup(1.0)(lambda inputs: seen.append(inputs[:, 0, 0]) or inputs[:, 0, 0], batch, rng)
     target = seen[0] / 3  # one-hot labels, blended alike
     torch.testing.assert_close(loss, -(target * seen[0].log_softmax(1)).sum(1).mean())
     assert ((target > 0).sum(1) == 2).any()
