@@ -1,10 +1,10 @@
 """Trainings that try to bear wrong labels, all by one recipe and at one price: as many passes through a network.
 
 ``plain`` knows nothing; a second one leaves out our hold-out. ``ours`` weighs the loss by ``monitor.weights``, ``ours,
-sampler`` draws by it: both give up some examples as a hold-out, with labels as given, and are watched. ``SCE`` is
-symmetric cross-entropy (Wang et al. 2019), ``mixup`` blends pairs of pictures and of labels (Zhang et al. 2018),
-``co-teaching`` trains two networks, for half the epochs each, that choose small losses for each other (Han et al.
-2018); it is told the share of wrong labels.
+sampler`` draws by it, ``ours, class sizes`` weighs all of a class alike: they give up some examples as a hold-out, with
+labels as given, and are watched. ``SCE`` is symmetric cross-entropy (Wang et al. 2019), ``mixup`` blends pairs of
+pictures and of labels (Zhang et al. 2018), ``co-teaching`` trains two networks, for half the epochs each, that choose
+small losses for each other (Han et al. 2018); it is told the share of wrong labels.
 """
 
 from __future__ import annotations
@@ -122,21 +122,38 @@ def _ours(by: str) -> Callable[..., Trained]:
         drawn = (
             loops.epochs(images, labels, recipe, seed) if sampler is None else _drawn(sampler, images, labels, recipe)
         )
+        weigh = _by_class(monitor, ids, labels) if by == "class sizes" else monitor.weights
         for batch in drawn:
             mine = ids[batch.indices]
-            weights = monitor.weights(mine) if sampler is None else torch.ones(len(mine))
+            weights = weigh(mine) if sampler is None else torch.ones(len(mine))
             with monitor.step(mine, batch.labels, weights=weights):
                 losses = F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels, reduction="none")
                 ((weights * losses).sum() / weights.sum()).backward()
             _step(optimizer, scheduler)
-        return [model], {**_told(monitor, world, ids)}
+        return [model], _told(monitor, world, ids, weigh(ids))
 
     return train
 
 
-def _told(monitor: Monitor, world: World, ids: Tensor) -> dict[str, Any]:
+def _by_class(monitor: Monitor, ids: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Weigh every example as the mean of its class: what sizes of classes bring without doubting any label."""
+    class_of, means, renewals = torch.zeros(int(ids.max()) + 1, dtype=torch.long), torch.ones(int(labels.max()) + 1), 0
+    class_of[ids] = labels
+
+    def weigh(mine: Tensor) -> Tensor:
+        nonlocal means, renewals
+        monitor.weights(mine)  # renews them where that is due
+        if len(monitor.facts.get("weights", ())) > renewals:
+            renewals = len(monitor.facts["weights"])
+            means = torch.bincount(labels, monitor.weights(ids)) / torch.bincount(labels).clamp_min(1)
+        return means[class_of[mine]].float()
+
+    return weigh
+
+
+def _told(monitor: Monitor, world: World, ids: Tensor, used: Tensor) -> dict[str, Any]:
     """What the weights came to, beside the truth."""
-    weights, wrong = monitor.weights(ids).numpy(), (world.given != world.clean)[ids.numpy()]
+    weights, wrong = used.numpy(), (world.given != world.clean)[ids.numpy()]
     assert not monitor.faults, monitor.faults
     return {
         "weight_of_wrong": float(weights[wrong].mean()) if wrong.any() else None,
@@ -172,4 +189,5 @@ METHODS: Mapping[str, Callable[..., Trained]] = {
     "mixup, alpha 0.2": _by_loss(_mixup(0.2)),
     "co-teaching": _co_teaching,
     "ours, sampler": _ours("sampler"),
+    "ours, class sizes": _ours("class sizes"),
 }

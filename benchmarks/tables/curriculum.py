@@ -15,6 +15,7 @@ _METHODS = {
     "plain, without hold-out": "plain training, without our hold-out",
     "ours": "**`monitor.weights`** in the loss",
     "ours, sampler": "**`InfluenceSampler`**",
+    "ours, class sizes": "sizes of classes alone, by the same weights",
     "SCE": "symmetric cross-entropy",
     "mixup": "mixup, alpha 1",
     "mixup, alpha 0.2": "mixup, alpha 0.2",
