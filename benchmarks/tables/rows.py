@@ -43,9 +43,16 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float], sign: str = "") -> str:
-    """A mean with half its interval; alone where there is one value. ``sign="+"`` for a difference."""
-    half = "" if len(values) < 2 else f" ± {half_interval(values):.1f}"
-    return f"{np.mean(values):{sign}.1f}{half}"
+    """A mean with half its interval; two values stand for themselves, one alone. ``sign="+"`` for a difference.
+
+    The t-interval of two seeds is 13 times their standard error: true, and of no use.
+    """
+    beside = ""
+    if len(values) == 2:
+        beside = f" ({', '.join(f'{value:{sign}.1f}' for value in values)})"
+    elif len(values) > 2:
+        beside = f" ± {half_interval(values):.1f}"
+    return f"{np.mean(values):{sign}.1f}{beside}"
 
 
 def means(values: Iterable[float]) -> str:
