@@ -248,7 +248,7 @@ def test_the_table_holds_means_over_seeds_by_group(tmp_path):
     file = tmp_path / "rivals.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     assert training.rivals(str(file)).splitlines()[2:] == [
-        "| given labels | AUM | 35.0 ± 63.5 | 70.0 | 0.50 |",
+        "| given labels | AUM | 35.0 (30.0, 40.0) | 70.0 | 0.50 |",
         "| trusted hold-out | probe | 80.0 |  | 0.50 |",
     ]
     file.write_text("\n".join(map(json.dumps, [*rows, row("AUM", "worst", 2, 70, examples=2_000)])))
