@@ -135,3 +135,11 @@ def test_pictures_are_read_in_blocks_and_a_broken_one_is_put_aside(here):
 def test_a_transform_that_fails_everywhere_is_told(here):
     with pytest.raises(SgoifError, match=r"none of the first pictures .*ZeroDivisionError"):
         LabelledPictures(open_source("photos"), lambda picture: 1 / 0)
+
+
+def test_without_suspects_there_is_no_page_and_none_is_promised(here, monkeypatch):
+    monkeypatch.setattr("sgoif.adaptors.poison.SUSPECT_FROM", 2.0)  # nobody stands so far
+    document = json.loads(invoke(*ARGUMENTS, "--page", here / "page.html", "--json").stdout)
+    assert document["counts"]["num_suspects"] == 0 and document["page"] is None
+    assert "No page was written" in invoke(*ARGUMENTS, "--page", here / "page.html").stdout
+    assert not (here / "page.html").exists()

@@ -76,14 +76,15 @@ def show_explanation(
         "num_suspects": int(sum(table["is_suspect"].to_pylist())),
         "num_broken": len(dataset.broken) + len(queries.broken),
     }
-    if page is not None and counts["num_suspects"]:
-        run.report_suspects(table, queries.pictures, page, images=settings.data)
+    written = page if counts["num_suspects"] else None
+    if written is not None:
+        run.report_suspects(table, queries.pictures, written, images=settings.data)
     shown = table.slice(0, top)
     if csv is not None:
         write_csv(shown.drop_columns(["near_queries"]), csv)
     if as_json:
         document = {"settings": asdict(settings), "counts": counts, "queries": [str(id) for id in queries.ids]}
-        emit_json({"command": "explain", "format": 1, **document, "examples": shown.to_pylist(), "page": page})
+        emit_json({"command": "explain", "format": 1, **document, "examples": shown.to_pylist(), "page": written})
         return
     print_lines([_said(settings.target, counts)])
     if csv is None and page is None:
@@ -91,8 +92,10 @@ def show_explanation(
         _print(shown.to_pylist())
     if csv is not None:
         print_lines([f"{count(len(shown), 'row')} written to {csv}."])
-    if page is not None and counts["num_suspects"]:
-        told = f"{clean(page)}: open it in any browser. Drop there what should go, download the decisions, and:"
+    if page is not None and written is None:
+        print_lines(["No page was written: there is nobody to decide about."])
+    if written is not None:
+        told = f"{clean(written)}: open it in any browser. Drop there what should go, download the decisions, and:"
         print_lines([told, f"  sgoif apply {shlex.quote(settings.run)} decisions.csv --out manifest.parquet"])
 
 
