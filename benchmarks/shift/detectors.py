@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.adaptors.ood import Seen
-from sgoif.adaptors.parts import StreamParts
 from sgoif.adaptors.shift import Tail, longest_window
-from sgoif.adaptors.usual import largest_over_windows, learn_tails, window_evidence
+from sgoif.adaptors.stream_parts import StreamParts
+from sgoif.adaptors.usual_streams import largest_over_windows, learn_tails, window_evidence
 
 __all__ = ["DETECTORS", "OURS", "Listeners"]
 

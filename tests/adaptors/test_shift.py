@@ -11,7 +11,7 @@ from scipy import stats
 
 from sgoif.adaptors.coordinates import Coordinates
 from sgoif.adaptors.shift import Memory, Tail, find_shift, longest_window, measure_evidence, windows_up_to
-from sgoif.adaptors.usual import fit_tail, learn_tails, window_evidence
+from sgoif.adaptors.usual_streams import fit_tail, learn_tails, window_evidence
 from sgoif.errors import SgoifError
 
 PARTS = {"first": 2, "second": 3}

@@ -10,16 +10,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from sgoif.ood import OodScorer
+from tests.cli.digitnet import save_digit_model
 from tests.cli.runs import invoke
-
-MODULE = """
-import numpy as np, torch
-def make():
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
-    model.load_state_dict(torch.load("weights.pt"))
-    model.transform = lambda picture: torch.tensor(np.asarray(picture))[None, ..., 0].float() / 255
-    return model
-"""
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +20,7 @@ def made(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("ood"), np.random.default_rng(0)
     digits = (load_digits().images * 255 / 16).astype(np.uint8)
     images, labels = torch.tensor(digits)[:, None].float() / 255, torch.tensor(load_digits().target)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images[:1000]), labels[:1000]).backward()
-        optimizer.step()
-    torch.save(model.state_dict(), folder / "weights.pt")
-    (folder / "digitnet.py").write_text(MODULE)
+    model = save_digit_model(folder, "digitnet", images[:1000], labels[:1000])
     OodScorer.fit(model, images[1000:1600]).save(folder / "scorer.safetensors")
     (folder / "pictures" / "new").mkdir(parents=True)
     for i, pixels in enumerate(digits[1600:1640]):

@@ -9,16 +9,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from sgoif.shift import ShiftSentinel
+from tests.cli.digitnet import save_digit_model
 from tests.cli.runs import invoke
 
-MODULE = """
-import numpy as np, torch
-def make():
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
-    model.load_state_dict(torch.load("weights.pt"))
-    model.transform = lambda picture: torch.tensor(np.asarray(picture))[None, ..., 0].float() / 255
-    return model
-"""
 BATCH = 20
 
 
@@ -29,15 +22,7 @@ def made(tmp_path_factory):
     order = np.random.default_rng(0).permutation(1797)
     digits, target = (load_digits().images * 255 / 16).astype(np.uint8)[order], load_digits().target[order]
     images, labels = torch.tensor(digits)[:, None].float() / 255, torch.tensor(target)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images[:500]), labels[:500]).backward()
-        optimizer.step()
-    torch.save(model.state_dict(), folder / "weights.pt")
-    (folder / "streamnet.py").write_text(MODULE)
+    model = save_digit_model(folder, "streamnet", images[:500], labels[:500])
     ShiftSentinel.fit(model, images[500:1300], batch_size=BATCH).save(folder / "sentinel.safetensors")
     for name, left in (("usual", 1.0), ("faded", 0.5)):
         (folder / name).mkdir()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sgoif.adaptors.coordinates import Coordinates
-from sgoif.adaptors.parts import StreamParts
 from sgoif.adaptors.shift import Memory, Tail
+from sgoif.adaptors.stream_parts import StreamParts
 from sgoif.ood.files import packed_rule, unpacked_rule
 from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.adaptors.parts import StreamParts
 from sgoif.adaptors.shift import Memory, find_shift, longest_window
-from sgoif.adaptors.usual import learn_tails
+from sgoif.adaptors.stream_parts import StreamParts
+from sgoif.adaptors.usual_streams import learn_tails
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.ood.images import batches_of, device_of, moved
