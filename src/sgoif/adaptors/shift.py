@@ -7,8 +7,8 @@ images sum to ``s``, and ``T = |s|² / (m + m²/n)`` is about a χ² of the part
 it every finite calibration raises an alarm in the end. *Evidence* is ``T`` as the exponent of a normal tail, ``z²/2``
 (Wilson and Hilferty 1931), the largest over the windows.
 
-How often usual streams reach an evidence is learnt by playing them (:mod:`sgoif.adaptors.usual_streams`), not taken from
-χ².
+How often usual streams reach an evidence is learnt by playing them (:mod:`sgoif.adaptors.usual_streams`), not taken
+from χ².
 """
 
 from __future__ import annotations
