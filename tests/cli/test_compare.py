@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.cli.runs import answer, golden, invoke, noisy, table, write_run
+from tests.cli.runs import answer, golden, held_out, invoke, noisy, table, write_run
 
 OLD = {
     "stays": (0.9, 0),
@@ -33,17 +33,19 @@ def test_each_finding_is_resolved_remains_or_is_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     old, new = write_run("old", rows(OLD)), write_run("new", rows(NEW, "reversed"))
     document = answer("compare", old, new)
-    kinds = {name: {row["id"]: row["how"] for row in found} for name, found in document["findings"].items()}
+    kinds = {n: {row["id"]: row["how"] for row in document["findings"][n]} for n in ("resolved", "still", "new")}
     assert kinds["resolved"] == {
         "cleared": "no longer doubted",
         "fixed": "relabelled",
-        "gone": "gone",
         "swapped": "relabelled",
     }
     assert kinds["still"] == {"stays": "still flagged"}
-    assert kinds["new"] == {"added": "new example", "swapped": "relabelled", "fine": "newly doubted"}
-    assert (document["resolved"], document["still_flagged"], document["new"]) == (4, 1, 3)
-    golden("compare.txt", invoke("compare", old, new, "--top", 2).stdout)
+    assert kinds["new"] == {"swapped": "relabelled", "fine": "newly doubted"}
+    assert (document["resolved"], document["still_flagged"], document["new"]) == (3, 1, 2)
+    assert (document["in_both"], document["only_in_old"], document["only_in_new"]) == (5, 1, 1)
+    assert [row["id"] for row in document["findings"]["gone"]] == ["gone"]
+    assert [row["id"] for row in document["findings"]["added"]] == ["added"]
+    golden("compare.txt", invoke("compare", old, new, "--top", 1).stdout)
 
 
 def test_a_run_compared_with_itself_shows_nothing_new(tmp_path):
@@ -72,6 +74,55 @@ def test_both_runs_need_probabilities(tmp_path):
     for pair in ((run, other), (other, run)):
         done = invoke("compare", *pair)
         assert done.exit_code == 2 and "other' was not calibrated" in done.stderr
+
+
+@pytest.mark.parametrize("shared", [0, 5])
+def test_runs_of_different_data_get_no_verdict(tmp_path, shared):
+    ids = [f"a/{i}" for i in range(400)]
+    other = ids[:shared] + [f"b/{i}" for i in range(400 - shared)]
+    old = write_run(tmp_path / "old", noisy((0.3, 0.1, 0, 0), ids=ids))
+    new = write_run(tmp_path / "new", noisy((0.0, 0.0, 0, 0), ids=other))
+    done = invoke("compare", old, new)
+    assert done.exit_code == 2 and not done.stdout
+    assert f"{shared} of 400 ids in common" in done.stderr and "a/" in done.stderr
+    done = invoke("check", new, "--max-new", 1000, "--against", old)
+    assert done.exit_code == 2 and "ids in common" in done.stdout
+
+
+def test_the_same_positions_in_other_data_get_no_verdict(tmp_path):
+    rng = np.random.default_rng(0)
+    ids, labels, others = np.arange(400), rng.integers(0, 4, 400), rng.integers(0, 4, 400)
+    old = write_run(tmp_path / "old", table(rng.uniform(0, 1, 400), labels, (labels + 1) % 4, ids=ids))
+    new = write_run(tmp_path / "new", table(rng.uniform(0, 1, 400), others, (others + 1) % 4, ids=ids))
+    done = invoke("compare", old, new)
+    assert done.exit_code == 2 and "have another label" in done.stderr
+
+
+def test_data_that_grew_is_compared_on_what_both_runs_have(tmp_path):
+    ids = [f"img/{i}" for i in range(8000)]
+    given = np.arange(8000) % 4
+    old = write_run(tmp_path / "a", table(np.full(400, 0.9), given[:400], (given[:400] + 1) % 4, ids=ids[:400]))
+    new = write_run(tmp_path / "b", table(np.full(8000, 0.9), given, (given + 1) % 4, ids=ids))
+    document = answer("compare", old, new)
+    assert (document["still_flagged"], document["new"], document["added"]) == (400, 0, 7600)
+    done = invoke("check", new, "--max-new", 7599, "--against", old)
+    assert done.exit_code == 1 and "7,600 newly flagged, 7,600 of them of new examples" in done.stdout
+
+
+def test_an_example_that_the_other_run_held_out_is_not_gone(tmp_path):
+    held = held_out(60)
+    old = write_run(tmp_path / "old", noisy(), holdout=held, trusted=False)
+    moved = table([0.1] * 60, held["given_label"], held["suggested_label"], ids=held["id"])
+    first, rest = noisy(), noisy()
+    first = {name: column[:60] for name, column in first.items()}
+    rest = {name: np.concatenate([column[60:], moved[name]]) for name, column in rest.items()}
+    swapped = {name: first[name] for name in ("id", "given_label", "suggested_label", "p_mislabeled", "margin")}
+    swapped |= {"trusted": np.zeros(60, bool), "harm_solved": np.ones(60), "worst_solved": np.ones(60)}
+    new = write_run(tmp_path / "new", rest, holdout=swapped, trusted=False)
+    document = answer("compare", old, new)
+    assert (document["in_both"], document["only_in_old"], document["only_in_new"]) == (460, 0, 0)
+    assert document["still_flagged"] == 30 and document["gone"] == document["new"] == 0
+    assert document["resolved"] == (held["p_mislabeled"] >= 0.5).sum() == 15
 
 
 @pytest.mark.parametrize("count", [200_000])

@@ -11,7 +11,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, fiftyone_samples, label_studio_config, label_studio_tasks, with_findings
 from sgoif.review.decisions import read_decisions
-from tests.cli.runs import NAMES, invoke, noisy, write_run
+from tests.cli.runs import NAMES, held_out, invoke, noisy, write_run
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_table_has_the_columns_of_a_datalab_and_its_meaning(run):
     p = rng.dirichlet(np.ones(3), 100) + 2 * np.eye(3)[labels]
     lab = cleanlab.Datalab({"y": labels}, label_name="y", verbosity=0)
     lab.find_issues(pred_probs=p / p.sum(1, keepdims=True), issue_types={"label": {}})
-    theirs, ours = lab.get_issues("label"), datalab_issues(run).to_pandas().set_index("id")
+    theirs, ours = lab.get_issues("label"), datalab_issues(run).to_pandas().set_index(["id", "source"])
     assert set(theirs.columns) == set(ours.columns)
     assert ours["is_label_issue"].dtype == bool and ours["label_score"].between(0, 1).all()
     assert ours["label_score"][ours["is_label_issue"]].max() < ours["label_score"][~ours["is_label_issue"]].min()
@@ -119,3 +119,36 @@ def test_the_command_writes_what_the_functions_give(run, photos, tmp_path):
     assert done.exit_code == 0 and len(json.loads((tmp_path / "tasks.json").read_text())) == 7
     assert (tmp_path / "tasks.xml").read_text().startswith("<View>")
     assert invoke("export", run.url, "--to", "paper", "--out", "x.csv").exit_code == 2
+
+
+@pytest.fixture
+def with_holdout(tmp_path, monkeypatch):
+    """A run of 400 training examples and 60 that were held out: 15 of them are flagged, the last 10 are verified."""
+    monkeypatch.chdir(tmp_path)
+    held = held_out(60)
+    held["trusted"] = np.arange(60) >= 50
+    return sgoif.load(write_run("held", noisy(), holdout=held, trusted=False))
+
+
+def test_every_export_has_the_held_out_examples_or_says_which_it_leaves_out(with_holdout, tmp_path):
+    run = with_holdout
+    table = datalab_issues(run).to_pandas()
+    assert (table["source"] == "holdout").sum() == 50 and len(table) == 450
+    flagged = table[(table["source"] == "holdout") & table["is_label_issue"]]
+    assert len(flagged) == 13 and set(flagged["given_label"]) == {"cat"} and set(flagged["predicted_label"]) == {"dog"}
+    assert list(table["id"]) == sorted(table["id"])
+    done = invoke("export", run.url, "--to", "cleanlab", "--out", "issues.csv")
+    assert "450 examples" in done.stdout and "400 of the training data, 50 held out" in done.stdout
+    assert "10 verified hold-out labels left out" in done.stdout
+    done = invoke("apply", run.url, "--relabel-from", "0.8", "--out", "manifest.csv")
+    assert "10 verified hold-out labels left out" in done.stdout
+    assert sum("held/" in line for line in (tmp_path / "manifest.csv").read_text().splitlines()) == 50
+
+
+def test_a_hugging_face_dataset_gets_the_findings_of_held_out_rows(with_holdout):
+    datasets = pytest.importorskip("datasets")
+    dataset = with_findings(
+        with_holdout, datasets.Dataset.from_dict({"path": ["held/000.png", "held/055.png"]}), ids="path"
+    )
+    assert dataset["sgoif_p_mislabeled"][0] == 0.9 and dataset["sgoif_suggested_label"][0] == 1
+    assert dataset["sgoif_p_mislabeled"][1] is None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sgoif.cli.export import left_out
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
 from sgoif.cli.report import find_images
@@ -111,6 +112,7 @@ def show_apply(
         print_lines([*warnings, ""])
     print_lines(
         [
+            *left_out(found.run.files.sql, has_unlabelled=True),
             f"The manifest is in {clean(out)}. Train on it:",
             f"  dataset = sgoif.cleaned(dataset, {out!r})",
         ]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
@@ -11,9 +15,10 @@ from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
 from sgoif.files import write_csv, write_parquet, write_text
 from sgoif.review.labelstudio import PICTURE
+from sgoif.review.manifest import count_left_out
 from sgoif.run import load
 
-__all__ = ["KINDS", "show_export"]
+__all__ = ["KINDS", "left_out", "show_export"]
 
 KINDS = ("cleanlab", "label-studio")
 
@@ -31,15 +36,39 @@ def show_export(url: str, *, to: str, out: str, images: str | None, top: int | N
         )
 
 
+def left_out(sql: Callable[..., pa.Table], *, has_unlabelled: bool = False) -> list[str]:
+    """Say which examples of a run are not in a file that was written.
+
+    Args:
+        sql: answers a SELECT over the run's tables.
+        has_unlabelled: whether examples without a class are in the file.
+    """
+    verified, unlabelled = count_left_out(sql)
+    lines = [f"{count(verified, 'verified hold-out label')} left out: there is nothing to judge."] if verified else []
+    if unlabelled and not has_unlabelled:
+        lines.append(
+            f"{count(unlabelled, 'example')} without a class (soft targets) left out: none was given to judge."
+        )
+    return lines
+
+
 def _write_datalab(url: str, out: str) -> None:
-    table = datalab_issues(load(url))
+    run = load(url)
+    table = datalab_issues(run)
     if out.endswith(".parquet"):
         write_parquet(table, out)
     elif out.endswith(".csv"):
         write_csv(table, out)
     else:
         raise SgoifError(f"{clean(out)!r} ends with neither .parquet nor .csv.")
-    print_lines([f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them."])
+    held = int(pc.sum(pc.equal(table["source"], "holdout")).as_py() or 0)
+    print_lines(
+        [
+            f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them: "
+            f"{count(len(table) - held)} of the training data, {count(held)} held out.",
+            *left_out(run.sql),
+        ]
+    )
 
 
 def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> None:
@@ -51,6 +80,7 @@ def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> Non
     print_lines(
         [
             f"{count(len(tasks), 'task')} written to {clean(out)}, their labelling interface to {clean(config)}.",
+            *left_out(run.sql),
             "Make a project with that interface, import the tasks, decide, export as JSON. Then:",
             f"  sgoif apply {clean(url)} export.json --out manifest.parquet",
         ]

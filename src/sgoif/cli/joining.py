@@ -1,13 +1,24 @@
-"""Small tables joined in DuckDB, outside of any run."""
+"""Tables joined in DuckDB, outside of any run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
 
-__all__ = ["join"]
+__all__ = ["join", "joining"]
+
+
+@contextmanager
+def joining(memory_limit: str = "1GB") -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open DuckDB for a while; what does not fit into its memory goes to a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="sgoif-sql-", ignore_cleanup_errors=True) as folder:
+        settings = {"threads": "1", "memory_limit": memory_limit, "temp_directory": folder}
+        with duckdb.connect(":memory:", config=settings) as connection:
+            yield connection
 
 
 def join(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -16,7 +27,7 @@ def join(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     >>> join("select a + 1 as b from t", {"t": pa.table({"a": [1, 2]})}).to_pydict()
     {'b': [2, 3]}
     """
-    with duckdb.connect(":memory:", config={"threads": "1"}) as connection:
+    with joining() as connection:
         for name, table in tables.items():
             connection.register(name, table)
         return connection.sql(query).to_arrow_table()

@@ -147,8 +147,10 @@ def _outcome(kind: str, about: str, limit: float, ends: Sequence[float], number:
 
 
 def _new_ones(run: OpenRun, against: OpenRun, limit: int) -> Outcome:
-    number = len(compare_runs(against, run).new)
+    found = compare_runs(against, run)
+    number = len(found.new) + len(found.added)
     text = f"{count(number)} newly flagged"
+    text += f", {count(len(found.added))} of them of new examples" if len(found.added) else ""
     state = EXCEEDED if number > limit else FINE
     return Outcome("max-new", "new findings", state, limit, number, number, number, text)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors.label import class_name, label_issues
+from sgoif.adaptors.label import class_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,20 +18,27 @@ __all__ = ["datalab_issues"]
 
 
 def datalab_issues(run: Run) -> pa.Table:
-    """One row per training example in the order of their ids: what ``Datalab.get_issues("label")`` gives.
+    """One row per example in the order of their ids: what ``Datalab.get_issues("label")`` gives.
 
     ``is_label_issue``, ``label_score`` (low is bad), ``given_label`` and ``predicted_label`` by name where classes have
-    names; the predicted label is the given one where nothing speaks against it. Beside these four, the ``id``.
+    names; the predicted label is the given one where nothing speaks against it. Beside these four, the ``id`` and its
+    ``source``: ``train``, or ``holdout`` for an example that was held out. Verified hold-out labels and examples
+    without a class have no row.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    found = label_issues(run.table, run.class_names)
-    order = np.argsort(found["id"], kind="stable")
-    rows = {name: found[name][order] for name in ("id", "is_label_issue", "label_score", "given_label")}
-    predicted = np.where(rows["is_label_issue"], found["suggested_label"][order], rows["given_label"])
-    rows["predicted_label"] = np.where(predicted < 0, rows["given_label"], predicted)
-    for name in ("given_label", "predicted_label") if run.class_names else ():
-        rows[name] = _named(rows[name], run.class_names)
+    issues = run.label_issues().select(
+        ["id", "source", "is_label_issue", "label_score", "given_label", "suggested_label"]
+    )
+    issues = issues.filter(pc.greater_equal(issues["given_label"], 0))
+    found = issues.sort_by([("id", "ascending"), ("source", "descending")])  # of two with the same id the trained first
+    given, suggested = (np.asarray(found[f"{kind}_label"], dtype=np.int64) for kind in ("given", "suggested"))
+    is_issue = np.asarray(found["is_label_issue"], dtype=bool)
+    rows: dict[str, Any] = {name: found[name] for name in ("id", "source", "is_label_issue", "label_score")}
+    labels = {"given_label": given, "predicted_label": np.where(is_issue & (suggested >= 0), suggested, given)}
+    for name, values in labels.items():
+        rows[name] = _named(values, run.class_names) if run.class_names else values
     return pa.table(rows)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
+from sgoif.tables import with_holdout
 
 if TYPE_CHECKING:
     from sgoif.run import Run
@@ -24,6 +25,8 @@ def with_findings(
 ) -> Any:
     """Return the dataset with columns of ``examples``, named ``sgoif_...``; empty where the run does not know a row.
 
+    Rows that the run held out have theirs, too; verified ones are empty.
+
     Args:
         run: what was found.
         dataset: a ``datasets.Dataset``.
@@ -33,12 +36,13 @@ def with_findings(
     Raises:
         SgoifError: Not one id is one of the run's.
     """
+    table = with_holdout(run.table, run._tables.columns("holdout"))  # an id in both is the training example's
     own = range(len(dataset)) if ids is None else dataset[ids] if isinstance(ids, str) else ids
-    place = _places(run.table["id"], np.asarray(own))
+    place = _places(table["id"], np.asarray(own))
     if len(place) and (place < 0).all():
         raise SgoifError("no id of the dataset is one of this run's; pass ids=, the column that holds them.")
-    for name in (name for name in columns if name in run.table):
-        dataset = dataset.add_column(f"sgoif_{name}", _taken(run.table[name], place))
+    for name in (name for name in columns if name in table):
+        dataset = dataset.add_column(f"sgoif_{name}", _taken(table[name], place))
     return dataset
 
 

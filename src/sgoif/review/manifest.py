@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sgoif.store import RunFiles
 
-__all__ = ["Applied", "Settled", "everything", "settle", "write_manifest"]
+__all__ = ["Applied", "Settled", "count_left_out", "everything", "settle", "write_manifest"]
 
 _TABLES = {"examples": "train", "holdout": "holdout"}
 _JOINED = """
@@ -99,6 +99,19 @@ def everything(files: RunFiles) -> str:
     train = columns.format(p="p_mislabeled::double", source="train")
     held = columns.format(p="p_mislabeled::double" if _judges_holdout(files) else "null::double", source="holdout")
     return f"select {train} from examples union all select {held} from holdout where not coalesce(trusted, false)"
+
+
+def count_left_out(sql: Callable[..., pa.Table]) -> tuple[int, int]:
+    """Count the examples that are judged nowhere: hold-out labels that are verified, and examples without a class.
+
+    Args:
+        sql: answers a SELECT over a run's tables.
+    """
+    verified, unlabelled = (
+        int(sql(f"select count(*) as n from {rows}")["n"][0].as_py())
+        for rows in ("holdout where coalesce(trusted, false)", "examples where coalesce(given_label, -1) < 0")
+    )
+    return verified, unlabelled
 
 
 def write_manifest(
