@@ -96,6 +96,20 @@ def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classe
     assert monitor.ledger.state_dict()["total"].shape[1] == 6  # its own label and the five most probable
 
 
+@pytest.mark.parametrize("how", ["watch", "audit"])
+def test_a_class_without_a_held_out_example_is_not_judged_and_the_others_are(how):
+    train, holdout = world(classes=6)
+    kept = holdout[1] != 3
+    holdout = tuple(part[kept] for part in holdout[:2])
+    monitor, run = watched_run(train, holdout, trusted=True)
+    if how == "audit":
+        run = sgoif.audit(monitor.model, train[:2], anchors=holdout, trusted=True)
+    order = np.argsort(run.table["id"])
+    p, given = run.table["p_mislabeled"][order], run.table["given_label"][order]
+    assert (np.isnan(p) == (given == 3)).all()  # before, nobody had a probability
+    assert average_precision(p[given != 3], train[2][given != 3]) > 0.7
+
+
 @pytest.mark.parametrize(("trusted", "holdout_rate", "floor"), [(True, 0.0, 0.8), (False, 0.2, 0.7)])
 def test_an_audit_is_calibrated_by_its_own_hold_out(trusted, holdout_rate, floor):
     train, holdout = world(holdout_rate=holdout_rate, held=500)

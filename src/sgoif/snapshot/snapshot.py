@@ -129,7 +129,8 @@ class Snapshot:
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
         if self.calibration is not None:
-            p, low, high = probabilities(self.calibration, self.draws, inputs[is_sound], labels[is_sound], is_sound)
+            can = is_sound & self._is_known(labels)
+            p, low, high = probabilities(self.calibration, self.draws, inputs[can], labels[can], can)
             columns["p_mislabeled"] = p
             if self.draws is not None:
                 columns |= {"p_mislabeled_low": low, "p_mislabeled_high": high}
@@ -142,7 +143,7 @@ class Snapshot:
         random from what is to be scored.
         """
         inputs = _calibrated(signals)
-        is_sound = np.isfinite(inputs).all(1)
+        is_sound = np.isfinite(inputs).all(1) & self._is_known(labels)
         if self.canaries is None or is_sound.sum() < 2:
             return self
         given = labels[is_sound]
@@ -159,6 +160,10 @@ class Snapshot:
         about = replace(self.about, num_adapted=int(is_sound.sum()), scales=scales)
         return replace(self, about=about, calibration=found.calibration, draws=draws, noise=noise)
 
+    def _is_known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whose class has a hold-out example, ``[B]``; without one a label cannot be judged."""
+        return np.asarray(self.about.held_out_per_class)[labels] > 0
+
     def _with_noise(
         self, inputs: NDArray[np.float64], signals: Columns, labels: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
@@ -171,7 +176,7 @@ class Snapshot:
     def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:
         """The share of errors to expect among the first 1, 5 and 10%, from examples that it was adapted to."""
         inputs = _calibrated(signals)
-        is_sound = np.isfinite(inputs).all(1)
+        is_sound = np.isfinite(inputs).all(1) & self._is_known(labels)
         if self.calibration is None or self.draws is None:
             return []
         inputs, _ = self._with_noise(inputs, signals, labels)

@@ -49,14 +49,14 @@ class RunJudge:
     calibration: LabelCalibration
     draws: CalibrationDraws
     noise: NoiseModel | None
-    num_classes: int
+    known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others cannot be judged
 
     def judged(self, examples: Table) -> Judged:
         """Judge examples, in memory for some copies of their predictions, ``[N, C]``."""
-        signals, is_judged = _signals(examples, self.columns)
+        signals, is_judged = _signals(examples, self.columns, self.known_classes)
         given, evidence = examples["given_label"][is_judged], None
         if self.noise is not None:
-            evidence = NoiseEvidence.of(self.noise, _predicted(examples, is_judged, self.num_classes))
+            evidence = NoiseEvidence.of(self.noise, _predicted(examples, is_judged, len(self.known_classes)))
             signals = np.column_stack([signals, evidence.log_odds(given)])
             evidence = evidence.at_rows(is_judged)
         return Judged(*probabilities(self.calibration, self.draws, signals, given, is_judged), evidence)
@@ -104,10 +104,10 @@ def calibrate_run(
         engine: whose hold-out it is.
         noise: what a model of the noise says of them.
     """
-    canaries, columns = ledger.canaries(engine), _columns(engine)
+    canaries, columns, known = ledger.canaries(engine), _columns(engine), ledger.known_classes(engine)
     if canaries is None or not len(examples["id"]):
         return None
-    signals, judged = _signals(examples, columns)
+    signals, judged = _signals(examples, columns, known)
     if judged.sum() < 2:
         return None
     given, choice = examples["given_label"], ledger.choice
@@ -126,7 +126,7 @@ def calibrate_run(
     draws, judge = draw_calibrations(calibration, asked.signals, asked.given), None
     if noise is None:
         model = None if found.noise is None else found.noise.model
-        judge = RunJudge(columns, calibration, draws, model, ledger.num_classes)
+        judge = RunJudge(columns, calibration, draws, model, known)
         noise = None if found.noise is None else found.noise.at_rows(judged)
     said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
@@ -134,10 +134,12 @@ def calibrate_run(
     return RunCalibration(said, judge, calibration, precision, choice, holdout, ids)
 
 
-def _signals(examples: Table, columns: tuple[str, ...]) -> tuple[Floats, NDArray[np.bool_]]:
+def _signals(
+    examples: Table, columns: tuple[str, ...], is_known: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
     """The signals of examples that can be judged, ``[n, S]``, and which of all these are, ``[N]``."""
-    signals = np.stack([examples[name] for name in columns], 1)
-    is_judged = np.asarray(np.isfinite(signals).all(axis=1))
+    signals, given = np.stack([examples[name] for name in columns], 1), examples["given_label"]
+    is_judged = np.asarray(np.isfinite(signals).all(axis=1)) & (given >= 0) & is_known[given]
     return signals[is_judged], is_judged
 
 

@@ -89,7 +89,7 @@ class CanaryLedger:
         self._assigned = np.zeros((count, 0), np.int64)  # labels tried, [m, F]; F is known with the first look
         self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
         self._others = np.zeros((count, 0, classes), np.float32)  # probability of the best other class, where it lies
-        self._mass = np.zeros((count, 1, 1))
+        self._mass = np.zeros((count, 0, 1))  # weight of the looks that could tell, [m, F, 1]
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
         self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
@@ -129,19 +129,22 @@ class CanaryLedger:
         probe = self._probe(engine, features, logits, rows)
         probe = np.take_along_axis(probe, assigned[:, :, None], axis=1)
         values = np.concatenate([scored.values, probe], 2)
-        usable = np.isfinite(values).all((1, 2))
-        self._total[rows[usable]] += trust * values[usable]
-        self._mass[rows[usable]] += trust
+        # by label: the other fold may hold no example of one class, which says nothing about the others
+        usable = np.isfinite(values).all(2, keepdims=True)
+        self._total[rows] += trust * np.where(usable, values, 0.0)
+        self._mass[rows] += trust * usable
         predicted = logits.softmax(1).double().cpu().numpy()
-        self._add_others(rows[usable], assigned[usable], trust * predicted[usable])
+        self._add_others(rows, assigned, trust * predicted, usable[:, :, 0])
         np.add.at(self._leaks, self.labels[rows], (trust * believed[rows])[:, None] * predicted)
 
-    def _add_others(self, rows: NDArray[np.int64], assigned: NDArray[np.int64], predicted: Floats) -> None:
+    def _add_others(
+        self, rows: NDArray[np.int64], assigned: NDArray[np.int64], predicted: Floats, usable: NDArray[np.bool_]
+    ) -> None:
         """Note the most probable class beside each label tried, as a training visit notes its runner-up."""
         if self._others.shape[2]:
             others, p = best_others(predicted, assigned)
             tried = np.arange(assigned.shape[1])
-            self._others[rows[:, None], tried, others] += p  # no row comes twice in a look
+            self._others[rows[:, None], tried, others] += np.where(usable, p, 0.0)  # no row comes twice in a look
 
     def _labels_for(self, snapshot: Snapshot) -> NDArray[np.int64]:
         """The labels that the examples of a snapshot are tried under, fixed when each is first seen."""
@@ -152,6 +155,7 @@ class CanaryLedger:
         if self._assigned.shape[1] == 0:
             self._assigned = np.full((len(self.labels), proposed.shape[1]), -1, np.int64)
             self._total = np.zeros((len(self.labels), proposed.shape[1], len(CALIBRATED_SIGNALS)))
+            self._mass = np.zeros((len(self.labels), proposed.shape[1], 1))
             width = self.num_classes if Predictions.is_affordable(self._assigned.size, self.num_classes) else 0
             self._others = np.zeros((*self._assigned.shape, width), np.float32)
         known = self._assigned[rows]
@@ -202,25 +206,38 @@ class CanaryLedger:
 
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
-        seen = self._mass[:, 0, 0] > 0 if self.is_on else np.zeros(0, bool)
-        if len(np.unique(self.labels[seen] if len(seen) else [])) < 2:
+        row, tried = np.nonzero(self._told())
+        if len(np.unique(self.labels[row])) < 2:
             return None
-        rows = np.flatnonzero(seen)
         belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
-        means = self._total[rows] / self._mass[rows]
-        row = np.repeat(rows, means.shape[1])
         found = Canaries(
             holdout_row=row,
             fold=self.fold[row],
             label=self.labels[row],
-            assigned_label=self._assigned[rows].reshape(-1),
+            assigned_label=self._assigned[row, tried],
             belief=belief[row],
             weight=belief[row],
-            signals=means.reshape(-1, means.shape[2]),
+            signals=self._total[row, tried] / self._mass[row, tried],
             worst_anchor=np.full(len(row), -1),
             num_classes=self.num_classes,
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
+
+    def _told(self) -> NDArray[np.bool_]:
+        """Which labels tried count, ``[m, F]``: those scored, of classes with an example scored under its own label.
+
+        A class that is known by flips alone would learn that its label is always wrong; it is judged like the others.
+        """
+        scored = self._mass[:, :, 0] > 0
+        own = scored & (self._assigned == self.labels[:, None]) if scored.size else scored
+        is_known = np.zeros(self.num_classes, bool)
+        is_known[self.labels[own.any(1)]] = True
+        return scored & is_known[self._assigned]
+
+    def known_classes(self, engine: Engine) -> NDArray[np.bool_]:
+        """Which classes have a hold-out example that was seen, ``[C]``; labels of the others cannot be judged."""
+        seen = engine.seen.cpu().numpy() > 0
+        return np.asarray(np.bincount(self.labels[seen], minlength=self.num_classes) > 0)
 
     def may_doubt(self, canaries: Canaries) -> NDArray[np.bool_]:
         """Whose hold-out labels nobody verified, by canary; nobody's where the hold-out may not clean itself."""
@@ -234,8 +251,8 @@ class CanaryLedger:
         """
         if not self._others.shape[2]:
             return None
-        rows = np.unique(canaries.holdout_row)
-        found = (self._others[rows] / self._mass[rows]).reshape(len(canaries), -1)
+        told = self._told()
+        found = self._others[told] / self._mass[told]
         top = np.argsort(-found, axis=1, kind="stable")[:, :3]
         p = np.take_along_axis(found, top, 1).astype(np.float64)
         others = LikelyOthers(np.where(p > 0, top, -1), p)
@@ -274,7 +291,10 @@ class CanaryLedger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
         self._assigned, self._total = state["assigned"].copy(), state["total"].copy()
-        self._mass, self._leaks = state["mass"].copy(), state["leaks"].copy()
+        self._mass, self._leaks = (
+            np.broadcast_to(state["mass"], (*self._assigned.shape, 1)).copy(),
+            state["leaks"].copy(),
+        )
         # states from before it have none, and half of the sums would be worse than none
         self._others = state["others"].copy() if "others" in state else np.zeros((*self._assigned.shape, 0), np.float32)
         self._suggested = state["suggested"].copy()
