@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -29,25 +31,33 @@ __all__ = [
 ]
 
 _DELIMITERS = ",;\t"
-_RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\r", "'")  # the quote too, so that reading undoes writing
+# What a spreadsheet runs: a cell that begins with one of these, after blanks and quotes. Full-width ones count too.
+# The single quote is among them so that reading undoes writing.
+_RUNNABLE = "[\" ]*[=+\\-@'\uff1d\uff0b\uff0d\uff20]"
+# A cell may be split again: a spreadsheet of another country separates by semicolons, and then quotes in the middle of
+# its cells mean nothing, so that a new cell begins after every semicolon, tab and end of line.
+_CELL_STARTS = f"(?:^(?=[\t\r]|{_RUNNABLE})|(?<=[;\t\r\n])(?={_RUNNABLE}))"
+_GUARDED_STARTS = f"(?:^'(?=[\t\r]|{_RUNNABLE})|(?<=[;\t\r\n])'(?={_RUNNABLE}))"
+_TO_GUARD, _TO_UNGUARD = re.compile(_CELL_STARTS), re.compile(_GUARDED_STARTS)
+_TO_QUOTE = re.compile(r"""[",;\t\r\n]|^\s|\s$""")
 
 
 def guarded(text: str) -> str:
-    """Put a quote before a text that a spreadsheet would run as a formula.
+    """Put a quote before whatever a spreadsheet would run as a formula, whether it separates by comma or semicolon.
 
-    >>> guarded("=HYPERLINK(1)"), guarded("cat")
-    ("'=HYPERLINK(1)", 'cat')
+    >>> guarded("=HYPERLINK(1)"), guarded("cat;=1"), guarded("cat")
+    ("'=HYPERLINK(1)", "cat;'=1", 'cat')
     """
-    return f"'{text}" if text.startswith(_RUN_BY_SPREADSHEETS) else text
+    return _TO_GUARD.sub("'", text)
 
 
 def unguarded(text: str) -> str:
     """Undo :func:`guarded`.
 
-    >>> unguarded("'=1"), unguarded("'tis")
-    ('=1', "'tis")
+    >>> unguarded("'=1"), unguarded("cat;'=1"), unguarded("'tis")
+    ('=1', 'cat;=1', "'tis")
     """
-    return text[1:] if text.startswith("'") and text.startswith(_RUN_BY_SPREADSHEETS, 1) else text
+    return _TO_UNGUARD.sub("", text) if "'" in text else text
 
 
 def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -61,8 +71,10 @@ def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterat
         needed: columns it must have; case and blanks around their names do not matter.
 
     Raises:
-        SgoifError: The file is not UTF-8, or lacks a column.
+        SgoifError: It is no file, not UTF-8, no CSV, or lacks a column.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise SgoifError(f"'{path}' is no regular file; write the rows to a file first.")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
@@ -120,7 +132,10 @@ def read_columns(path: str, names: Sequence[str]) -> pa.Table:
                     include_columns=list(names), column_types=dict.fromkeys(names, pa.string())
                 ),
             )
-        return pa.table({name: table[name].cast(pa.string()) for name in names})
+        texts = {name: table[name].cast(pa.string()) for name in names}
+        if suffix != ".parquet":
+            texts = {name: pa.array(map(_unguarded_or_none, texts[name].to_pylist()), pa.string()) for name in names}
+        return pa.table(texts)
     except (pa.ArrowException, OSError) as error:
         raise SgoifError(f"'{path}' cannot be read: {str(error).splitlines()[0]}") from error
 
@@ -134,12 +149,9 @@ def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def write_csv_rows(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write rows as CSV: UTF-8, one header line, empty cells for nothing, texts that no spreadsheet runs."""
     with replacing(path) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-        writer = csv.writer(_Lines(lines), lineterminator="\r\n")  # so that a cell with either of the two is quoted
-        writer.writerow(header)
-        writer.writerows([_cell(value) for value in row] for row in rows)
-        lines.flush()
-        lines.detach()
+        for row in chain([header], rows):
+            line = ",".join(map(_cell, row)) + "\n"
+            file.write(line.encode("utf-8", "backslashreplace"))
 
 
 def write_parquet(table: pa.Table, path: str | os.PathLike[str]) -> None:
@@ -180,20 +192,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise
 
 
-class _Lines:
-    """Ends lines with one character instead of two."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
-
-    def write(self, line: str) -> int:
-        return self.file.write(line.removesuffix("\r\n") + "\n")
+def _cell(value: Any) -> str:
+    """A cell as text, in quotes where any kind of separator stands in it."""
+    if not isinstance(value, str):
+        return "" if value is None or value != value else _quoted(str(value))
+    return _quoted(guarded(value))
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return guarded(value)
-    return "" if value is None or value != value else value
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _mode(place: Path) -> int:
@@ -203,6 +210,10 @@ def _mode(place: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def _unguarded_or_none(text: str | None) -> str | None:
+    return None if text is None else unguarded(text)
 
 
 def _need(path: str, present: Sequence[str], names: Sequence[str]) -> None:

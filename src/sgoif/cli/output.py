@@ -1,13 +1,15 @@
 """How things are shown: text for people on a terminal or in a pipe, one JSON document for programs.
 
 In a pipe nothing is coloured, wrapped or cut to a width; only ids longer than any path are shortened, in the middle.
-What a user's data says (ids, class names) is never read as markup, and control characters in it are written out.
+What a user's data says (ids, class names) is never read as markup, and control characters in it are written out: all
+that is printed goes through :func:`clean` here, whoever has cleaned it before.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,8 @@ __all__ = [
 
 LONGEST_SHOWN = 1000  # characters of an id in a pipe: longer than file names, short enough for a line
 _PIPE_WIDTH = 1_000_000  # nothing is wrapped there
+# what JSON leaves as it is and a terminal obeys: controls of the second set, marks of direction, lone surrogates
+_NOT_SHOWN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def console() -> Console:
@@ -145,7 +149,8 @@ def count(number: float, noun: str = "") -> str:
 def emit_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document to standard output, and nothing else; numbers that are not finite become null."""
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=not is_unicode) + "\n")
+    text = json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=not is_unicode)
+    sys.stdout.write(_NOT_SHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -165,7 +170,7 @@ def print_lines(lines: Iterable[str], style: str | None = None) -> None:
     """Print lines of text; on a terminal they wrap between words, but not commands, which are indented."""
     screen = console()
     for line in lines:
-        screen.print(line, style=style, soft_wrap=line.startswith("  "))
+        screen.print(clean(line), style=style, soft_wrap=line.startswith("  "))
 
 
 def print_table(
@@ -181,7 +186,7 @@ def print_table(
 
     Args:
         headers: of the columns.
-        rows: texts, cleaned already.
+        rows: texts.
         right: columns that are aligned to the right.
         wrap: columns whose text may go on in the next line, on a terminal.
         shrink: columns whose texts are cut in the middle where a terminal has no room for them.
@@ -190,17 +195,18 @@ def print_table(
     from rich.table import Table
 
     screen = console()
-    lines = [list(row) for row in rows]
+    named, headers = headers, [clean(name) for name in headers]
+    lines = [[clean(text) for text in row] for row in rows]
     if screen.is_terminal:
-        _fit(headers, lines, screen.width, [headers.index(name) for name in shrink], [headers.index(n) for n in wrap])
+        _fit(headers, lines, screen.width, [named.index(name) for name in shrink], [named.index(name) for name in wrap])
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in headers:
+    for name, header in zip(named, headers, strict=True):
         is_wrapped = name in wrap and screen.is_terminal
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=not is_wrapped, overflow="fold")
+        table.add_column(header, justify="right" if name in right else "left", no_wrap=not is_wrapped, overflow="fold")
     for line in lines:
         table.add_row(*line)
     if title is not None:
-        screen.print(title, style="bold")
+        screen.print(clean(title), style="bold")
     print_rendered(screen, table)
 
 
@@ -215,8 +221,8 @@ def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
     table.add_column(style="dim", no_wrap=True, min_width=16)
     table.add_column(overflow="fold")
     for name, text in facts:
-        table.add_row(name, text)
-    screen.print(title, style="bold")
+        table.add_row(clean(name), clean(text))
+    screen.print(clean(title), style="bold")
     print_rendered(screen, table)
 
 

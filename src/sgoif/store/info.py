@@ -41,7 +41,11 @@ def read_info(place: Place) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"cannot read {FILE} of {place.url!r}: {error}.") from error
     try:
-        info = json.loads(text)
+        info = _encodable(json.loads(text))
+    except RecursionError:
+        raise StoreError(
+            f"{FILE} of {place.url!r} is nested too deeply to be a run's; restore it from a copy."
+        ) from None
     except ValueError as error:
         raise StoreError(f"{FILE} of {place.url!r} is not valid JSON ({error}); restore it from a copy.") from error
     version = info.get("schema_version") if isinstance(info, dict) else None
@@ -125,6 +129,15 @@ def _check_fields(info: Mapping[str, Any], url: str) -> None:
             f"{FILE} of {url!r} is damaged: `attempts` must list attempt and start_step, kinds of ids int or string; "
             f"got {str(attempts)[:80]} and {kinds}."
         )
+
+
+def _encodable(value: Any) -> Any:
+    """Write out lone surrogates, which JSON can escape and no table, file or terminal can hold."""
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,12 @@
 // Decisions as CSV, as spreadsheets read and write it. A cell that a spreadsheet would run begins with a quote.
 const COLUMNS = ["id", "given_label", "given_name", "decision", "label", "label_name", "note", "reviewer", "decided_at", "content", "list"];
-const RUNNABLE = /^[=+\-@\t\r']/;
+// A spreadsheet that separates by semicolons begins a cell after each of them, whatever quotes there are: see files.py.
+const RUNNABLE = `[" ]*[=+\\-@'\uff1d\uff0b\uff0d\uff20]`;
+const TO_GUARD = new RegExp(`^(?=[\t\r]|${RUNNABLE})|(?<=[;\t\r\n])(?=${RUNNABLE})`, "g");
+const TO_UNGUARD = new RegExp(`^'(?=[\t\r]|${RUNNABLE})|(?<=[;\t\r\n])'(?=${RUNNABLE})`, "g");
 
 function cell(text) {
-  const safe = RUNNABLE.test(text) ? `'${text}` : text;
+  const safe = text.replace(TO_GUARD, "'");
   return /[",;\n\r\t]/.test(safe) || safe !== safe.trim() ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
@@ -37,7 +40,7 @@ function fromCsv(text) {
   }
   if (value !== "" || row.length) rows.push([...row, value]);
   const names = (rows.shift() ?? []).map((name) => name.trim().toLowerCase());
-  const plain = (text) => (/^'[=+\-@\t\r']/.test(text) ? text.slice(1) : text);
+  const plain = (text) => text.replace(TO_UNGUARD, "");
   return rows
     .filter((cells) => cells.some((text) => text.trim()))
     .map((cells) => Object.fromEntries(names.map((name, i) => [name, plain(cells[i] ?? "")])));
