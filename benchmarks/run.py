@@ -75,6 +75,12 @@ TABLES = {
         "benchmarks.frozen_backends --split reported --seeds 1,2,3 --save frozen_backends.jsonl",
         FROZEN,
     ),
+    "trust": Table(
+        "label errors at the rates that people have: few errors, small sets, many classes, weak features",
+        "benchmarks.trust --tier S --only wine",
+        "benchmarks.trust --tier M --save trust.jsonl",
+        ("cleanlab",),
+    ),
     "verified": Table(
         "what some verified labels are worth",
         None,

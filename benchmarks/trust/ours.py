@@ -1,0 +1,48 @@
+"""``sgoif scan --features`` on one draw."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.trust.rivals import Finding
+from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.holdout import choose_holdout
+
+__all__ = ["find"]
+
+TOPS = (0.01, 0.05, 0.1)
+
+
+def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, seed: int) -> Finding:
+    """Judge every label by the public table of issues."""
+    started = process_time()
+    ids = np.arange(len(given))
+    held = choose_holdout(ids, given, num_classes)
+    run = audit_embeddings(rows, given, ids, held, num_classes=num_classes, seed=seed)
+    table = run.label_issues()
+    order = np.asarray(table["id"].to_numpy(zero_copy_only=False), dtype=np.int64)
+    score, p, suggested = np.full((2, len(given)), np.nan)[0], np.full(len(given), np.nan), given.copy()
+    score[order] = np.arange(len(order), 0, -1)  # most suspicious first
+    score = np.where(np.isnan(score), 0.0, score)  # what is not listed is not suspected
+    if "p_mislabeled" in table.column_names:
+        p[order] = table["p_mislabeled"].to_numpy(zero_copy_only=False)
+    suggested[order] = np.nan_to_num(table["suggested_label"].to_numpy(zero_copy_only=False), nan=-1).astype(np.int64)
+    suggested = np.where(suggested < 0, given, suggested)
+    total = run.info.get("expected_errors")
+    intervals = {}
+    for item in run.info.get("expected_precision") or []:
+        if item.get("low") is not None:
+            intervals[f"top {100 * item['top']:g}%"] = (float(item["low"]), float(item["high"]))
+    return Finding(
+        score,
+        np.nan_to_num(p) >= 0.5,
+        suggested,
+        p if np.isfinite(p).any() else None,
+        None if total is None else float(total),
+        intervals,
+        process_time() - started,
+        run.info.get("no_p_reason"),
+    )

@@ -1,0 +1,154 @@
+"""What people use today, on the same features and folds: probabilities out of fold, and scores made of them.
+
+Logistic regression on standardised features, its L2 chosen by the held-out likelihood of the first fold, stands behind
+cleanlab's scores; extra trees behind them on tables. All scores are high where a label looks wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Finding", "find_all", "make_folds", "out_of_fold"]
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+NEIGHBOURS = 10
+_GRID = (1.0, 10.0, 100.0, 1000.0)
+
+
+@dataclass(slots=True)
+class Finding:
+    """What a method says of a draw."""
+
+    score: Floats  # high where a label looks wrong, [N]
+    flagged: NDArray[np.bool_] | None = None  # called more likely wrong than right
+    suggested: Labels | None = None
+    p: Floats | None = None  # probability of being wrong; NaN where there is none
+    total: float | None = None  # number of errors claimed
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # by what they are about
+    seconds: float = 0.0
+    reason: str | None = None  # why there is no p
+
+
+def make_folds(labels: Labels, seed: int, num_folds: int = 5) -> Folds:
+    """Stratified folds, the same for every method of a draw."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    kind = StratifiedKFold if np.bincount(labels).min() >= num_folds else KFold
+    return list(kind(num_folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels))
+
+
+def out_of_fold(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> Floats:
+    """Probabilities of logistic regression for examples that it was not fitted on, ``[N, C]``."""
+    x, y = torch.from_numpy(rows), torch.from_numpy(labels)
+    best, tried = _GRID[0], -np.inf
+    train, test = folds[0]
+    for l2 in _GRID:
+        weights, scaled = _fit(x, y, train, num_classes, l2)
+        likelihood = float(_log_p(scaled[test], weights)[torch.arange(len(test)), y[test]].mean())
+        best, tried = (l2, likelihood) if likelihood > tried else (best, tried)
+    found = np.zeros((len(labels), num_classes))
+    for train, test in folds:
+        weights, scaled = _fit(x, y, train, num_classes, best)
+        found[test] = _log_p(scaled[test], weights).double().exp().numpy()
+    return found
+
+
+def _fit(
+    x: torch.Tensor, y: torch.Tensor, train: NDArray[np.int64], num_classes: int, l2: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scaled = (x - x[train].mean(0)) / (x[train].std(0) + 1e-6)
+    mine, target = scaled[train], y[train]
+    weights = torch.zeros(x.shape[1] + 1, num_classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=100, history_size=8, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(mine @ weights[:-1] + weights[-1], target)
+        loss = loss + 0.5 * l2 / len(mine) * weights[:-1].square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return weights.detach(), scaled
+
+
+def _log_p(scaled: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return (scaled @ weights[:-1] + weights[-1]).log_softmax(1)
+
+
+def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> dict[str, Finding]:
+    """Every rival's finding on one draw."""
+    from time import process_time
+
+    started = process_time()
+    probabilities = out_of_fold(rows, labels, num_classes, folds)
+    fitted = process_time() - started
+    found = _cleanlab(labels, probabilities, "logistic")
+    for item in found.values():
+        item.seconds += fitted
+    started = process_time()
+    found["neighbours"] = Finding(_neighbours(rows, labels), seconds=process_time() - started)
+    if rows.shape[1] <= 100:
+        started = process_time()
+        trees = _extra_trees(rows, labels, num_classes, folds)
+        fitted = process_time() - started
+        more = _cleanlab(labels, trees, "trees")
+        for item in more.values():
+            item.seconds += fitted
+        found |= more
+    return found
+
+
+def _cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[str, Finding]:
+    from time import process_time
+
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    started = process_time()
+    # cleanlab needs every class among the labels; a class that the noise emptied is left out of the columns
+    present = np.unique(labels)
+    p = probabilities[:, present]
+    p = p / p.sum(1, keepdims=True)
+    y = np.searchsorted(present, labels)
+    flagged = np.asarray(find_label_issues(y, p))
+    spent = process_time() - started
+    suggested = present[p.argmax(1)]
+    found = {}
+    for method in ("self_confidence", "normalized_margin", "confidence_weighted_entropy"):
+        is_adjusted = method != "confidence_weighted_entropy"
+        for adjusted in (False, True) if is_adjusted else (False,):
+            score = 1 - get_label_quality_scores(y, p, method=method, adjust_pred_probs=adjusted)
+            kind = f"{name}, {method}{', adjusted' if adjusted else ''}"
+            found[kind] = Finding(score, flagged, suggested, total=float(flagged.sum()), seconds=spent)
+    return found
+
+
+def _neighbours(rows: NDArray[np.float32], labels: Labels, block: int = 2_000) -> Floats:
+    """Share of the nearest examples by angle that have another label."""
+    x = torch.from_numpy(rows)
+    unit = torch.nn.functional.normalize((x - x.mean(0)) / (x.std(0) + 1e-6), dim=1)
+    count = min(NEIGHBOURS, len(labels) - 1)
+    differ = np.zeros(len(labels))
+    for start in range(0, len(labels), block):
+        near = (unit[start : start + block] @ unit.mT).topk(count + 1, 1).indices[:, 1:].numpy()
+        differ[start : start + block] = (labels[near] != labels[start : start + block, None]).mean(1)
+    return differ
+
+
+def _extra_trees(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> Floats:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    found = np.zeros((len(labels), num_classes))
+    for train, test in folds:
+        trees = ExtraTreesClassifier(300, random_state=0).fit(rows[train], labels[train])
+        found[np.ix_(test, trees.classes_)] = trees.predict_proba(rows[test])
+    return found
