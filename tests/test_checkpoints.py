@@ -42,7 +42,7 @@ def run_page(folder, num_workers, monkeypatch, killed_at=None):
 
 
 def visits_of(folder):
-    run = sgoif.load(folder / "runs/first")
+    run = sgoif.load(folder / "runs/resumed")
     order = np.lexsort((run.visits["id"], run.visits["step"]))
     return run, {name: run.visits[name][order] for name in (*EXACT, "attempt")}
 

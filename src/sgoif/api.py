@@ -25,7 +25,7 @@ from sgoif.influence import GateSettings, HoldOut
 from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
-from sgoif.sinks import make_recorder, make_sink
+from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import Clock, PairedProbe
@@ -69,6 +69,7 @@ def watch(
     anchors: tuple[Tensor, Tensor] | Dataset[Any],
     train_size: int,
     out: str | None = None,
+    overwrite: bool = False,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     forward: Callable[[Any], Tensor] | None = None,
     num_classes: int | None = None,
@@ -105,7 +106,9 @@ def watch(
         optimizer: for the learning rate; optional.
         anchors: held-out examples, a dataset of ``(input, label)`` or a tuple of tensors. Never train on them.
         train_size: number of training examples.
-        out: folder or any fsspec URL to write the run into while it goes on; None keeps it in memory.
+        out: folder or any fsspec URL to write the run into while it goes on; None keeps it in memory. One that holds a
+            run is refused on the first step, unless that run is resumed by ``load_state_dict``.
+        overwrite: delete the run that ``out`` holds when this one begins; a resumed run is never deleted.
         loss: outputs and targets to *per-example* losses; cross-entropy by default, checked on the first step.
         forward: hold-out inputs to logits ``[B, C]``; ``model(inputs)`` by default.
         num_classes: found from the model's output by default.
@@ -157,7 +160,7 @@ def watch(
             optimizer,
             anchors=anchors,
             train_size=train_size,
-            sink=make_sink(out, "none"),
+            sink=make_sink(out, "none", overwrite=overwrite),
             loss=loss,
             forward=forward,
             class_names=class_names,
@@ -208,7 +211,7 @@ def watch(
     per_example = loss or cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
     facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
-    recorder = make_recorder(classes, train_size, out, keep_visits, peers)
+    recorder = make_recorder(classes, train_size, out, keep_visits, peers, overwrite=overwrite)
     log.info("head %s, %s", found.name, survey(model))
     ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)
     # where the device runs behind the host, only pairs of steps tell the cost; a fixed plan gives up no visits for it
@@ -244,6 +247,7 @@ def audit(
     *,
     anchors: tuple[Tensor, Tensor] | Dataset[Any],
     out: str | None = None,
+    overwrite: bool = False,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     forward: Callable[[Any], Tensor] | None = None,
     trusted: bool = False,
@@ -264,7 +268,8 @@ def audit(
         model: trained; used in eval mode and left as found.
         dataset: the training examples, ``(input, label)`` or ``(input, label, id)``, or a tuple of tensors.
         anchors: held-out examples that the model was not trained on.
-        out: folder to write the run into.
+        out: folder to write the run into; one that holds a run is refused.
+        overwrite: delete the run that ``out`` holds.
         loss: as in :func:`watch`.
         forward: as in :func:`watch`.
         trusted: whether the hold-out's labels have been verified.
@@ -279,6 +284,7 @@ def audit(
         seed: of the hold-out's order.
         task: as in :func:`watch`; tags have no curvature but their own, and no snapshot.
     """
+    check_out(out, overwrite)
     if task == "multilabel":
         unused = {"loss": loss, "keep_anchors": keep_anchors, "snapshot": snapshot}
         refuse_for_tags(curvature=curvature, curvature_settings=curvature_settings, probe=probe, **unused)
@@ -286,7 +292,7 @@ def audit(
             model,
             dataset,
             anchors=anchors,
-            sink=make_sink(out, "none"),
+            sink=make_sink(out, "none", overwrite=overwrite),
             forward=forward,
             class_names=class_names,
             trusted=trusted,
@@ -312,7 +318,7 @@ def audit(
         curvature_settings=curvature_settings_of(model, found, curvature, curvature_settings),
         probe=probe,
     )
-    recorder = Recorder(found.shape.outputs, len(examples), make_sink(out, "all"))
+    recorder = Recorder(found.shape.outputs, len(examples), make_sink(out, "all", overwrite=overwrite))
 
     def batches() -> Iterator[tuple[Any, Tensor, Any]]:
         for start in range(0, len(examples), batch_size):

@@ -235,6 +235,7 @@ def keep_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Col
                 return load(deferred.url)
         except Exception as error:
             log.warning("the run could not be written: %s: %s", type(error).__name__, error)
+            deferred.trouble.note(error)
         info = {**info, "writing_faults": dict(deferred.trouble.faults), "dropped_rows": deferred.lost_rows}
     return Run(info, MemoryTables(tables))
 

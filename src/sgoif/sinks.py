@@ -3,40 +3,65 @@
 from __future__ import annotations
 
 import logging
-from typing import get_args
+from typing import Any, get_args
 
 from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 
-__all__ = ["make_recorder", "make_sink"]
+__all__ = ["check_out", "make_recorder", "make_sink"]
 
 log = logging.getLogger(__name__)
 
 
-def make_recorder(classes: int, train_size: int, out: str | None, keep_visits: KeepVisits, peers: Peers) -> Recorder:
+def make_recorder(
+    classes: int, train_size: int, out: str | None, keep_visits: KeepVisits, peers: Peers, *, overwrite: bool = False
+) -> Recorder:
     """Among several processes each writes its part of the run, from which the visits are added up in the end."""
     if peers.is_alone or out is None:
         if not peers.is_alone:
             log.warning("without out= every rank keeps a run of its own visits; pass it to have one run of all.")
-        return Recorder(classes, train_size, make_sink(out, keep_visits), rank=peers.rank)
+        return Recorder(classes, train_size, make_sink(out, keep_visits, overwrite=overwrite), rank=peers.rank)
     if keep_visits == "none":
         raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
     from sgoif.store.deferred import DeferredSink
-    from sgoif.store.parts import next_attempt
 
-    attempt = peers.tell(next_attempt(out) if peers.rank == 0 else 0)
-    sink = DeferredSink(out, rank=peers.rank, attempt=attempt, keep_visits=keep_visits)
+    attempt, refusal, error = peers.tell(_look_for_all(out) if peers.rank == 0 else (0, None, None))
+    if error is not None:
+        raise SgoifError(error)
+    settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}
+    sink = DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
     return Recorder(classes, train_size, sink, rank=peers.rank, keeps_evidence=False)
 
 
-def make_sink(out: str | None, keep_visits: KeepVisits) -> ScoreSink | None:
+def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = False) -> ScoreSink | None:
     """Where visits go: a run on disk, memory, or nowhere."""
     if keep_visits not in get_args(KeepVisits):
         raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
     if out is not None:
         from sgoif.store.deferred import DeferredSink
 
-        return DeferredSink(out, keep_visits=keep_visits)
+        return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite)
     return None if keep_visits == "none" else MemorySink()
+
+
+def check_out(out: str | None, overwrite: bool) -> None:
+    """Refuse an ``out`` that holds a run, before an audit begins."""
+    if out is not None and not overwrite:
+        from sgoif.store.holding import refusal_of
+
+        refusal = refusal_of(out, resumable=False)
+        if refusal is not None:
+            raise SgoifError(refusal)
+
+
+def _look_for_all(out: str) -> tuple[int, str | None, str | None]:
+    """Number of this attempt, why it may not begin, and what is wrong with the folder: all ranks raise alike."""
+    from sgoif.store.holding import refusal_of
+    from sgoif.store.parts import next_attempt
+
+    try:
+        return next_attempt(out), refusal_of(out), None
+    except Exception as error:
+        return 0, None, f"cannot write a run to {out!r}: {error}"

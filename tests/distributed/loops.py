@@ -230,3 +230,12 @@ def refusals():
         except SgoifError as error:
             told.append(str(error))
     return told
+
+
+def refused(recipe, settings):
+    """What each rank is told by its first step."""
+    try:
+        train(recipe, settings)
+    except SgoifError as error:
+        return str(error)
+    return None

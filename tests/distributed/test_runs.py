@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sgoif
-from tests.distributed.loops import Recipe, joined, resumed, stopped, trained
+from tests.distributed.loops import Recipe, joined, refused, resumed, stopped, trained
 
 RECIPE = Recipe(steps=14, saves_at=6)  # between two refreshes
 CLOSE = ("harm", "worst", "confidence", "probe_margin", "harm_solved", "loss", "p_mislabeled")
@@ -59,3 +59,21 @@ def test_a_resumed_run_on_disk_counts_nothing_twice(worlds, tmp_path):
     assert len(run.visits["id"]) == 14 * 16
     assert run.table["n_visits"].sum() == 14 * 16
     assert set(run.visits["attempt"]) == {0, 1}
+
+
+def test_all_ranks_refuse_a_folder_that_holds_a_run_and_overwrite_it_together(worlds, tmp_path):
+    settings = {"out": str(tmp_path / "run")}
+    worlds.run(2, trained, RECIPE, settings)
+    said = worlds.run(2, refused, RECIPE, settings)
+    assert said[0] == said[1] and "a finished run of 47 examples and 224 visits" in said[0]
+    assert len(sgoif.load(settings["out"]).visits["id"]) == 14 * 16
+    worlds.run(2, trained, Recipe(steps=4), settings | {"overwrite": True})
+    run = sgoif.load(settings["out"])
+    assert len(run.visits["id"]) == 4 * 16 and run.info["dropped_rows"] == 0
+    assert {path.name[:12] for path in (tmp_path / "run" / "visits").rglob("*.parquet")} == {"attempt-0001"}
+
+
+def test_all_ranks_hear_of_a_folder_that_cannot_hold_a_run(worlds, tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    said = worlds.run(2, refused, RECIPE, {"out": str(tmp_path)}, timeout_s=60)
+    assert said[0] == said[1] and "not valid JSON" in said[0]

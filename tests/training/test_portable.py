@@ -1,11 +1,14 @@
 """States of tensors and plain values: written, read as torch.load reads by default, and the same again."""
 
 import io
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
+from sgoif.distributed import Alone
+from sgoif.training.checkpoint import unpack
 from sgoif.training.portable import portable, restored
 
 
@@ -44,3 +47,22 @@ def test_what_is_not_an_array_stays():
 
 def test_ids_of_a_data_frame_become_strings():
     assert restored(portable(np.array(["x", "yz"], object))).tolist() == ["x", "yz"]
+
+
+class _Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
+    """Whatever the environment makes torch.load's default."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    buffer = io.BytesIO()
+    torch.save({"engine": _Malicious(tmp_path / "ran")}, buffer)
+    block = (torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8),)
+    with pytest.raises(pickle.UnpicklingError):
+        unpack({"shared": block, "ranks": {}}, Alone(), torch.device("cpu"))
+    assert not (tmp_path / "ran").exists()

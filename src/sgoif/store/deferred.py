@@ -1,8 +1,9 @@
 """A sink that joins its run only when the first rows come, when it is known whether the run is resumed.
 
 An attempt that starts at step 0 supersedes all that earlier attempts wrote. A monitor that is about to load a
-checkpoint must not say so; so the folder is looked at when the sink is made, and written to when training starts.
-A run that cannot be joined then is tried again later: visits until then are dropped and counted.
+checkpoint must not say so; so the folder is looked at when the sink is made, and written to when training starts. A
+folder that holds another run is refused on the first step, see :mod:`sgoif.store.holding`. A run that cannot be joined
+for another reason is tried again later: visits until then are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from sgoif.records import ScoreBatch
 from sgoif.store.errors import StoreError
+from sgoif.store.holding import refusal_of
 from sgoif.store.info import find_info
 from sgoif.store.places import place_of
 from sgoif.store.trouble import Trouble
@@ -35,6 +37,8 @@ class DeferredSink:
         attempt: as :class:`ParquetSink` has it.
         keep_visits: as :class:`ParquetSink` has it.
         facts: about the run.
+        overwrite: delete the run that the folder holds when this one begins, unless it is resumed.
+        refusal: why nothing may be written unless the run is resumed, as rank 0 found; by default this process looks.
     """
 
     def __init__(
@@ -45,7 +49,10 @@ class DeferredSink:
         attempt: int | None = None,
         keep_visits: KeepVisits = "all",
         facts: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        refusal: str | None = None,
     ) -> None:
+        self.overwrite, self.refusal, self._is_resumed = overwrite, refusal, False
         self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
         self.trouble = Trouble()
         self._facts, self._start_step = dict(facts or {}), 0
@@ -57,6 +64,7 @@ class DeferredSink:
     def opened(self) -> ParquetSink:
         """The sink itself; the run has begun once it was asked for."""
         if self._opened is None:
+            self.check_folder()
             self._opened = ParquetSink(
                 self.url,
                 self.rank,
@@ -65,8 +73,25 @@ class DeferredSink:
                 keep_visits=self.keep_visits,
                 facts=self._facts,
                 trouble=self.trouble,
+                overwrite=self.overwrite and not self._is_resumed,
             )
         return self._opened
+
+    def check_folder(self) -> None:
+        """Refuse a folder that holds another run; called before the first step is scored.
+
+        Raises:
+            StoreError: It does, and this run neither resumes nor overwrites it; or the folder cannot be read.
+        """
+        if self._opened is not None or self._is_resumed or self.overwrite:
+            return
+        if self.attempt is None:  # else several processes write the run, and rank 0 has looked for all of them
+            try:
+                self.refusal = refusal_of(self.url)
+            except OSError as error:
+                raise StoreError(f"cannot read {self.url!r}: {error}.") from error
+        if self.refusal is not None:
+            raise StoreError(self.refusal)
 
     @property
     def is_finished(self) -> bool:
@@ -80,7 +105,7 @@ class DeferredSink:
 
     def resume(self, step: int) -> None:
         """Say that the run goes on from a step: what was written from there on is superseded."""
-        self._start_step = step
+        self._start_step, self._is_resumed = step, True
 
     def write(self, batch: ScoreBatch) -> None:
         """Take one step's visits."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sgoif.store.info import find_info, step_limits
 from sgoif.store.places import Place, place_of
-from sgoif.store.schema import LOGS, SCHEMA_VERSION, IdKind, id_column, schema_of
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
 
 __all__ = [
     "DAMAGE",
@@ -33,6 +33,7 @@ __all__ = [
     "name_part",
     "next_attempt",
     "numbers_taken",
+    "older_parts",
     "open_part",
     "read_rows",
     "trouble_of",
@@ -91,6 +92,12 @@ def numbers_taken(place: Place, table: str) -> set[int]:
     """Tell which attempts or editions have parts of a table."""
     found = (_NAME.fullmatch(path) for path in place.sizes(table))
     return {int(match[3]) for match in found if match is not None}
+
+
+def older_parts(place: Place, attempt: int) -> list[str]:
+    """List the parts of all tables that were written before an attempt, which has written no whole table yet."""
+    named = ((table, _NAME.fullmatch(path)) for table in TABLES for path in place.sizes(table))
+    return [found[0] for table, found in named if found and (table not in LOGS or int(found[3]) < attempt)]
 
 
 def next_attempt(url: str | os.PathLike[str]) -> int:

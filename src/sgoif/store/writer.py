@@ -26,7 +26,7 @@ from sgoif.store.errors import StoreError, TakenOver
 from sgoif.store.gathering import Gathering
 from sgoif.store.ids import check_kind, kind_of_ids
 from sgoif.store.info import environment, find_info, now, restarts, write_info
-from sgoif.store.parts import free_attempt, list_parts, name_part, numbers_taken, open_part
+from sgoif.store.parts import free_attempt, list_parts, name_part, numbers_taken, older_parts, open_part
 from sgoif.store.places import place_of
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.retention import EpochParts
@@ -64,6 +64,7 @@ class ParquetSink:
         rest_s: how long visits are dropped unseen after that, before the next try.
         facts: free-form facts about the run for ``run.json``.
         trouble: where to count; by default counted from 0.
+        overwrite: delete the run that the folder holds; what is not of a run stays.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ParquetSink:
         rest_s: float = 60.0,
         facts: Mapping[str, Any] | None = None,
         trouble: Trouble | None = None,
+        overwrite: bool = False,
     ) -> None:
         if keep_visits not in ("all", "last", "none"):
             raise StoreError(f"keep_visits must be 'all', 'last' or 'none', got {keep_visits!r}.")
@@ -112,10 +114,10 @@ class ParquetSink:
         self._ratios: dict[str, float] = {}  # encoded bytes per byte in memory, as the last part had it
         self._epochs = EpochParts()
         self._resting_until = 0.0
-        self._begin(attempt)
+        self._begin(attempt, overwrite)
         atexit.register(self._at_exit)
 
-    def _begin(self, attempt: int | None) -> None:
+    def _begin(self, attempt: int | None, overwrite: bool) -> None:
         """Join the run in the folder, or make one; a folder that will not do is refused here, before the first step."""
         try:
             info = find_info(self.place)
@@ -126,6 +128,7 @@ class ParquetSink:
                     f"{self.place.url!r} has an attempt {self.attempt} already; pass attempt=None for the next one, or "
                     "another folder for another run."
                 )
+            info = None if overwrite else info
             self._info: dict[str, Any] = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
             self._kinds: dict[str, IdKind | None] = {name: self._info.get(name) for name in _KIND_FIELDS}
             self._environment = environment()
@@ -138,6 +141,8 @@ class ParquetSink:
             for table in TABLES:
                 self.place.remove_unfinished(f"{table}/rank-{self.rank:05d}")
             self._write_info("running")
+            if overwrite and self.rank == 0:  # the old run is no longer listed: stopped half-way, it is gone as well
+                self.place.remove(older_parts(self.place, self.attempt))
         except StoreError:
             raise
         except Exception as error:  # each filesystem has errors of its own
@@ -227,6 +232,8 @@ class ParquetSink:
         atexit.unregister(self._at_exit)
 
     def _put(self, item: Item) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked copy has no writing thread, and the run is its parent's
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)
             self._thread.start()
@@ -238,6 +245,8 @@ class ParquetSink:
             self._rows_taken += item.num_rows
 
     def _finish(self, kind: str) -> bool:
+        if os.getpid() != self._pid:
+            return False
         done = threading.Event()
         self._put(Item(kind, done))
         is_stuck = self._unanswered is not None and not self._unanswered.is_set()

@@ -210,7 +210,9 @@ class Monitor(MonitorShell):
         }
 
     def close(self) -> Any:
-        """Record what is waiting, write the run down and return it."""
+        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
+        if self._leave_fork():
+            return None
         was_on, self.is_on = self.is_on, False
         try:
             if was_on or self.peers.is_alone:

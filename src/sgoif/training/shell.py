@@ -11,6 +11,7 @@ Monitor` has classes, :class:`sgoif.training.tags.monitor.TagMonitor` tags.
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -82,7 +83,8 @@ class MonitorShell(ABC):
         self.fault_log = FaultLog(self.peers.faults_borne)
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
-        self._has_warned = False
+        self._has_warned, self._has_looked = False, False
+        self._pid = os.getpid()
         self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
         self._autocast: torch.dtype | None = None
 
@@ -126,7 +128,31 @@ class MonitorShell(ABC):
                 weights.sum()``, or without the division for ``loss_reduction="sum"``. Scores stay those of the
                 unweighted losses.
         """
+        self._prepare_step()
         return Step(self, ids, targets, grad_factor, accumulate, is_last, weights)
+
+    def _prepare_step(self) -> None:
+        """On the first step: refuse a folder that holds another run. A forked process scores nothing."""
+        if os.getpid() != self._pid:
+            self._leave_fork()
+        if not self._has_looked:
+            check_folder = getattr(self._sink, "check_folder", None)
+            if check_folder is not None and self.is_on:
+                check_folder()
+            self._has_looked = True
+
+    def _leave_fork(self) -> bool:
+        """Whether this is a forked copy of the process that made the monitor: it must not write that one's run."""
+        if os.getpid() == self._pid:
+            return False
+        if self.is_on:
+            self.is_on = False
+            log.warning(
+                "this process was forked from the one that made the monitor: it scores and writes nothing. Call step() "
+                "and close() in process %d, or make another monitor here with another out=.",
+                self._pid,
+            )
+        return True
 
     def _enter(
         self,

@@ -124,7 +124,9 @@ class TagMonitor(MonitorShell):
         }
 
     def close(self) -> Any:
-        """Record what is waiting, write the run down and return it."""
+        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
+        if self._leave_fork():
+            return None
         self.is_on = False
         try:
             self._settle()
@@ -163,3 +165,6 @@ class TagMonitor(MonitorShell):
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
         self.fault_log.load(state["faults"])
         self._micro, self._autocast = int(state["micro"]), state["autocast"]
+        resume = getattr(self.sink, "resume", None)
+        if resume is not None:
+            resume(self.step_count)

@@ -1,0 +1,48 @@
+"""What a folder holds already: a new run must not hide an older one unasked.
+
+An attempt that starts at step 0 supersedes all that earlier attempts wrote. So a folder that holds a run is refused,
+unless that run is resumed, is to be overwritten, or is the one that torchrun has just started again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sgoif.store.errors import StoreError
+from sgoif.store.info import find_info, restarts
+from sgoif.store.places import place_of
+from sgoif.store.reader import RunFiles
+
+__all__ = ["refusal_of"]
+
+_RESUME = ", or resume it with monitor.load_state_dict(state) before the first step"
+
+
+def refusal_of(url: str | os.PathLike[str], *, resumable: bool = True) -> str | None:
+    """Say why a new run must not be written to a folder; None where nothing speaks against it.
+
+    Args:
+        url: the folder.
+        resumable: whether the run could be resumed; an audit cannot.
+
+    Raises:
+        StoreError: The folder's ``run.json`` cannot be read.
+    """
+    info = find_info(place_of(url))
+    if info is None or (restarts().get("restarts", 0) > 0 and info.get("state") != "finished"):
+        return None
+    return (
+        f"{str(url)!r} holds {_describe(url, info)}, which a new run there would hide. Name another folder with out=, "
+        f"pass overwrite=True to delete that run and start anew{_RESUME if resumable else ''}."
+    )
+
+
+def _describe(url: str | os.PathLike[str], info: dict[str, Any]) -> str:
+    state = "a finished run" if info.get("state") == "finished" else "an unfinished run"
+    try:
+        with RunFiles(url) as files:
+            counts = {name: sum(part.num_rows for part in files.parts(name)) for name in ("examples", "visits")}
+    except (StoreError, OSError):
+        return f"{state} that cannot be read"
+    return f"{state} of {counts['examples']:,} examples and {counts['visits']:,} visits"
