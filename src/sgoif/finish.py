@@ -80,7 +80,7 @@ def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
         getattr(sink, "checkpoint" if monitor.peers.rank == 0 else "close", lambda: None)()
     except Exception as error:
         log.warning("this rank's part of the run could not be written: %s", error)
-    own = {name: n for name, n in counters.items() if name == "faults" or name.startswith("visits_")}
+    own = {name: n for name, n in counters.items() if name in ("faults", "visits") or name.startswith("visits_")}
     trouble = getattr(sink, "trouble", None)
     lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), sink.lost_rows]
     try:

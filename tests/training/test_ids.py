@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import sgoif
+from sgoif.errors import SgoifError
 from sgoif.ids import ids_of
 from sgoif.influence import HoldOut
 from sgoif.training.signals import VisitFlag
@@ -74,3 +75,55 @@ def test_both_sides_of_a_split_have_the_ids_of_the_whole_dataset():
     torch.testing.assert_close(HoldOut(held).labels, labels[by_hand])
     named = sgoif.with_ids(TensorDataset(pixels, labels), ids=[f"{i}.png" for i in range(64)])
     assert set(HoldOut(sgoif.split(named, fraction=0.3)[1]).ids) < set(named.ids)
+
+
+WRONG = {
+    "float": (torch.arange(12).float(), r"got float32; pass them as integers \(ids.long\(\)\)"),
+    "column": (torch.arange(12)[:, None], r"got shape \(12, 1\); pass ids\[:, 0\]"),
+    "bool": (torch.zeros(12, dtype=torch.bool), "got bool; a mask is no id"),
+    "bytes": ([b"a"] * 12, "decode bytes to strings"),
+    "none": ([None] * 12, "got None"),
+    "tuples": ([("a", 1)] * 12, "got shape"),
+    "objects": ([object()] * 12, "must be integers or strings"),
+    "ragged": ([[1], [1, 2]] * 6, "integers or strings"),
+    "kinds": ([1, "a"] * 6, "got both in one step"),
+    "too large": ([2**63 + i for i in range(12)], "64 signed bits"),
+    "one too large": ([2**63, *range(11)], "64 signed bits"),
+    "far too large": ([2**64 + i for i in range(12)], "64 signed bits"),
+    "uint64": (np.full(12, 2**63, np.uint64), "64 signed bits"),
+    "too few": (list(range(11)), "got 11 ids for 12 targets"),
+    "NUL": ([f"{i}\0" for i in range(12)], "NUL character"),
+    "bfloat16": (torch.arange(12).bfloat16(), "ids must be integers or strings"),
+    "a number": (5, "must be a vector"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_id_is_refused_on_the_first_step_with_the_cure(name):
+    """Before, most of these ended with no example in the run and one warning."""
+    ids, text = WRONG[name]
+    (pixels, labels), holdout = data(num=12)
+    model = fresh()
+    monitor = watch(model, holdout, train_size=12)
+    with pytest.raises(SgoifError, match=text), monitor.step(ids, labels):
+        F.cross_entropy(model(pixels), labels).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_ids_that_stay_on_a_device_are_checked_by_their_kind_alone():
+    from sgoif.training.stepids import StepIds
+
+    ids = StepIds()
+    assert ids.read(torch.zeros(4, dtype=torch.long, device="meta"), 4).device.type == "meta"  # where a wait raises
+    with pytest.raises(SgoifError, match="got float32"):
+        ids.read(torch.zeros(4, device="meta"), 4)
+    with pytest.raises(SgoifError, match=r"got shape \(4, 1\)"):
+        ids.read(torch.zeros(4, 1, dtype=torch.long, device="meta"), 4)
+
+
+def test_a_lookup_does_not_decide_what_an_empty_index_holds():
+    from sgoif.evidence import IdIndex
+
+    index = IdIndex()
+    index.rows(["a"])
+    assert index.add([1, 2]).tolist() == [0, 1]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sgoif.errors import SgoifError
 from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.targets import read_targets, without_classes
-from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
+from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, train, watch
 
 
 class MixupCutmix:
@@ -218,3 +218,36 @@ def test_a_run_of_nothing_but_mixed_batches_is_warned_of_once_and_goes_on(caplog
 
 def test_every_column_of_a_visit_is_about_the_class_or_not():
     assert set(SIGNALS) - set(CLASS_SIGNALS) == {"loss", "harm", "harm_identity", "harm_solved", "confidence", "flags"}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int16])
+def test_class_numbers_of_any_integer_type_score_alike(dtype):
+    """Before, int32 targets switched the monitor off after 20 steps."""
+    train_set, holdout = data()
+    visits = []
+    for kind in (torch.int64, dtype):
+        model = fresh()
+        monitor = watch(model, holdout)
+        pixels, labels = train_set
+        train(model, (pixels, labels.to(kind)), monitor, loss=lambda z, y: F.cross_entropy(z, y.long()))
+        assert monitor.faults == {}
+        visits.append(monitor.close().visits)
+    np.testing.assert_array_equal(visits[0]["harm"], visits[1]["harm"])
+    np.testing.assert_array_equal(visits[0]["given_label"], visits[1]["given_label"])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda y: y[:, None], r"shape \(48, 1\).*class numbers as integers \[B\]"),
+        (lambda y: y.float(), r"torch.float32.*class numbers as integers \[B\]"),
+        (lambda y: y.tolist(), "got list"),
+        (lambda y: y[0], "single number"),
+    ],
+)
+def test_targets_of_another_form_are_refused_on_the_first_step(make, text):
+    (pixels, labels), holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    with pytest.raises(SgoifError, match=text), monitor.step(torch.arange(48), make(labels)):
+        F.cross_entropy(model(pixels), labels).backward()

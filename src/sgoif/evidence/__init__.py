@@ -6,7 +6,7 @@ from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
-from sgoif.evidence.ids import IdIndex, fold_of, hash_ids
+from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
 from sgoif.evidence.likely import LikelyClasses, LikelyOthers, best_others
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
@@ -66,6 +66,7 @@ __all__ = [
     "TwoNormals",
     "VoteCounts",
     "WeightedMeans",
+    "as_ids",
     "best_others",
     "calibrate",
     "calibrate_on",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["IdIndex", "fold_of", "hash_ids"]
+__all__ = ["IdIndex", "as_ids", "fold_of", "hash_ids"]
 
 Ids = NDArray[Any]  # int64 or fixed-width unicode
 
@@ -39,7 +39,7 @@ class IdIndex:
         self._kind: str | None = None  # 'i' or 'U'
         self._size = 0
         if ids is not None:
-            found = _as_ids(ids)
+            found = as_ids(ids)
             rows = self.add(found)
             if self._size != len(found):
                 first = found[np.flatnonzero(np.bincount(rows)[rows] > 1)[0]].item()
@@ -47,6 +47,11 @@ class IdIndex:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def kind(self) -> str | None:
+        """``"i"`` for integers, ``"U"`` for strings, None while the index is empty."""
+        return self._kind
 
     @property
     def ids(self) -> Ids:
@@ -61,7 +66,9 @@ class IdIndex:
 
     def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Look up rows ``[B]``; -1 where an id is not known."""
-        return self._find(self._checked(ids))
+        kind, found = self._kind, self._find(self._checked(ids))
+        self._kind = kind  # a lookup does not decide what an empty index holds
+        return found
 
     def add(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Look up rows ``[B]``, giving new ids the next free ones."""
@@ -94,7 +101,7 @@ class IdIndex:
         self._runs.append((keys, rows))
 
     def _checked(self, ids: ArrayLike) -> Ids:
-        found = _as_ids(ids)
+        found = as_ids(ids)
         if len(found) == 0:
             return found
         kind = found.dtype.kind
@@ -117,7 +124,7 @@ def hash_ids(ids: ArrayLike) -> NDArray[np.uint64]:
     >>> bool(hash_ids(["a", "b"])[0] == hash_ids(["a", "a long one"])[0])
     True
     """
-    found = _as_ids(ids)
+    found = as_ids(ids)
     if found.dtype.kind == "U":
         points = np.ascontiguousarray(found).view(np.uint32).reshape(len(found), -1)
         state = np.full(len(found), 0xCBF29CE484222325, dtype=np.uint64)
@@ -140,18 +147,61 @@ def fold_of(ids: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(hash_ids(ids) >> np.uint64(63), dtype=np.int64)
 
 
-def _as_ids(ids: ArrayLike) -> Ids:
-    found = np.asarray(ids)
+def as_ids(ids: Any) -> Ids:
+    """Read ids as an int64 or string vector, from a tensor, an array or a sequence.
+
+    Raises:
+        SgoifError: they are anything else, with what to pass instead.
+
+    >>> as_ids(["a.png", "b.png"]).tolist()
+    ['a.png', 'b.png']
+    """
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu()
+    try:
+        found = np.asarray(ids)
+    except Exception as error:  # ragged lists, dtypes that numpy does not know
+        raise SgoifError(f"ids must be integers or strings, one per example; these cannot be read: {error}") from error
     if found.ndim != 1:
-        raise SgoifError(f"ids are a vector, got shape {found.shape}; flatten them as the examples were flattened.")
-    if found.dtype.kind == "O" and len(found):  # an object array, as data frames give them
-        found = np.asarray(found.tolist())
+        hint = "pass ids[:, 0]" if found.ndim == 2 and found.shape[1] == 1 else "pass one id per example"
+        raise SgoifError(f"ids must be a vector [B], got shape {found.shape}; {hint}.")
     if len(found) == 0:
         return np.empty(0, dtype=np.int64)
-    if found.dtype.kind == "u" and found.max() > np.iinfo(np.int64).max:
-        raise SgoifError(f"integer ids must fit into 64 signed bits, got {found.max()}; pass them as strings.")
-    if found.dtype.kind in "iu":
+    if found.dtype.kind == "O":  # an object array, as data frames give them
+        _refuse_items(found.tolist())
+        found = np.asarray(found.tolist())
+    elif isinstance(ids, list | tuple) and found.dtype.kind not in "iu":
+        _refuse_items(ids)
+    kind = found.dtype.kind
+    if kind == "u" and found.max() > np.iinfo(np.int64).max:
+        raise SgoifError(_TOO_LARGE.format(found.max()))
+    if kind in "iu":
         return found.astype(np.int64)
-    if found.dtype.kind == "U":
+    if kind == "U" and found.ndim == 1:
         return found
-    raise SgoifError(f"ids are integers or strings, got {found.dtype}; convert them, for example with str().")
+    raise SgoifError(f"ids must be integers or strings, got {found.dtype}; {_CURES.get(kind, _CONVERT)}.")
+
+
+_TOO_LARGE = "integer ids must fit into 64 signed bits, got {}; pass them as strings."
+_CONVERT = "convert them, for example with str()"
+_CURES = {
+    "f": "pass them as integers (ids.long()), or as strings",
+    "b": "a mask is no id: pass the examples' positions in the dataset",
+    "S": "decode bytes to strings: [i.decode() for i in ids]",
+}
+
+
+def _refuse_items(items: Sequence[Any]) -> None:
+    """Raise for items that numpy would change on the way: mixed kinds, whole numbers as floats, NULs at the end."""
+    is_whole = [isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items]
+    largest = max((item for item, whole in zip(items, is_whole, strict=True) if whole), key=abs, default=0)
+    if not -(2**63) <= int(largest) < 2**63:
+        raise SgoifError(_TOO_LARGE.format(largest))
+    is_text = [isinstance(item, str) for item in items]
+    if not all(is_text) and all(text or whole for text, whole in zip(is_text, is_whole, strict=True)):
+        raise SgoifError("ids must be all integers or all strings, got both in one step; keep the ids to one type.")
+    for item, text in zip(items, is_text, strict=True):
+        if text and item.endswith("\0"):
+            raise SgoifError(f"ids must not end in a NUL character, got {item!r}: numpy drops it. Remove it.")
+        if item is None or (not text and isinstance(item, tuple | list | dict | set)):
+            raise SgoifError(f"ids must be integers or strings, got {item!r}; {_CONVERT}.")

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, dot_directions, quiet_eval
 from sgoif.influence import GateSettings, HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
 from sgoif.training.losses import logits_of
 from sgoif.training.recorder import Recorder
-from sgoif.training.visits import PendingVisits, as_ids
+from sgoif.training.visits import PendingVisits
 
 __all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls", "judge_holdout"]
 

@@ -26,7 +26,7 @@ class NoMonitor:
 
     def __init__(self, plan: Plan | None = None, on_close: Callable[[], Any] | None = None) -> None:
         self.plan, self.forecast, self._on_close = plan or Plan(), None, on_close
-        self.is_on, self.step_count, self.refreshes, self.visits_given_up = False, 0, 0, 0
+        self.is_on, self.step_count, self.refreshes = False, 0, 0
         self.faults: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
         self.sketches: Any = None

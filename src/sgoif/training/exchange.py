@@ -144,7 +144,7 @@ def gather_scores(
     if not steps:
         return []
     counts = [max(len(scores[name]) for name in signals) for _, scores in steps]
-    room = int(peers.largest([float(max(counts))])[0])
+    room = max(int(peers.largest([float(max(counts))])[0]), 1)
     room = min(room, max(1, _MOST_SCORES // peers.size))
     dtype = np.result_type(*(values.dtype for _, scores in steps for values in scores.values()))
     block = np.full((1, len(steps), 1 + len(signals) * room), np.nan, dtype)

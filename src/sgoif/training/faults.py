@@ -7,9 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FaultLog"]
+__all__ = ["FaultLog", "cause_of"]
 
 log = logging.getLogger(__name__)
+
+
+def cause_of(error: Exception) -> str:
+    """An error in one line, by which it is counted."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 @dataclass(slots=True)
@@ -32,7 +37,7 @@ class FaultLog:
 
     def note(self, error: Exception, what: str) -> str:
         """Count an error, tell of it when its cause is new, and return the cause."""
-        cause = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
+        cause = cause_of(error)
         if cause not in self.counts:
             log.warning("%s %s", what, cause)
         self.counts[cause] = self.counts.get(cause, 0) + 1

@@ -18,9 +18,12 @@ from sgoif.errors import HeadError
 from sgoif.gradients import LayerCapture, check_factor, fit_factor, gradient_factor
 from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import is_smoothed, target_probabilities
-from sgoif.training.targets import SoftTargets, check_soft_targets
+from sgoif.training.lossgradient import gradient_cause
+from sgoif.training.targets import SoftTargets, check_soft_targets, outside_classes
 
 __all__ = ["HoldoutPass", "LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
+
+_ROUNDING_UNITS = 32  # gradients below so many units of rounding prove nothing wrong
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to per-example losses
 
@@ -67,22 +70,48 @@ class LossSettings:
 def check_loss(
     settings: LossSettings, head: LayerCapture, outputs: Tensor, targets: Tensor, scale: float | Tensor
 ) -> bool:
-    """Tell whether the loss could be checked: False where the step's gradients are not finite.
+    """Tell whether the loss could be checked: False where the step's gradients are not finite, zero or mere rounding.
 
-    That is ordinary in the first steps under a ``GradScaler``, which starts too high and backs off.
+    The first is ordinary in the first steps under a ``GradScaler``, which starts too high and backs off; the others
+    come of a loss weight of 0 and of a head that is sure of every example.
 
     Raises:
-        HeadError: the gradient at the head is not that of the declared loss.
+        HeadError: the gradient at the head is not that of the declared loss; with the cause where it can be told.
     """
     grad = head.grad if head.grad.dim() == 2 else head.grad.flatten(2).sum(2)
-    if not bool(torch.isfinite(grad).all()):
+    expected = _expected_gradient(settings.losses, outputs, targets)
+    if not bool(torch.isfinite(grad).all()) or not bool(grad.any()) or not bool(expected.any()):
         return False
+    low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
+    try:
+        check_factor(fit_factor(grad, expected), scale, low_precision=low)
+    except HeadError as error:
+        if float(expected.abs().max()) <= _ROUNDING_UNITS * torch.finfo(head.output_grad.dtype).eps:
+            return False  # a saturated head: what is left of the gradient is rounding
+        found = gradient_cause(
+            widen(grad) * scale,
+            expected,
+            outputs,
+            targets,
+            settings.reduction,
+            settings.accumulate,
+            settings.label_smoothing,
+        )
+        raise HeadError(f"{error} {found}" if found else str(error)) from None
+    return True
+
+
+def _expected_gradient(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The gradient of the summed losses at the outputs, zero where a class number is none of the classes."""
+    ignored = None
+    if targets.dim() == 1 and not targets.is_floating_point():
+        ignored = outside_classes(targets, outputs.shape[1])
+        targets = targets.long().masked_fill(ignored, 0)
     with torch.enable_grad():
         z = widen(outputs).detach().requires_grad_()
-        (expected,) = torch.autograd.grad(_example_losses(settings.losses, z, targets).sum(), z)
-    low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
-    check_factor(fit_factor(grad, expected), scale, low_precision=low)
-    return True
+        found = _example_losses(losses, z, targets)
+        (expected,) = torch.autograd.grad((found if ignored is None else found.masked_fill(ignored, 0.0)).sum(), z)
+    return expected
 
 
 def holdout_losses(settings: LossSettings, targets: Tensor) -> Losses:
@@ -107,7 +136,13 @@ def holdout_losses(settings: LossSettings, targets: Tensor) -> Losses:
 
 
 def _example_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
-    found = losses(outputs, targets)
+    try:
+        found = losses(outputs, targets)
+    except Exception as error:
+        raise HeadError(
+            f"loss= failed for outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} of type "
+            f"{targets.dtype}: {type(error).__name__}: {error}. It is called with what enters your loss."
+        ) from error
     if found.shape != (len(outputs),):
         raise HeadError(
             f"loss= must give one loss per example, shape ({len(outputs)},), but gave {tuple(found.shape)}. Use "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from sgoif.distributed import Peers
 from sgoif.errors import CaptureError, HeadError, SgoifError
+from sgoif.evidence import as_ids
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
+from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.checkpoint import pack, unpack
@@ -28,9 +30,8 @@ from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor
 from sgoif.training.shell import MonitorShell
-from sgoif.training.targets import read_targets, without_classes
+from sgoif.training.targets import mark_ignored, read_targets, without_classes
 from sgoif.training.visitbook import VisitBook
-from sgoif.training.visits import as_ids
 from sgoif.training.weights import Weights, WeightTable
 
 __all__ = ["Monitor", "Reading"]
@@ -76,7 +77,7 @@ class Monitor(MonitorShell):
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_close, self._on_snapshot, self._on_weights = on_close, on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBook(recorder, self.peers)
+        self._visits = VisitBook(recorder, self.peers, self.counts, self._cause_of_loss)
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
         self._anchor_losses = loss.losses
@@ -95,12 +96,13 @@ class Monitor(MonitorShell):
             self._check_weighted(head, outputs, targets)
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, given.labels, given.mixed)
-            signals = without_classes(signals, given, targets, widen(outputs))
+            signals = mark_ignored(without_classes(signals, given, targets, widen(outputs)), given)
             self._visits.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
+            self._unsettled = 0
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
                 with self.governor.timer.part("curvature"):
-                    self.engine.measure(calls)
+                    self.engine.measure(_thinned(calls, given.thinning))
                 self._has_measured = True
 
     def _check_weighted(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
@@ -193,20 +195,26 @@ class Monitor(MonitorShell):
 
     @property
     def counters(self) -> dict[str, int]:
-        """How much was done: steps, visits, refreshes, products, resets, flags, faults. Waits for the device."""
+        """How much was done: steps, visits, refreshes, products, resets, flags, faults. Waits for the device.
+
+        Of this process: ``visits_offered == visits + visits_refused + visits_lost``. Among several processes
+        ``visits_waiting`` for the next refresh come to it; after :meth:`close` nothing waits.
+        """
         self.flush()
         work = {f"curvature_{key}": value for key, value in asdict(self.engine.curvature.counters).items()}
         flags = {f"visits_{name.lower()}": count for name, count in self.recorder.flag_counts.items()}
         return {
             "steps": self.step_count,
-            "visits": self.recorder.num_visits,
+            "visits": self.recorder.own_visits,
             "refreshes": self.refreshes,
             "resets": int(self.engine.tracker.resets.sum()),
             "faults": sum(self.faults.values()),
-            "visits_given_up": self.visits_given_up,
             "holdout_not_finite": self.engine.holdout_not_finite,
             **work,
             **flags,
+            **self.counts.counters(),
+            "visits_waiting": self._visits.num_waiting,
+            "visits_ignored": self.counts.refused.get(OUTSIDE_CLASSES, 0),
         }
 
     def close(self) -> Any:
@@ -223,7 +231,11 @@ class Monitor(MonitorShell):
             self._visits.settle_alone()  # what is left where the others could not be asked
         except Exception as error:
             self._fault(error)
+        self._close_counts(self.recorder.own_visits)
         return None if self._on_close is None else self._on_close(self)
+
+    def _cause_of_loss(self, error: Exception) -> str:
+        return self.fault_log.note(error, "visits could not be recorded; the training goes on.")
 
     def weights(self, ids: Any) -> Tensor:
         """How much each example should count in the loss, ``[B]``: less, the likelier its label is wrong.
@@ -294,6 +306,7 @@ class Monitor(MonitorShell):
             "recorder": self.recorder.own_state(),
             "visits": [asdict(visits) for visits in waiting],
             "faults": dict(self.faults),
+            "counts": self.counts.state_dict(),
             "weights": self._weights.state_dict(),
         }
         return pack(shared, own, self.peers)
@@ -313,7 +326,19 @@ class Monitor(MonitorShell):
             if "weights" in own and self.peers.is_alone and len(owned) == 1:  # states from before have none
                 self._weights.load_state_dict(own["weights"])
         self.fault_log.load([own["faults"] for own in owned.values()])
+        if all("counts" in own for own in owned.values()):
+            self.counts.load(own["counts"] for own in owned.values())
+        else:  # states from before have none
+            self.counts.offered = self.recorder.own_visits + sum(
+                len(v["ids"]) for o in owned.values() for v in o["visits"]
+            )
+        self._ids.kind, self._steps_here = self.recorder.index.kind, 0
         self._visits.load(shared["visits"], [own["visits"] for own in owned.values()])
         resume = getattr(self.recorder.sink, "resume", None)
         if resume is not None:
             resume(self._visits.first_step(self.step_count))
+
+
+def _thinned(calls: list[LayerCapture], factor: Tensor | None) -> list[LayerCapture]:
+    """The same calls with larger gradients: rows that are ignored have none, and would thin out their mean squares."""
+    return calls if factor is None else [replace(call, scale=call.scale * factor) for call in calls]

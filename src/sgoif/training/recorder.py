@@ -59,7 +59,8 @@ class Recorder:
         self.likeness = LatestWords()
         self.standardisers = {name: Standardiser() for name in STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
-        self.num_visits = 0
+        self.num_visits = 0  # of all processes
+        self.own_visits = 0
         self.last_step = -1
         self.flag_counts = {flag.name: 0 for flag in VisitFlag if flag.name and flag}
 
@@ -75,18 +76,19 @@ class Recorder:
             if everyone is not None:
                 self.standardisers[name].observe(everyone.scores[name])
             columns[f"{name}_std"] = self.standardisers[name].transform(scores[name])
-        if self.keeps_evidence:
+        if self.keeps_evidence and len(visits.ids):
             self._add_up(replace(visits, columns=columns))
         flags = columns["flags"].astype(np.int64)
         for flag in VisitFlag:
             if flag.name and flag:
                 self.flag_counts[flag.name] += int(((flags & int(flag)) != 0).sum())
         epoch = self.num_visits // max(self.train_size, 1)
-        self.num_visits += visits.num_visits if everyone is None else everyone.num_visits
         self.last_step = max(self.last_step, visits.step)
-        if self.sink is not None:
+        if self.sink is not None and len(visits.ids):
             ids, place = visits.ids, (visits.step, epoch, self.attempt, self.rank, visits.micro_step)
             self.sink.write(ScoreBatch(ids, visits.labels, *place, columns))
+        self.num_visits += visits.num_visits if everyone is None else everyone.num_visits
+        self.own_visits += visits.num_visits
 
     def _add_up(self, visits: ReadVisits) -> None:
         rows = self.index.add(visits.ids)
@@ -144,6 +146,7 @@ class Recorder:
         """What this process saw and later visits add to."""
         return {
             "rank": self.rank,
+            "own_visits": self.own_visits,
             "keeps_evidence": self.keeps_evidence,
             "ids": self.index.ids,
             "given": self.given[: len(self.index)].copy(),
@@ -160,12 +163,13 @@ class Recorder:
             item.load_state_dict(state["standardisers"][name])
         self.num_visits, self.attempt = int(state["num_visits"]), int(state["attempt"]) + 1
         self.last_step = int(state["last_step"])
-        self.flag_counts = dict.fromkeys(self.flag_counts, 0)
+        self.flag_counts, self.own_visits = dict.fromkeys(self.flag_counts, 0), 0
 
     def load_own(self, state: Mapping[str, Any]) -> None:
         """Take over from a process. Evidence goes to the process of the same rank alone; counts can be added up."""
         for name, count in state["flag_counts"].items():
-            self.flag_counts[name] += count
+            self.flag_counts[name] = self.flag_counts.get(name, 0) + count
+        self.own_visits += int(state.get("own_visits", self.num_visits))  # states from before have none
         if state.get("rank", 0) != self.rank:
             return
         if not state.get("keeps_evidence", True) and getattr(self.sink, "keep_visits", "none") != "none":

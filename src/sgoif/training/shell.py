@@ -24,17 +24,22 @@ from sgoif.distributed import Alone, Peers, is_sharded
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
+from sgoif.training.accounting import VisitCounts
 from sgoif.training.clock import StepKind
-from sgoif.training.faults import FaultLog
+from sgoif.training.faults import FaultLog, cause_of
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import LossSettings, check_loss, logits_of
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
+from sgoif.training.stepids import StepIds
 from sgoif.training.stepping import Step
+from sgoif.training.targets import outside_classes
 
 __all__ = ["MonitorShell"]
 
 log = logging.getLogger(__name__)
+
+_SETTING_UP = 20  # steps within which the first that can be checked may raise; a GradScaler backs off in as many
 
 
 class MonitorShell(ABC):
@@ -83,9 +88,12 @@ class MonitorShell(ABC):
         self.fault_log = FaultLog(self.peers.faults_borne)
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
-        self._has_warned, self._has_looked = False, False
+        self._is_switched_off, self._has_warned, self._has_looked = False, False, False
         self._pid = os.getpid()
-        self.visits_given_up = 0  # in bare steps, half of the pairs by which the cost is measured
+        self.counts = VisitCounts()
+        self._ids = StepIds()
+        self._unsettled = 0  # rows of the step that is being judged, of which nothing has become yet
+        self._steps_here = 0  # since this process began or resumed
         self._autocast: torch.dtype | None = None
 
     # A task's own.
@@ -154,6 +162,11 @@ class MonitorShell(ABC):
             )
         return True
 
+    @property
+    def may_raise(self) -> bool:
+        """Whether a wrong set-up may still raise: until a first step was found sound, and never after some steps."""
+        return not self._checked and self._steps_here < _SETTING_UP
+
     def _enter(
         self,
         targets: Tensor,
@@ -161,25 +174,36 @@ class MonitorShell(ABC):
         accumulate: float | Tensor | None,
         weights: Tensor | None,
     ) -> bool:
+        self._failed_in_hook = None
         if not self.is_on:
             return False
+        if not isinstance(targets, Tensor) or targets.dim() == 0:
+            raise SgoifError(f"step() needs targets as a tensor [B] or [B, C], got {_kind_of(targets)}.")
         if len(targets) == 1:
             self._warn_of_one()
         if self._micro == 0:
             self._kind = self.governor.open_step(self.step_count)
         if not self._checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
             log.info("%s", self.plan)
-        if self._kind is not StepKind.SCORED:
-            self.visits_given_up += len(targets) if self._kind is StepKind.BARE else 0
+        if self._kind is not StepKind.SCORED or not len(targets):
             return False
         if weights is not None and weights.shape != (len(targets),):
             raise SgoifError(f"step() got weights of shape {tuple(weights.shape)} for {len(targets)} targets.")
-        size = len(targets) if weights is None else weights.detach().sum()
+        size = self._num_scored(targets) if weights is None else weights.detach().sum()
         self._capture.scale = self.loss.scale(size, accumulate) if grad_factor is None else grad_factor
         self._capture.weights = None if weights is None else weights.detach()
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True
+
+    def _num_scored(self, targets: Tensor) -> int | Tensor:
+        """What a mean over the batch divides by; of class numbers those that are classes count, as with ignore_index.
+
+        Counted on the device, without waiting for it.
+        """
+        if targets.dim() != 1 or targets.is_floating_point():
+            return len(targets)
+        return (~outside_classes(targets, self._head.shape.outputs)).sum()
 
     def _warn_of_one(self) -> None:
         """A batch norm over one example ruins its running statistics, watched or not; worth a word, once."""
@@ -196,9 +220,14 @@ class MonitorShell(ABC):
             error, self._failed_in_hook = self._failed_in_hook, None
             raise error
         head = self._head_call(calls)
-        if len(ids) != len(targets):
-            raise SgoifError(f"step() got {len(ids)} ids for {len(targets)} targets.")
-        self._score(calls, head, logits_of(head), ids, targets)
+        try:
+            kept = self._ids.read(ids, len(targets))
+        except SgoifError as error:
+            if self.may_raise:
+                raise
+            kept = None  # the step still tells of curvature, and other processes count on it
+            self._refuse(error)
+        self._score(calls, head, logits_of(head), kept, targets)
 
     def _finish_step(self, is_last: bool | None) -> None:
         """Once per optimiser step: bring up to date what judges."""
@@ -206,6 +235,7 @@ class MonitorShell(ABC):
             self._micro += 1
             return
         self._micro, step = 0, self.step_count
+        self._steps_here += 1
         self.step_count += 1  # first, so that trouble below does not repeat the step
         if self._kind is StepKind.BARE:
             return
@@ -246,13 +276,34 @@ class MonitorShell(ABC):
         weights = list(self._head.parameters.values())
         if is_low and weights[0].dtype == torch.float32 and not is_sharded(*weights):  # whose policy is the model's own
             self._autocast = head.output_grad.dtype
-        self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+        try:
+            self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+        except HeadError as error:
+            if not self.may_raise:  # too late to raise, and nothing that is scored could be trusted
+                self._switch_off(error)
+            raise
 
     # Trouble.
 
     def _caught(self, error: Exception) -> None:
         """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
         self._failed_in_hook = error
+
+    def _refuse(self, error: SgoifError) -> None:
+        """Count the rows of this step as refused: what was given cannot be scored."""
+        cause = self.fault_log.note(error, "a batch cannot be scored; the training goes on.")
+        self.counts.refuse(self._unsettled, cause)
+        self._unsettled = 0
+
+    def _step_failed(self, error: Exception) -> None:
+        """Count the rows of a step that could not be judged, and the error."""
+        if isinstance(error, SgoifError) and self.peers.is_alone:
+            self._refuse(error)
+            return
+        counted = self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose
+        counted(self._unsettled, cause_of(error))
+        self._unsettled = 0
+        self._fault(error)
 
     def _fault(self, error: Exception) -> None:
         if self.fault_log.step_failed(error) and self.is_on:
@@ -261,12 +312,14 @@ class MonitorShell(ABC):
     def _switch_off(self, error: Exception) -> None:
         """Score no more, here and, as soon as they ask, in all other processes; say why in the log and in the run."""
         self.is_on = False
+        self._is_switched_off = True
         self.peers.leave()
         where = {} if self.peers.is_alone else {"rank": self.peers.rank}
         self.facts["switched_off"] = {"step": self.step_count, **where, "reason": f"{type(error).__name__}: {error}"}
         log.warning(
-            "%d steps in a row could not be scored; the monitor is off%s. The training goes on.",
-            self.fault_log.in_a_row,
+            "the monitor is off after step %d: %s%s. The training goes on.",
+            self.step_count,
+            cause_of(error),
             "" if self.peers.is_alone else f" on all {self.peers.size} ranks, this is rank {self.peers.rank}",
         )
         write_info = getattr(self._sink, "write_info", None)
@@ -295,6 +348,16 @@ class MonitorShell(ABC):
         if self.peers.is_alone:
             self._settle()
 
+    def _close_counts(self, recorded: int) -> None:
+        """Say in one line what became of the visits."""
+        level = logging.WARNING if self.counts.num_lost or self.faults else logging.INFO
+        log.log(level, "%s.", self.counts.describe(recorded))
+        self.facts["visits_refused"], self.facts["visits_lost"] = dict(self.counts.refused), dict(self.counts.lost)
+
     def detach(self) -> None:
         """Stop scoring; the training loop may go on using the monitor, which then does nothing."""
         self.is_on = False
+
+
+def _kind_of(targets: Any) -> str:
+    return "a single number" if isinstance(targets, Tensor) else type(targets).__name__

@@ -25,3 +25,4 @@ class VisitFlag(IntFlag):
     MIXED = 4  # Mixup or CutMix: the row belongs to several examples, so it is not scored
     SOFT = 8  # a soft target: `harm` has a meaning, per-class columns have none
     REPEATED = 16  # the id came several times in one step; the visit is their mean
+    IGNORED = 32  # the label is no class (ignore_index): counted as refused, and not recorded

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sgoif.errors import CaptureError, SgoifError
+from sgoif.training.accounting import AFTER_SWITCHED_OFF
+from sgoif.training.clock import StepKind
+from sgoif.training.faults import cause_of
 
 if TYPE_CHECKING:
     from sgoif.training.shell import MonitorShell
@@ -19,7 +22,19 @@ __all__ = ["Step"]
 class Step:
     """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
 
-    __slots__ = ("_accumulate", "_grad_factor", "_ids", "_is_last", "_is_open", "_monitor", "_targets", "_weights")
+    __slots__ = (
+        *(
+            "_accumulate",
+            "_grad_factor",
+            "_ids",
+            "_is_last",
+            "_is_open",
+            "_monitor",
+            "_problem",
+            "_targets",
+            "_weights",
+        ),
+    )
 
     def __init__(
         self,
@@ -34,6 +49,7 @@ class Step:
         self._monitor, self._ids, self._targets, self._weights = monitor, ids, targets, weights
         self._grad_factor, self._accumulate, self._is_last = grad_factor, accumulate, is_last
         self._is_open = False
+        self._problem: Exception | None = None
 
     def __enter__(self) -> Step:
         monitor = self._monitor
@@ -41,7 +57,9 @@ class Step:
             try:
                 self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate, self._weights)
             except Exception as error:
-                monitor._fault(error)
+                if isinstance(error, SgoifError) and monitor.may_raise:
+                    raise
+                self._problem = error
         return self
 
     def __exit__(
@@ -50,30 +68,58 @@ class Step:
         monitor, step = self._monitor, self._monitor.step_count
         if self._is_open:
             monitor._capture.__exit__(kind, error, trace)
-        if not monitor.is_on or kind is not None:
+        if kind is not None:  # the user's own trouble: the step was none
+            return
+        if not monitor.is_on:
+            self._count_missed()
             return
         with monitor.governor.timer.part("scoring"):
-            is_sound = True
-            if self._is_open:
-                is_sound = self._guarded(lambda: monitor._leave(self._ids, self._targets))
+            is_sound = self._judge()
             is_sound = monitor.is_on and self._guarded(lambda: monitor._finish_step(self._is_last)) and is_sound
             if is_sound:
                 monitor.fault_log.in_a_row = 0
         if monitor.step_count > step:
             monitor.governor.close_step(step, monitor._kind)
 
+    @property
+    def _num_rows(self) -> int:
+        return len(self._targets) if hasattr(self._targets, "__len__") else 1
+
+    def _judge(self) -> bool:
+        """Judge the rows, and count what becomes of them; True if nothing went wrong."""
+        monitor = self._monitor
+        if self._problem is None and not self._is_open:
+            is_bare = monitor._kind is StepKind.BARE
+            monitor.counts.given_up += self._num_rows if is_bare else 0
+            monitor.counts.passed_over += 0 if is_bare else self._num_rows
+            return True
+        monitor.counts.offer(self._num_rows)
+        monitor._unsettled = self._num_rows
+        if self._problem is not None:
+            monitor._step_failed(self._problem)
+            return False
+        return self._guarded(lambda: monitor._leave(self._ids, self._targets)) and not monitor._unsettled
+
+    def _count_missed(self) -> None:
+        """Count the rows that go by after the monitor switched itself off, which is not what the user asked for."""
+        monitor = self._monitor
+        if monitor._is_switched_off:
+            monitor.counts.offer(self._num_rows)
+            monitor.counts.lose(self._num_rows, AFTER_SWITCHED_OFF)
+
     def _guarded(self, action: Callable[[], None]) -> bool:
         """Run a part of our work; False where it failed, which the training must not feel."""
         monitor = self._monitor
+        may_raise = monitor.may_raise
         try:
             with monitor._precision(None):  # the user's autocast may still be open around us
                 action()
-        except SgoifError as problem:
-            if not monitor._checked or (isinstance(problem, CaptureError) and monitor.step_count <= 1):
-                raise  # the first step: a mistake in the set-up, said before anything is written
-            monitor._fault(problem)
-            return False
         except Exception as problem:
-            monitor._fault(problem)
+            is_set_up = may_raise or (isinstance(problem, CaptureError) and monitor._steps_here <= 1)
+            if isinstance(problem, SgoifError) and is_set_up:  # the first step: a mistake in the set-up
+                monitor.counts.refuse(monitor._unsettled, cause_of(problem))
+                monitor._unsettled = 0
+                raise
+            monitor._step_failed(problem)
             return False
         return True

@@ -19,7 +19,16 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 
-__all__ = ["GivenLabels", "MixedSteps", "SoftTargets", "check_soft_targets", "read_targets", "without_classes"]
+__all__ = [
+    "GivenLabels",
+    "MixedSteps",
+    "SoftTargets",
+    "check_soft_targets",
+    "mark_ignored",
+    "outside_classes",
+    "read_targets",
+    "without_classes",
+]
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +45,20 @@ class GivenLabels:
     labels: Tensor  # the most probable class, [B]
     mixed: Tensor | None = None  # rows that belong to several examples, [B]
     soft: Tensor | None = None  # rows that are spread over classes and the example's own, [B]
+    ignored: Tensor | None = None  # rows whose label is no class, such as ignore_index, [B]; `labels` has 0 there
 
     @property
     def recorded(self) -> Tensor:
-        """What is written down as the given class; -1 for mixed and soft rows, which have none."""
-        spread = self.mixed if self.soft is None else self.soft
-        return self.labels if spread is None else self.labels.masked_fill(spread, -1)
+        """What is written down as the given class; -1 for mixed, soft and ignored rows, which have none."""
+        classless = next((rows for rows in (self.soft, self.mixed, self.ignored) if rows is not None), None)
+        return self.labels if classless is None else self.labels.masked_fill(classless, -1)
+
+    @property
+    def thinning(self) -> Tensor | None:
+        """``sqrt(B / n)`` for ``n`` rows that are not ignored; a factor that keeps second moments those of the n."""
+        if self.ignored is None:
+            return None
+        return (len(self.labels) / (len(self.labels) - self.ignored.sum())).sqrt()
 
 
 def check_soft_targets(meaning: str) -> None:
@@ -56,7 +73,7 @@ def read_targets(
     """Read the targets of a batch, without waiting for the device.
 
     In a batch with one mixed row all rows count as mixed: Mixup blends whole batches, and a row with a pure target is
-    then a blend with an example of the same class.
+    then a blend with an example of the same class. A class number outside ``0..C-1`` is ignored: its row alone.
 
     Args:
         targets: as they enter the loss, ``[B]`` or ``[B, C]``.
@@ -64,15 +81,36 @@ def read_targets(
         label_smoothing: up to which a target still is one class.
         meaning: of rows that are spread further, see above.
     """
-    if targets.dim() == 1:
-        return GivenLabels(targets.long().clone())  # kept until the next refresh; the user may reuse the tensor
-    if targets.shape != outputs.shape:
-        raise SgoifError(f"targets have shape {tuple(targets.shape)}, the model's outputs {tuple(outputs.shape)}.")
+    if targets.dim() == 1 and not targets.is_floating_point():
+        ignored = outside_classes(targets, outputs.shape[1])
+        return GivenLabels(
+            targets.long().masked_fill(ignored, 0), ignored=ignored
+        )  # a copy: the loop may reuse its own
+    if targets.shape != outputs.shape or not targets.is_floating_point():
+        raise SgoifError(
+            f"targets of shape {tuple(targets.shape)} and type {targets.dtype} do not fit the model's outputs "
+            f"{tuple(outputs.shape)}. Pass class numbers as integers [B], or probabilities as floats [B, C]."
+        )
     top, labels = targets.max(1)
     is_spread = top < 1 - label_smoothing + label_smoothing / outputs.shape[1] - _ROUNDING
     if meaning == "soft":
         return GivenLabels(labels, soft=is_spread)
     return GivenLabels(labels, mixed=is_spread | is_spread.any())
+
+
+def outside_classes(targets: Tensor, num_classes: int) -> Tensor:
+    """Which class numbers ``[B]`` name no class, as ``ignore_index`` does; without waiting for the device."""
+    if targets.dtype == torch.bool:
+        return torch.zeros_like(targets)
+    return (targets < 0) | (targets >= num_classes)
+
+
+def mark_ignored(signals: Tensor, given: GivenLabels) -> Tensor:
+    """Flag the rows of packed signals ``[B, S]`` whose label is no class."""
+    if given.ignored is None:
+        return signals
+    flags = signals[:, -1:] + given.ignored[:, None].to(signals.dtype) * int(VisitFlag.IGNORED)
+    return torch.cat([signals[:, :-1], flags], 1)
 
 
 def without_classes(signals: Tensor, given: GivenLabels, targets: Tensor, outputs: Tensor) -> Tensor:
@@ -103,6 +141,8 @@ class MixedSteps:
 
     def note(self, flags: Any) -> None:
         """Take in the flags of one step's rows, a numpy array ``[B]``."""
+        if not len(flags):
+            return
         is_usable = bool(((flags.astype("int64") & int(VisitFlag.MIXED)) == 0).any())
         self._in_a_row = 0 if is_usable else self._in_a_row + 1
         if self._in_a_row >= _PATIENCE and not self._is_said:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sgoif.training.signals import SIGNALS, VisitFlag
 
-__all__ = ["STANDARDISED", "PendingVisits", "ReadVisits", "as_ids", "read_visits"]
+__all__ = ["STANDARDISED", "PendingVisits", "ReadVisits", "read_visits"]
 
 STANDARDISED = ("harm", "worst")  # full evidence: spread, extremes, latest; the others are kept as means
 _SKIPPED = VisitFlag.NOT_FINITE | VisitFlag.MIXED
@@ -35,6 +35,16 @@ class PendingVisits:
     def emptied(self) -> PendingVisits:
         """The same micro-step without a visit."""
         return replace(self, ids=self.ids[:0], labels=self.labels[:0], signals=self.signals[:0], words=None)
+
+    def without_ignored(self) -> tuple[PendingVisits, int]:
+        """The visits whose label is a class, and how many were left out."""
+        flags = self.signals[:, SIGNALS.index("flags")].astype(np.int64)
+        kept = (flags & int(VisitFlag.IGNORED)) == 0
+        if kept.all():
+            return self, 0
+        words = None if self.words is None else self.words[kept]
+        rows = replace(self, ids=self.ids[kept], labels=self.labels[kept], signals=self.signals[kept], words=words)
+        return rows, int((~kept).sum())
 
     def joined(self, other: PendingVisits) -> PendingVisits:
         """The same micro-step with the visits of another process, too."""
@@ -82,27 +92,30 @@ def read_visits(visits: PendingVisits) -> ReadVisits:
     return ReadVisits(ids, labels, columns, usable, visits.step, visits.micro_step, len(visits.ids), words)
 
 
-def as_ids(ids: Any) -> NDArray[Any]:
-    """The user's ids as an array: ints or strings, from a tensor, an array or a sequence."""
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    return np.asarray(ids)
-
-
 def _one_visit_per_id(
     ids: NDArray[Any], signals: NDArray[np.floating[Any]]
 ) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]], NDArray[np.bool_]]:
-    """Average the rows of ids that come several times; classes and flags are taken from the first of them.
+    """Average the rows of ids that come several times, those with the flags of its first usable row.
+
+    So a row that is not finite, or has no class, never enters a mean with others. Classes are those of that first row.
 
     Returns:
-        Where each id comes first, its signals, and whether it came more than once.
+        Where that row of each id is, the id's signals, and whether it came more than once.
     """
     unique, first, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
     if len(unique) == len(ids):
         return np.arange(len(ids)), signals.copy(), np.zeros(len(ids), bool)
-    total = np.zeros((len(unique), signals.shape[1]))
-    np.add.at(total, inverse.reshape(-1), signals)
-    mean = (total / counts[:, None]).astype(signals.dtype)
+    inverse = inverse.reshape(-1)
+    flags = signals[:, SIGNALS.index("flags")].astype(np.int64)
+    usable = np.flatnonzero((flags & int(_SKIPPED)) == 0)
+    earliest = np.full(len(unique), len(ids))
+    np.minimum.at(earliest, inverse[usable], usable)
+    first = np.where(earliest < len(ids), earliest, first)
+    alike = flags == flags[first][inverse]
+    total, number = np.zeros((len(unique), signals.shape[1])), np.zeros(len(unique))
+    np.add.at(total, inverse[alike], signals[alike])
+    np.add.at(number, inverse[alike], 1)
+    mean = (total / number[:, None]).astype(signals.dtype)
     for name in ("runner_up", "worst_anchor", "flags"):
         column = SIGNALS.index(name)
         mean[:, column] = signals[first, column]

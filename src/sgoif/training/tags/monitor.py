@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.gradients import LayerCapture
+from sgoif.training.accounting import NO_ANCHORS_YET
 from sgoif.training.losses import LossSettings
 from sgoif.training.reading import Reading
 from sgoif.training.schedule import Governor
@@ -71,7 +72,11 @@ class TagMonitor(MonitorShell):
             features = self.engine.features_of(head)
             if self.engine.is_ready:
                 packed = self.engine.score(features, outputs, targets)
-                self.recorder.add(ids, packed, targets, self.engine.confidence)
+                if ids is not None:
+                    self.recorder.add(ids, packed, targets, self.engine.confidence)
+            else:
+                self.counts.refuse(self._unsettled, NO_ANCHORS_YET)
+            self._unsettled = 0
             if self.governor.plan.is_observe(self.step_count) or not self.engine.is_ready:
                 with self.governor.timer.part("curvature"):
                     self.engine.measure(features, outputs)
@@ -96,7 +101,12 @@ class TagMonitor(MonitorShell):
         self._decide_plan(step)
 
     def _settle(self) -> None:
-        self.recorder.settle()
+        self.recorder.settle(self._lose)
+
+    def _lose(self, rows: int, error: Exception) -> None:
+        cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
+        counted = self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose
+        counted(rows, cause)
 
     @property
     def reading(self) -> Reading:
@@ -119,7 +129,7 @@ class TagMonitor(MonitorShell):
             "visits": self.recorder.num_visits,
             "refreshes": self.refreshes,
             "faults": sum(self.faults.values()),
-            "visits_given_up": self.visits_given_up,
+            **self.counts.counters(),
             "pairs_not_finite": self.recorder.num_not_finite,
         }
 
@@ -132,6 +142,7 @@ class TagMonitor(MonitorShell):
             self._settle()
         except Exception as error:
             self._fault(error)
+        self._close_counts(self.recorder.num_visits)
         return None if self._on_close is None else self._on_close(self)
 
     def weights(self, ids: Any) -> Tensor:
@@ -144,6 +155,7 @@ class TagMonitor(MonitorShell):
 
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on; save it beside the model's."""
+        self._settle()
         return {
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.state_dict(),
@@ -152,6 +164,7 @@ class TagMonitor(MonitorShell):
             "step_count": self.step_count,
             "refreshes": self.refreshes,
             "faults": dict(self.faults),
+            "counts": self.counts.state_dict(),
             "micro": self._micro,
             "autocast": self._autocast,
         }
@@ -163,7 +176,12 @@ class TagMonitor(MonitorShell):
         self.ledger.load_state_dict(state["ledger"])
         self.governor.load_state_dict(state["governor"])
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.fault_log.load(state["faults"])
+        self.fault_log.load([state["faults"]])
+        if "counts" in state:  # states from before have none
+            self.counts.load([state["counts"]])
+        else:
+            self.counts.offered = self.recorder.num_visits
+        self._ids.kind, self._steps_here = self.recorder.examples.kind, 0
         self._micro, self._autocast = int(state["micro"]), state["autocast"]
         resume = getattr(self.sink, "resume", None)
         if resume is not None:

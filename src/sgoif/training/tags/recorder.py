@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.evidence import IdIndex, WeightedMeans
+from sgoif.evidence import IdIndex, WeightedMeans, as_ids
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
-from sgoif.training.visits import as_ids
+from sgoif.training.waiting import OnFailure
 
 __all__ = ["TagRecorder"]
 
@@ -51,18 +51,27 @@ class TagRecorder:
         self._waiting: list[_Visits] = []
 
     def add(self, ids: Any, packed: Tensor, targets: Tensor, confidence: Tensor) -> None:
-        """Keep one micro-step's visits on the device until :meth:`settle`."""
+        """Keep one micro-step's visits on the device until :meth:`settle`; ids are the caller's own copy."""
         present, absent = bits_of(targets)
         counts = torch.stack([absent.sum(1), present.sum(1)], 1)
-        kept = ids.clone() if isinstance(ids, Tensor) else as_ids(ids).copy()
-        self._waiting.append(_Visits(kept, packed, counts, confidence.clone()))
+        self._waiting.append(_Visits(ids, packed, counts, confidence.clone()))
 
-    def settle(self) -> None:
-        """Bring everything to the host and add it up."""
+    def settle(self, on_failure: OnFailure | None = None) -> None:
+        """Bring everything to the host and add it up; what fails costs its own micro-step.
+
+        Args:
+            on_failure: told of the rows that could not be added, and why; without it the error is raised.
+        """
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            packed, counts = item.packed.double().cpu().numpy(), item.counts.cpu().numpy()
-            self._add_up(as_ids(item.ids), packed, counts, float(item.confidence))
+            before = self.num_visits
+            try:
+                packed, counts = item.packed.double().cpu().numpy(), item.counts.cpu().numpy()
+                self._add_up(as_ids(item.ids), packed, counts, float(item.confidence))
+            except Exception as error:
+                if on_failure is None:
+                    raise
+                on_failure(len(item.packed) if self.num_visits == before else 0, error)
 
     def _add_up(
         self, ids: NDArray[Any], packed: NDArray[np.float64], counts: NDArray[np.int64], confidence: float

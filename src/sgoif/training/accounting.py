@@ -1,0 +1,88 @@
+"""What became of every row that a training loop gave to ``monitor.step``, by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["AFTER_SWITCHED_OFF", "NO_ANCHORS_YET", "OUTSIDE_CLASSES", "VisitCounts"]
+
+OUTSIDE_CLASSES = "the label is no class of the model (ignore_index)"
+NO_ANCHORS_YET = "no anchors yet: before the first look at the hold-out"
+AFTER_SWITCHED_OFF = "the monitor had switched itself off"
+
+
+@dataclass(slots=True)
+class VisitCounts:
+    """Rows by what became of them.
+
+    Every row *offered* is recorded, waits to be recorded, was refused or was lost. Rows of steps that the plan does not
+    score are not offered, nor are those of a step that the user's own exception ended.
+
+    >>> counts = VisitCounts()
+    >>> counts.offer(32)
+    >>> counts.refuse(2, OUTSIDE_CLASSES)
+    >>> counts.num_refused, counts.num_lost
+    (2, 0)
+    """
+
+    offered: int = 0
+    given_up: int = 0  # in bare steps, half of the pairs by which the cost is measured
+    passed_over: int = 0  # in steps between two scored ones of the plan
+    refused: dict[str, int] = field(default_factory=dict)  # that cannot be scored by their nature
+    lost: dict[str, int] = field(default_factory=dict)  # to errors of our own
+
+    @property
+    def num_refused(self) -> int:
+        return sum(self.refused.values())
+
+    @property
+    def num_lost(self) -> int:
+        return sum(self.lost.values())
+
+    def offer(self, rows: int) -> None:
+        """Count rows of a step that is to be scored."""
+        self.offered += rows
+
+    def refuse(self, rows: int, cause: str) -> None:
+        """Count rows that cannot be scored."""
+        if rows:
+            self.refused[cause] = self.refused.get(cause, 0) + rows
+
+    def lose(self, rows: int, cause: str) -> None:
+        """Count rows that an error of our own cost."""
+        if rows:
+            self.lost[cause] = self.lost.get(cause, 0) + rows
+
+    def counters(self) -> dict[str, int]:
+        """The sums, as counters of a run."""
+        return {
+            "visits_offered": self.offered,
+            "visits_refused": self.num_refused,
+            "visits_lost": self.num_lost,
+            "visits_given_up": self.given_up,
+            "visits_passed_over": self.passed_over,
+        }
+
+    def describe(self, recorded: int) -> str:
+        """One line with the losses by cause."""
+        parts = [f"{self.offered} visits offered, {recorded} recorded"]
+        for what, causes in (("refused", self.refused), ("lost", self.lost)):
+            if causes:
+                named = "; ".join(f"{cause}: {count}" for cause, count in causes.items())
+                parts.append(f"{sum(causes.values())} {what} ({named})")
+        return ", ".join(parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All counts."""
+        return asdict(self)
+
+    def load(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Continue from saved counts, those of all processes that this one takes over from."""
+        saved = list(states)
+        for name in ("offered", "given_up", "passed_over"):
+            setattr(self, name, sum(int(state[name]) for state in saved))
+        for name in ("refused", "lost"):
+            setattr(self, name, dict(sum((Counter(state[name]) for state in saved), Counter[str]())))
