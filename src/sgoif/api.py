@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from sgoif.adaptors import INFLUENCE
 from sgoif.curriculum import renewed_weights
@@ -22,7 +21,9 @@ from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.finish import calibrated_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.influence import GateSettings, HoldOut
+from sgoif.inputs import Examples
 from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
+from sgoif.overlap import refuse_overlap
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.sinks import check_out, make_recorder, make_sink
@@ -41,8 +42,10 @@ from sgoif.training.models import (
     default_forward,
     other_layers,
     plain_model,
+    predict_classes,
     refuse_compiled,
     refuse_in_pieces,
+    refuse_one_output,
 )
 from sgoif.training.monitor import Monitor
 from sgoif.training.pairs import Pairs
@@ -66,7 +69,7 @@ def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    anchors: Any,
     train_size: int,
     out: str | None = None,
     overwrite: bool = False,
@@ -104,7 +107,8 @@ def watch(
     Args:
         model: the module being trained, wrapped in DistributedDataParallel or not; it is never wrapped or changed.
         optimizer: for the learning rate; optional.
-        anchors: held-out examples, a dataset of ``(input, label)`` or a tuple of tensors. Never train on them.
+        anchors: held-out examples: a tuple ``(inputs, labels)``, a map-style dataset of ``(input, label)``,
+            dictionaries or objects, or a ``DataLoader``; see docs/howto/sources.md. Never train on them.
         train_size: number of training examples.
         out: folder or any fsspec URL to write the run into while it goes on; None keeps it in memory. One that holds a
             run is refused on the first step, unless that run is resumed by ``load_state_dict``.
@@ -112,7 +116,7 @@ def watch(
         loss: outputs and targets to *per-example* losses; cross-entropy by default, checked on the first step.
         forward: hold-out inputs to logits ``[B, C]``; ``model(inputs)`` by default.
         num_classes: found from the model's output by default.
-        class_names: for reports.
+        class_names: for reports, and for anchors whose labels are names.
         trusted: whether the hold-out's labels have been verified.
         head: the name of the classification head, where it cannot be found.
         layers: ``"auto"`` scores the head; further layers by name, scored in a random projection.
@@ -177,13 +181,15 @@ def watch(
     peers = find_peers(wrapped, timeout_s=peer_timeout_s)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, device=device)
-    few = holdout.inputs(torch.arange(min(2, len(holdout))))
+    held = Examples(anchors, device=device)
+    held.need_labels()
+    few = held.inputs(torch.arange(min(2, len(held))))
     found, work = counted_head(model, lambda: run_forward(few), head)
     refuse_compiled(model, found.module_name)
+    refuse_one_output(found)
     classes = found.shape.outputs
-    if num_classes is None and holdout.num_classes != classes:
-        holdout = HoldOut(anchors, num_classes=classes, seed=seed, device=device)
+    known = classes if num_classes is None else num_classes
+    holdout = HoldOut(held, num_classes=known, seed=seed, device=device, class_names=class_names)
     start = plan or Plan()
     others = other_layers(model, found, layers if layers != "auto" else start.layers)
     for other in others:
@@ -243,9 +249,9 @@ def watch(
 
 def audit(
     model: nn.Module,
-    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    dataset: Any,
     *,
-    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    anchors: Any,
     out: str | None = None,
     overwrite: bool = False,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -266,7 +272,7 @@ def audit(
 
     Args:
         model: trained; used in eval mode and left as found.
-        dataset: the training examples, ``(input, label)`` or ``(input, label, id)``, or a tuple of tensors.
+        dataset: the training examples, with or without ids, in any form that ``anchors`` of :func:`watch` may have.
         anchors: held-out examples that the model was not trained on.
         out: folder to write the run into; one that holds a run is refused.
         overwrite: delete the run that ``out`` holds.
@@ -303,12 +309,15 @@ def audit(
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = HoldOut(anchors, seed=seed, device=device)
-    few = holdout.inputs(torch.arange(min(2, len(holdout))))
+    held, trained = Examples(anchors, device=device), Examples(dataset, role="dataset", device=device)
+    refuse_overlap(held, trained)
+    held.need_labels()
+    few = held.inputs(torch.arange(min(2, len(held))))
     found = find_head(model, lambda: run_forward(few), name=head)
     refuse_compiled(model, found.module_name)
-    holdout = HoldOut(anchors, num_classes=found.shape.outputs, seed=seed, device=device)
-    examples = HoldOut(dataset, num_classes=found.shape.outputs, seed=seed, device=device)
+    refuse_one_output(found)
+    settings: dict[str, Any] = {"num_classes": found.shape.outputs, "seed": seed, "class_names": class_names}
+    holdout, examples = (HoldOut(source, device=device, **settings) for source in (held, trained))
     engine = audit_engine(
         found,
         holdout,
@@ -342,8 +351,8 @@ def audit(
 
 def attribute(
     model: nn.Module,
-    dataset: tuple[Tensor, Tensor] | Dataset[Any],
-    queries: tuple[Tensor, Tensor] | Dataset[Any],
+    dataset: Any,
+    queries: Any,
     *,
     layers: str | Sequence[str] = "head",
     curvature: str = "kfac",
@@ -352,6 +361,7 @@ def attribute(
     forward: Callable[[Any], Tensor] | None = None,
     num_observed: int = 20_000,
     batch_size: int = 256,
+    class_names: Sequence[str] | None = None,
 ) -> NDArray[np.floating[Any]]:
     """What every training example did to the loss of every query, by a finished model: ``[examples, queries]``.
 
@@ -361,8 +371,9 @@ def attribute(
 
     Args:
         model: trained; used in eval mode and left as found.
-        dataset: the training examples, ``(input, label)``, or a tuple of tensors; rows are in its order.
-        queries: examples with the labels whose loss is asked about.
+        dataset: the training examples, as in :func:`audit`; rows are in its order.
+        queries: examples with the labels whose loss is asked about, or inputs alone: then the labels are what the model
+            predicts.
         layers: ``"head"``, ``"all"`` that can be scored, or names. All are more faithful, and cost a pass over the
             training examples for every 256 MB of query gradients.
         curvature: a backend's name, or ``"gauss-newton"``: the matrix itself by conjugate gradients, the most faithful
@@ -373,11 +384,14 @@ def attribute(
         forward: as in :func:`watch`.
         num_observed: training examples that a backend measures curvature on.
         batch_size: examples per forward pass.
+        class_names: for labels that are names.
     """
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    asked = HoldOut(queries, device=device)
+    wanted = Examples(queries, role="queries", device=device)
+    guesses = None if wanted.has_labels else predict_classes(model, run_forward, wanted, batch_size)
+    asked = HoldOut(wanted, device=device, class_names=class_names, labels=guesses)
     if layers == "head":
         few = asked.inputs(torch.arange(min(2, len(asked))))
         scored: Sequence[Layer] = [find_head(model, lambda: run_forward(few))]
@@ -388,7 +402,7 @@ def attribute(
         scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
     for layer in scored:
         refuse_compiled(model, layer.module_name)
-    examples = HoldOut(dataset, device=device)
+    examples = HoldOut(dataset, device=device, class_names=class_names, role="dataset")
     pairs = Pairs(model, scored, run_forward, loss or cross_entropy(0.0), examples, asked, batch_size)
     return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from sgoif.adaptors.poison import Contrast, Nearest
 from sgoif.errors import SgoifError
@@ -26,12 +25,13 @@ NUM_OBSERVED = 20_000  # examples from which curvature is measured, and those of
 
 def examples_behind(
     model: nn.Module,
-    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    dataset: Any,
     queries: Tensor,
     target: int,
     *,
     forward: Callable[[Any], Tensor] | None = None,
     head: str | None = None,
+    class_names: Sequence[str] | None = None,
     batch_size: int = 256,
 ) -> dict[str, NDArray[Any]]:
     """Look at every training example that is labelled ``target``: one row each, in the order of the dataset.
@@ -46,12 +46,13 @@ def examples_behind(
         target: the class.
         forward: as in :func:`sgoif.watch`.
         head: as in :func:`sgoif.watch`.
+        class_names: for labels that are strings.
         batch_size: examples per forward pass.
 
     Returns:
         Columns id, given_label, score, influence, similarity and near_queries: see :meth:`sgoif.Run.explain`.
     """
-    pairs = _pairs(model, dataset, queries, target, forward, head, batch_size)
+    pairs = _pairs(model, dataset, queries, target, forward, head, class_names, batch_size)
     rows = torch.nonzero(pairs.examples.labels == target).flatten().cpu()
     if not len(rows):
         raise SgoifError(f"no training example is labelled {target}, so none can have taught it.")
@@ -76,11 +77,12 @@ def examples_behind(
 
 def _pairs(
     model: nn.Module,
-    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    dataset: Any,
     queries: Tensor,
     target: int,
     forward: Callable[[Any], Tensor] | None,
     head: str | None,
+    class_names: Sequence[str] | None,
     batch_size: int,
 ) -> Pairs:
     model = plain_model(model)
@@ -92,8 +94,8 @@ def _pairs(
     if not 0 <= target < classes:
         raise SgoifError(f"the model has classes 0 to {classes - 1}, got target={target}.")
     labels = torch.full((len(queries),), target)
-    asked = HoldOut((queries, labels), num_classes=classes, device=device)
-    examples = HoldOut(dataset, num_classes=classes, device=device)
+    asked = HoldOut((queries, labels), num_classes=classes, device=device, role="queries")
+    examples = HoldOut(dataset, num_classes=classes, device=device, class_names=class_names, role="dataset")
     return Pairs(model, [found], run_forward, cross_entropy(0.0), examples, asked, batch_size)
 
 

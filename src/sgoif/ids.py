@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ids_of", "is_subset"]
+__all__ = ["ids_of", "is_subset", "is_with_ids"]
 
 
 def ids_of(dataset: Any) -> Sequence[Any]:
@@ -25,3 +25,8 @@ def ids_of(dataset: Any) -> Sequence[Any]:
 def is_subset(dataset: Any) -> bool:
     """Whether it is a part of another dataset, as ``torch.utils.data.Subset`` is."""
     return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+
+
+def is_with_ids(dataset: Any) -> bool:
+    """Whether it is the wrapper of ``sgoif.with_ids``, whose items are those of ``dataset.dataset`` with an id."""
+    return bool(getattr(type(dataset), "wraps_items", False))

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from sgoif.distributed import find_peers
 from sgoif.errors import SgoifError
@@ -20,6 +19,7 @@ from sgoif.evidence import Sketches
 from sgoif.finish import keep_run
 from sgoif.gradients import Layer, find_head
 from sgoif.influence.tagholdout import TagHoldOut
+from sgoif.overlap import refuse_overlap
 from sgoif.run import Run
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.clock import Clock, PairedProbe
@@ -45,7 +45,7 @@ def watch_tags(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     *,
-    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    anchors: Any,
     train_size: int,
     sink: ScoreSink | None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -88,9 +88,9 @@ def watch_tags(
 
 def audit_tags(
     model: nn.Module,
-    dataset: tuple[Tensor, Tensor] | Dataset[Any],
+    dataset: Any,
     *,
-    anchors: tuple[Tensor, Tensor] | Dataset[Any],
+    anchors: Any,
     sink: ScoreSink | None,
     forward: Callable[[Any], Tensor] | None = None,
     class_names: Sequence[str] | None = None,
@@ -103,7 +103,9 @@ def audit_tags(
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout, examples = (TagHoldOut(source, seed=seed, device=device) for source in (anchors, dataset))
+    holdout = TagHoldOut(anchors, seed=seed, device=device)
+    examples = TagHoldOut(dataset, seed=seed, device=device, role="dataset")
+    refuse_overlap(holdout.examples, examples.examples)
     engine = TagEngine(_head_of(model, run_forward, holdout, head), holdout, per_refresh=batch_size, horizon=math.inf)
     recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=trusted, seed=seed)
     audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)

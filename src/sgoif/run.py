@@ -212,7 +212,8 @@ class Run:
 
         from sgoif.explain import examples_behind
 
-        rows = poison_table(examples_behind(model, dataset, queries, target, **settings), top=top)
+        known = {"class_names": self.class_names, **settings}
+        rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top)
         near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
         return pa.table(rows).append_column("near_queries", near)
 

@@ -17,7 +17,7 @@ from sgoif.errors import HeadError
 from sgoif.gradients.layers import Layer, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
 
-__all__ = ["FactorFit", "check_factor", "find_head", "find_producer", "fit_factor", "gradient_factor"]
+__all__ = ["FactorFit", "check_factor", "check_output", "find_head", "find_producer", "fit_factor", "gradient_factor"]
 
 _TOLERANCE, _LOW_PRECISION_TOLERANCE = 0.01, 0.05
 
@@ -68,14 +68,29 @@ def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Ca
     finally:
         for handle in handles:
             handle.remove()
-    if logits.dim() != 2:
-        raise HeadError(f"The model's output has shape {tuple(logits.shape)}; a head gives [examples, classes].")
+    check_output(logits)
     found = [key for key, out in outputs.items() if _produces(out, logits)]
     if len(found) != 1:
         seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
         what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"
         raise HeadError(f"{what} the model's output {tuple(logits.shape)}. Pass head='name'. Candidates: {seen}.")
     return found[0], logits.shape[1]
+
+
+def check_output(logits: Tensor) -> None:
+    """Raise unless a model's output is ``[examples, classes]``.
+
+    Raises:
+        HeadError: with what to do.
+    """
+    shape = tuple(logits.shape)
+    if logits.dim() == 3:
+        raise HeadError(
+            f"The model's output has shape {shape}, one prediction per token or position; sequences are not supported "
+            "yet, so score a model that gives one prediction per example, [examples, classes]."
+        )
+    if logits.dim() != 2:
+        raise HeadError(f"The model's output has shape {shape}; a head gives [examples, classes].")
 
 
 def _produces(out: Tensor, logits: Tensor) -> bool:

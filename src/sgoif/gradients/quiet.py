@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-import torch
 from torch import nn
+
+from sgoif.rng import preserve_rng
 
 __all__ = ["quiet_eval"]
 
@@ -21,9 +20,7 @@ def quiet_eval(model: nn.Module) -> Iterator[None]:
     hold-out dataset's transforms may draw from them.
     """
     modes = [(module, module.training) for module in model.modules()]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
+    with preserve_rng(*{parameter.device for parameter in model.parameters()}):
         try:
             for module, _ in modes:
                 module.training = False  # not .eval(), which a subclass may override with side effects
@@ -31,5 +28,3 @@ def quiet_eval(model: nn.Module) -> Iterator[None]:
         finally:
             for module, training in modes:
                 module.training = training
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)

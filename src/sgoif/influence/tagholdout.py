@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
-from sgoif.influence.holdout import inputs_at
+from sgoif.inputs import Examples
 from sgoif.tasks.multilabel import bits_of
 
 __all__ = ["TagHoldOut"]
@@ -20,17 +19,20 @@ class TagHoldOut:
     """Held-out examples with their tags, visited in rounds.
 
     Args:
-        source: a tuple ``(inputs, targets [M, C])`` of tensors, or a map-style dataset of ``(input, targets [C])`` or
-            ``(input, targets, id)``. Targets are 1, 0, or NaN or negative where nobody knows.
+        source: whatever :class:`sgoif.inputs.Examples` reads, with targets ``[C]`` of an example that are 1, 0, or NaN
+            or negative where nobody knows.
         seed: of the order.
         device: where the targets live and inputs are moved to.
+        role: what the examples are, for messages.
     """
 
     def __init__(
-        self, source: tuple[Tensor, Tensor] | Dataset[Any], *, seed: int = 0, device: torch.device | str = "cpu"
+        self, source: Any, *, seed: int = 0, device: torch.device | str = "cpu", role: str = "anchors="
     ) -> None:
-        self._source, self.device = source, torch.device(device)
-        targets, self.ids = _targets_and_ids(source)
+        self.device = torch.device(device)
+        self.examples = Examples(source, role=role, device=device)
+        targets = self.examples.tags()
+        self.ids: Sequence[Any] = self.examples.ids
         if targets.dim() != 2 or not len(targets):
             raise SgoifError(
                 f"a multi-label hold-out needs targets [examples, tags], at least one example, got "
@@ -62,15 +64,4 @@ class TagHoldOut:
 
     def inputs(self, positions: Tensor) -> Any:
         """The inputs at these positions, collated and on the device."""
-        return inputs_at(self._source, positions, self.device)
-
-
-def _targets_and_ids(source: tuple[Tensor, Tensor] | Dataset[Any]) -> tuple[Tensor, Sequence[Any]]:
-    if isinstance(source, tuple):
-        inputs, targets = source
-        if len(inputs) != len(targets):
-            raise SgoifError(f"the hold-out has {len(inputs)} inputs but targets of {len(targets)}.")
-        return targets.detach().float(), range(len(targets))
-    items = [source[i][1:] for i in range(len(source))]  # type: ignore[arg-type]
-    targets = torch.stack([torch.as_tensor(item[0]).float() for item in items]) if items else torch.zeros(0, 0)
-    return targets, [item[1] if len(item) > 1 else i for i, item in enumerate(items)]
+        return self.examples.inputs(positions)

@@ -5,14 +5,13 @@ training step takes them out before the model sees them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -106,8 +105,8 @@ class InfluenceCallback(TrainerCallback):
             "label_smoothing": args.label_smoothing_factor,
             "planned_steps": state.max_steps,
         }
-        anchors = _Pairs(self.anchors) if isinstance(self.anchors[0], Mapping) else self.anchors
-        self.monitor = watch(trainer.model_wrapped, trainer.optimizer, anchors=anchors, **{**found, **self.settings})
+        settings = {**found, **self.settings}
+        self.monitor = watch(trainer.model_wrapped, trainer.optimizer, anchors=self.anchors, **settings)
         if state.global_step:
             self._resume(args, state)
 
@@ -130,22 +129,6 @@ class InfluenceCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.run = close_run(self.monitor)
-
-
-class _Pairs(Dataset[tuple[Any, ...]]):
-    """Held-out items as inputs, label and id."""
-
-    def __init__(self, items: Sequence[Mapping[str, Any]]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        inputs = dict(self.items[index])
-        label = inputs.pop("label", None)
-        label = inputs.pop("labels", label)
-        return inputs, label, inputs.pop("id", index)
 
 
 def _state_file(args: Any, state: Any, rank: int) -> Path:

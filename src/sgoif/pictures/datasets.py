@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
-from sgoif.ids import ids_of, is_subset
+from sgoif.ids import ids_of, is_subset, is_with_ids
 from sgoif.pictures.folders import FolderPictures
 from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
 from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES, bytes_of
@@ -65,20 +65,15 @@ class FunctionPictures(PicturePlace):
         return self._function(plain_id(id))
 
 
-def _keeps_positions(dataset: Any) -> bool:
-    """Whether it is the wrapper of ``sgoif.with_ids``; of a stranger's it is not known."""
-    return type(dataset).__module__.startswith("sgoif.") and hasattr(dataset, "dataset")
-
-
 def _innermost(dataset: Any) -> Any:
-    while is_subset(dataset) or _keeps_positions(dataset):
+    while is_subset(dataset) or is_with_ids(dataset):
         dataset = dataset.dataset
     return dataset
 
 
 def _file_of(dataset: Any, position: int) -> Path | None:
     """Find the file of an example, where the dataset is one of files as torchvision keeps them."""
-    while is_subset(dataset) or _keeps_positions(dataset):
+    while is_subset(dataset) or is_with_ids(dataset):
         position = int(dataset.indices[position]) if is_subset(dataset) else position
         dataset = dataset.dataset
     samples = getattr(dataset, "samples", None)

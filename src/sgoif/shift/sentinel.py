@@ -16,6 +16,7 @@ from sgoif.adaptors.stream_parts import StreamParts
 from sgoif.adaptors.usual_streams import learn_tails
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
+from sgoif.items import take_apart
 from sgoif.ood.images import batches_of, device_of, moved
 from sgoif.ood.looking import joined, look, look_at_all
 from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel
@@ -111,7 +112,7 @@ class ShiftSentinel:
         Raises:
             SgoifError: The batch is empty.
         """
-        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        inputs = take_apart(batch).input
         with quiet_eval(self.model):
             layers = list(self._parts.rule.hidden)
             seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, layers)

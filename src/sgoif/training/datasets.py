@@ -17,11 +17,13 @@ __all__ = ["split", "with_ids"]
 class _WithIds(Dataset[Any]):
     """A dataset whose items carry their id: as last entry, or under ``"id"``."""
 
+    wraps_items = True  # see sgoif.ids.is_with_ids
+
     def __init__(self, dataset: Dataset[Any], ids: Sequence[Any] | None) -> None:
         size = len(dataset)  # type: ignore[arg-type]
         if ids is not None and len(ids) != size:
             raise SgoifError(f"got {len(ids)} ids for {size} examples.")
-        self.dataset = dataset
+        self.dataset, self.has_given_ids = dataset, ids is not None
         self.ids = ids if ids is not None else ids_of(dataset)
 
     def __len__(self) -> int:

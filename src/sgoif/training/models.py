@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from sgoif.distributed import is_sharded, left_sharded, unwrapped
 from sgoif.errors import SgoifError
 from sgoif.gradients import Layer, find_head, quiet_eval, select_layers
 from sgoif.gradients.contractions import widen
+from sgoif.gradients.head import check_output
+from sgoif.inputs import Examples
 from sgoif.tasks.classification import example_losses, smooth_once
 from sgoif.training.work import Work, count_work
 
@@ -23,8 +26,10 @@ __all__ = [
     "default_forward",
     "other_layers",
     "plain_model",
+    "predict_classes",
     "refuse_compiled",
     "refuse_in_pieces",
+    "refuse_one_output",
 ]
 
 # Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
@@ -70,9 +75,27 @@ def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
     def forward(inputs: Any) -> Tensor:
         if is_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _logits(model(**inputs) if isinstance(inputs, dict) else model(inputs))
+        return _logits(_call(model, inputs) if isinstance(inputs, Mapping) else model(inputs))
 
     return forward
+
+
+def _call(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Call a model with the entries of a batch that it knows by name; with the only one, where it knows none."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return model(**inputs)
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+    known = {name: value for name, value in inputs.items() if name in names}
+    if known:
+        return model(**known)
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    if len(tensors) == 1:
+        return model(tensors[0])
+    raise SgoifError(
+        f"a batch has {', '.join(map(str, inputs))}, and the model's forward() takes {', '.join(names) or 'nothing'}; "
+        "pass forward=, a function from such a batch to logits [B, C]."
+    )
 
 
 def _logits(out: Any) -> Tensor:
@@ -88,6 +111,17 @@ def _logits(out: Any) -> Tensor:
             "pass forward=, a function from inputs to logits [B, C]."
         )
     return out
+
+
+def predict_classes(model: nn.Module, forward: Callable[[Any], Tensor], examples: Examples, batch_size: int) -> Tensor:
+    """The most probable class of every example ``[N]``, in eval mode; the model is left as found."""
+    found = []
+    with quiet_eval(model), torch.no_grad():
+        for positions in torch.arange(len(examples)).split(batch_size):
+            logits = forward(examples.inputs(positions))
+            check_output(logits)
+            found.append(logits.argmax(1).cpu())
+    return torch.cat(found)
 
 
 def plain_model(model: nn.Module) -> nn.Module:
@@ -106,6 +140,15 @@ def refuse_compiled(model: nn.Module, module_name: str) -> None:
             f"watch() cannot see inside a compiled model, and {module_name or 'this one'} is compiled or part of one. "
             "Compile the part before the head instead (model.backbone = torch.compile(model.backbone)), pass the model "
             "itself, and score no layer of that part."
+        )
+
+
+def refuse_one_output(head: Layer) -> None:
+    """Raise for a binary classifier with one logit, whose two classes have no gradient each."""
+    if head.shape.outputs < 2:
+        raise SgoifError(
+            f"the head {head.name!r} has one output; needed is one per class. Give it two outputs and train it with "
+            "cross-entropy, or pass task='multilabel' with targets [B, 1] of 0 and 1."
         )
 
 
@@ -130,7 +173,7 @@ def counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) 
     found = find_head(model, run_counted, name=name)
     if not counted:  # the head was named, so nothing was run
         with quiet_eval(model), torch.no_grad():
-            run_counted()
+            check_output(run_counted())
     return found, counted[0]
 
 

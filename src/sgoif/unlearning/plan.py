@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from sgoif.adaptors.unlearning import Certificate, Removal, Request, anchor_table, priority_table, remove
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
+from sgoif.inputs import Examples
 from sgoif.ood.images import batches_of
 from sgoif.training.models import plain_model
-from sgoif.unlearning.examples import Chosen, Source, choose, labelled, sample_of_others, size_of
+from sgoif.unlearning.examples import Chosen, choose, sample_of_others
 from sgoif.unlearning.view import HeadView
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def unlearning_plan(
     ids: Sequence[Any],
     *,
     model: nn.Module,
-    dataset: Source,
-    holdout: Source,
+    dataset: Any,
+    holdout: Any,
     weight_decay: float = 0.0,
     damping: float = 0.01,
     num_observed: int = 20_000,
@@ -116,7 +117,7 @@ def unlearning_plan(
         num_observed: examples that stay and are looked at, evenly spaced; all of them make the certificate whole.
         forward: as in :func:`sgoif.watch`.
         head: its name, where it cannot be found.
-        class_names: for the table of anchors.
+        class_names: for the table of anchors, and for labels that are strings.
         batch_size: examples per forward pass.
 
     Raises:
@@ -124,14 +125,15 @@ def unlearning_plan(
     """
     model = plain_model(model)
     with quiet_eval(model):  # around the reading too, for datasets draw random numbers
-        gone = choose(dataset, ids)
+        examples, held = Examples(dataset, role="dataset"), Examples(holdout, role="holdout")
+        gone = choose(examples, ids)
         left = sample_of_others(gone.positions, gone.total, num_observed)
-        view = HeadView.on(model, labelled(dataset, np.arange(2))[0], forward, head, batch_size)
+        view = HeadView.on(model, examples.inputs(torch.arange(2)), forward, head, batch_size)
         request = Request(
             theta=view.theta,
-            gone=view.rows(dataset, gone.positions),
-            left=view.rows(dataset, left),
-            anchors=view.rows(holdout, np.arange(size_of(holdout))),
+            gone=view.rows(examples, gone.positions, class_names),
+            left=view.rows(examples, left, class_names),
+            anchors=view.rows(held, np.arange(len(held)), class_names),
             num_left=gone.total - len(gone.positions),
             weight_decay=weight_decay,
             damping=damping,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,10 @@ from sgoif.adaptors.softmax import HeadRows
 from sgoif.distributed import is_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import find_head
+from sgoif.inputs import Examples
 from sgoif.ood.images import moved
 from sgoif.ood.looking import look
 from sgoif.training.models import default_forward, refuse_compiled
-from sgoif.unlearning.examples import Source, labelled
 
 __all__ = ["HeadView"]
 
@@ -75,11 +75,14 @@ class HeadView:
         has_bias = self.theta.shape[1] > seen.shape[1]
         return torch.cat([seen, seen.new_ones(len(seen), 1)], 1) if has_bias else seen
 
-    def rows(self, source: Source, positions: NDArray[np.int64]) -> HeadRows:
+    def rows(
+        self, source: Examples, positions: NDArray[np.int64], class_names: Sequence[str] | None = None
+    ) -> HeadRows:
         """Some examples of a source, one batch after another."""
         features, labels, classes = [], [], len(self.theta)
         for start in range(0, len(positions), self.batch_size):
-            inputs, given = labelled(source, positions[start : start + self.batch_size])
+            part = torch.from_numpy(positions[start : start + self.batch_size])
+            inputs, given = source.labelled(part, class_names)
             features.append(self.features(inputs))
             labels.append(given)
         found = torch.cat(labels)
