@@ -102,7 +102,7 @@ print(sorted({"pyarrow", "duckdb", "sgoif.store", "sgoif.run"} & (set(sys.module
     [
         (["issues", "nowhere"], "is no run: it has no run.json"),
         (["issues"], "Missing argument 'RUN'"),
-        (["issues", "x", "--tpo", "3"], "No such option: --tpo"),
+        (["issues", "x", "--tpo", "3"], "No such option"),
         (["find", "x"], "No such command 'find'"),
         (["issues", "x", "--top", "many"], "--top"),
         (["issues", "x", "--csv", "a", "--json"], "choose one of"),

@@ -50,7 +50,7 @@ def test_sql_with_parameters_over_all_tables(run):
         ("selec", "syntax error"),
         ("", "one SELECT"),
         ("select cast('x' as integer)", "Conversion Error"),
-        ("select * from visits where step = $missing", "missing"),
+        ("select * from visits where step = $missing", "missing|prepared parameter"),
     ],
 )
 def test_a_query_that_is_wrong_or_would_write_is_refused(run, query, message):

@@ -1,0 +1,55 @@
+"""Count the skipped tests of a JUnit file by reason, and fail on a reason that nobody expects.
+
+    python scripts/skips.py tests.xml
+
+A test that is skipped for want of a package proves nothing, and says so only in a line that nobody reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from xml.etree import ElementTree
+
+# Packages that bring a torch or a server of their own, or are measured against in benchmarks only.
+LEFT_OUT = (
+    "dattri",
+    "kronfluence",
+    "label_studio_sdk",
+    "mlflow",
+    "pytorch_ood",
+    "quanda",
+    "torchvision",
+    "trak",
+    "wandb",
+)
+EXPECTED = (
+    r"^data test: ",  # the image data is not on this machine
+    r"^browser test: ",  # Chromium is not on this machine
+    r"CUDA",
+    r"^needs node$",  # runs the script of the page
+    rf"^could not import '({'|'.join(LEFT_OUT)})[.']",
+)
+
+
+def read_reasons(path: str) -> Counter[str]:
+    """Count the reasons of a file's skipped tests; a test that is expected to fail is not one."""
+    skips = ElementTree.parse(path).iter("skipped")
+    return Counter(skip.get("message") or "no reason" for skip in skips if skip.get("type") != "pytest.xfail")
+
+
+def main(path: str) -> int:
+    """Print the reasons, the most frequent first."""
+    reasons = read_reasons(path)
+    unexpected = [reason for reason in reasons if not any(re.search(pattern, reason) for pattern in EXPECTED)]
+    print(f"{sum(reasons.values())} tests skipped")
+    for reason, number in reasons.most_common():
+        print(f"{number:5d}  {'UNEXPECTED ' if reason in unexpected else ''}{reason}")
+    if unexpected:
+        print("Install what these tests need, or say in scripts/skips.py why they may be skipped.")
+    return 1 if unexpected else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
