@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from sgoif.errors import SgoifError
 from sgoif.ids import ids_of
+from sgoif.labels import class_names_of, find_labels
 
 __all__ = ["split", "with_ids"]
+
+log = logging.getLogger(__name__)
+
+_PER_CLASS = 20  # held-out examples of a class by default, where it has three times as many
+_FEW = 5  # held-out examples, below which a class is named in a warning
+_SHOWN = 10  # classes in a message
 
 
 class _WithIds(Dataset[Any]):
@@ -56,17 +66,26 @@ def split(
     *,
     fraction: float | None = None,
     groups: Sequence[Any] | Callable[[int], Any] | None = None,
-    num_classes: int = 10,
+    labels: Sequence[Any] | None = None,
+    num_classes: int | None = None,
     seed: int = 0,
 ) -> tuple[Dataset[Any], Dataset[Any]]:
-    """Cut off a hold-out by hash of the id, whole groups together.
+    """Cut off a hold-out by hash of the id, whole groups together, with examples of every class.
+
+    An example is held out if its hash is below the fraction. A class that gets fewer than 20 so, or than a third of its
+    examples where it is small, gets more of its own, the lowest hashes first; with ``fraction`` given, each class gets
+    its share of that, one example at least. Classes with fewer than 5 held out are named in a warning.
+
+    Labels are read where that needs no item: from tensors, ``targets``, a Hugging Face column. Pass them as ``labels``
+    for other datasets, which are otherwise cut by hash alone, whatever that leaves of a rare class.
 
     Args:
         dataset: map-style.
         fraction: of the examples to hold out; by default ``min(10%, max(2%, 50 per class))``.
         groups: one group per example (a patient, a video, a product), or a function of the position; examples of one
             group stay on one side.
-        num_classes: for the default fraction.
+        labels: one per example, numbers or names.
+        num_classes: for the default fraction, where labels are not known; 10 if left out.
         seed: another seed gives another hold-out.
 
     Returns:
@@ -75,16 +94,85 @@ def split(
     size = len(dataset)  # type: ignore[arg-type]
     if size < 2:
         raise SgoifError(f"a dataset of {size} examples cannot be split.")
-    share = min(0.10, max(0.02, 50 * num_classes / size)) if fraction is None else fraction
+    names, classes = _classes(dataset, labels, size)
+    count = num_classes or len(names) or 10
+    share = min(0.10, max(0.02, 50 * count / size)) if fraction is None else fraction
     if not 0 < share < 1:
         raise SgoifError(f"fraction must lie between 0 and 1, got {share}.")
     ids = ids_of(dataset)
     keys = [ids[i] if groups is None else groups(i) if callable(groups) else groups[i] for i in range(size)]
-    held = [_unit_hash(key, seed) < share for key in keys]
-    return (
-        Subset(dataset, [i for i in range(size) if not held[i]]),
-        Subset(dataset, [i for i in range(size) if held[i]]),
-    )
+    hashes = np.array([_unit_hash(key, seed) for key in keys])
+    held = hashes < share
+    if classes is not None:
+        units = np.arange(size) if groups is None else np.unique(hashes, return_inverse=True)[1]
+        sizes = np.bincount(classes, minlength=len(names))
+        wanted = np.minimum(_PER_CLASS, sizes // 3) if fraction is None else np.round(share * sizes)
+        _top_up(held, hashes, units, classes, np.where(sizes > 1, np.maximum(wanted, 1), 0).astype(np.int64))
+        _warn_of_few(np.bincount(classes[held], minlength=len(names)), names)
+    return Subset(dataset, np.flatnonzero(~held).tolist()), Subset(dataset, np.flatnonzero(held).tolist())
+
+
+def _classes(dataset: Any, labels: Any, size: int) -> tuple[list[str], NDArray[np.int64] | None]:
+    """Names of the classes, and which of them each example has; nothing where labels are not at hand."""
+    known = None
+    if labels is None:
+        found = find_labels(dataset)
+        known, labels = class_names_of(dataset), None if found is None else found.values
+    if labels is None:
+        return [], None
+    values = np.asarray(labels)
+    if len(values) != size:
+        raise SgoifError(f"got {len(values)} labels for {size} examples.")
+    if values.ndim != 1 or values.dtype.kind not in "biufUSO":
+        return [], None  # tags, which have no classes
+    if values.dtype.kind == "f" and not np.array_equal(values, values.round()):
+        return [], None  # numbers to be predicted
+    distinct, classes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
+    is_named = known is not None and distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < len(known)
+    names = [known[int(label)] if known is not None and is_named else str(label) for label in distinct]
+    return names, np.asarray(classes, np.int64)
+
+
+def _top_up(
+    held: NDArray[np.bool_],
+    hashes: NDArray[np.float64],
+    units: NDArray[np.int64],
+    classes: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+) -> None:
+    """Hold out more of classes that have too few, in place: whole units, lowest hashes first, never most of a class."""
+    sizes = np.bincount(classes, minlength=len(wanted))
+    now = np.bincount(classes[held], minlength=len(wanted))
+    order = np.lexsort((hashes, classes))
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    by_unit = np.argsort(units, kind="stable")
+    first = np.searchsorted(units[by_unit], np.arange(int(units.max()) + 2))
+    for c in np.flatnonzero(now < wanted):
+        for position in order[starts[c] : starts[c + 1]]:
+            if now[c] >= wanted[c]:
+                break
+            if held[position]:
+                continue
+            members = by_unit[first[units[position]] : first[units[position] + 1]]
+            more = np.unique(classes[members], return_counts=True)
+            if np.any(2 * (now[more[0]] + more[1]) > np.maximum(sizes[more[0]], 2)):
+                continue  # a group that is most of a class is worth more to the training
+            held[members] = True
+            now[more[0]] += more[1]
+
+
+def _warn_of_few(counts: NDArray[np.int64], names: Sequence[str]) -> None:
+    few = [f"{names[c]} ({counts[c]})" for c in np.flatnonzero(counts < _FEW).tolist()]
+    if few:
+        shown = ", ".join(few[:_SHOWN]) + (f" and {len(few) - _SHOWN:,} more" if len(few) > _SHOWN else "")
+        log.warning(
+            "%d of %d classes have fewer than %d held-out examples: %s. Their labels can hardly be judged; add "
+            "examples, or merge these classes.",
+            len(few),
+            len(names),
+            _FEW,
+            shown,
+        )
 
 
 def _unit_hash(key: object, seed: int) -> float:
