@@ -43,6 +43,11 @@ print(json.dumps(before == state()))
     assert json.loads(_run(program)) is True
 
 
+def test_only_public_names_are_listed():
+    assert dir(sgoif) == sorted(sgoif.__all__)
+    assert all(getattr(sgoif, name) is not None for name in dir(sgoif))
+
+
 def test_importing_sgoif_takes_no_time_beside_torch():
     program = """
 import json, time

@@ -20,6 +20,7 @@ from sgoif.adaptors import (
     poison_table,
     tag_issues,
 )
+from sgoif.adaptors.names import add_class_names
 from sgoif.errors import SgoifError
 from sgoif.tables import Columns, FileTables, Tables, with_holdout
 
@@ -86,6 +87,8 @@ class Run:
     def label_issues(self, *, top: int | None = None, by: Sequence[Any] | None = None) -> pa.Table:
         """Which labels are wrong, most suspicious first; or, with ``by``, how many in each group.
 
+        ``given_name`` and ``suggested_name`` stand beside the numbers of the classes, null where these have no names.
+
         Args:
             top: how many rows; all by default.
             by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera).
@@ -99,7 +102,9 @@ class Run:
         table = pa.table(
             label_issues(with_holdout(self.table, self._tables.columns("holdout")), self.class_names, top=top)
         )
-        return show_issues_in_notebooks(table, self.class_names)
+        return show_issues_in_notebooks(
+            add_class_names(table, self.class_names, ("given", "suggested")), self.class_names
+        )
 
     def tag_issues(
         self,
@@ -141,7 +146,8 @@ class Run:
         Raises:
             SgoifError: The run has no sketches to compare.
         """
-        return duplicates_of_run(self.sql, self.info.get("nearly_same"))
+        found = duplicates_of_run(self.sql, self.info.get("nearly_same"))
+        return add_class_names(found, self.class_names, ("given", "other"))
 
     def influence(self, ids: Sequence[Any], anchors: Sequence[int | str] | None = None) -> NDArray[np.float64]:
         """What training examples did to anchors, the hold-out examples of a class: ``[ids, anchors]``.
@@ -215,7 +221,8 @@ class Run:
         known = {"class_names": self.class_names, **settings}
         rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top)
         near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
-        return pa.table(rows).append_column("near_queries", near)
+        table = pa.table(rows).append_column("near_queries", near)
+        return add_class_names(table, self.class_names, ("given",))
 
     def report_suspects(
         self,

@@ -39,7 +39,7 @@ def class_issues(
     Args:
         examples: the run's table of examples; it must hold ``p_mislabeled``.
         class_names: names, where there are any.
-        held_out: hold-out examples per class; a class with fewer than 5 is not judged.
+        held_out: hold-out examples per class; a class with fewer than 5, or without a number here, is not judged.
     """
     p = _probabilities(examples)
     given = examples["given_label"].astype(np.int64)
@@ -49,7 +49,8 @@ def class_issues(
     errors = np.bincount(given, weights=np.nan_to_num(p), minlength=num_classes)
     few = rates.count < _MIN_EXAMPLES
     if held_out is not None:
-        few |= np.asarray(held_out)[:num_classes] < _MIN_HELD_OUT
+        known = np.asarray(held_out, dtype=np.int64)[:num_classes]
+        few |= np.pad(known, (0, num_classes - len(known))) < _MIN_HELD_OUT
     source = _true_class(examples, given, p, num_classes)
     with np.errstate(invalid="ignore"):
         notable = rates.low > _NOTABLE
@@ -106,12 +107,13 @@ def _rate_columns(rates: ErrorRates) -> dict[str, NDArray[Any]]:
 def _true_class(
     examples: Columns, given: NDArray[np.int64], p: NDArray[np.float64], num_classes: int
 ) -> NDArray[np.int64]:
-    """What the wrong labels of each class most often are in truth; -1 where nothing is suggested. O(N + C log C)."""
+    """What the wrong labels of each class most often are in truth; -1 where nothing is suggested. O(N log N)."""
     suggested = examples["suggested_label"].astype(np.int64)
     usable = (suggested >= 0) & (suggested != given) & np.isfinite(p)
-    keys, inverse = np.unique(given[usable] * (num_classes + 1) + suggested[usable], return_inverse=True)
+    width = max(num_classes, int(suggested.max(initial=-1)) + 1)  # a class that nobody was given may be suggested
+    keys, inverse = np.unique(given[usable] * width + suggested[usable], return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), weights=p[usable], minlength=len(keys))
     order = np.argsort(mass, kind="stable")  # the heaviest of each class is written last
     found = np.full(num_classes, -1, np.int64)
-    found[keys[order] // (num_classes + 1)] = keys[order] % (num_classes + 1)
+    found[keys[order] // width] = keys[order] % width
     return found

@@ -170,8 +170,13 @@ def _digits(share: float) -> int:
 
 def _label_row(row: dict[str, Any]) -> str:
     p = interval(row.get("p_mislabeled"), row.get("p_mislabeled_low"), row.get("p_mislabeled_high"))
-    cells = [shorten(row["id"], 120), row["given_name"], row["suggested_name"], p]
+    labels = (row[f"{kind}_name"] or _numbered(row[f"{kind}_label"]) for kind in ("given", "suggested"))
+    cells = [shorten(row["id"], 120), *labels, p]
     return f"| {' | '.join(_text(cell) for cell in cells)} |"
+
+
+def _numbered(label: int) -> str:
+    return "" if label < 0 else str(label)
 
 
 def _text(value: str) -> str:

@@ -111,8 +111,9 @@ def compare_runs(old: OpenRun, new: OpenRun) -> Comparison:
         )
         sizes = [_row(tables, f"select count(*) from {name}")[0] for name in ("old", "new")]
         _need_common(old, new, sizes, in_both, relabelled)
+        found = {kind: tables.sql(query).to_arrow_table() for kind, query in _QUERIES.items()}
         return Comparison(
-            *(tables.sql(_QUERIES[kind]).to_arrow_table() for kind in _KINDS),
+            **found,
             in_both=in_both,
             only_in_old=sizes[0] - in_both,
             only_in_new=sizes[1] - in_both,

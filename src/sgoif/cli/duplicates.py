@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from sgoif.adaptors import duplicates_of_run
-from sgoif.cli.opened import open_run
+from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
 from sgoif.files import write_csv
 
@@ -39,19 +39,19 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
     )
     if len(shown):
         print_lines([""])
-        _print_pairs(shown.to_pylist())
+        _print_pairs(run, shown.to_pylist())
 
 
-def _print_pairs(rows: list[dict[str, Any]]) -> None:
+def _print_pairs(run: OpenRun, rows: list[dict[str, Any]]) -> None:
     print_table(
         ["id", "copy", "labels", "alike"],
         [
             [
                 shorten(row["id"]) + (" (hold-out)" if row["source"] == "holdout" else ""),
                 shorten(row["other_id"]) + (" (hold-out)" if row["other_source"] == "holdout" else ""),
-                f"{clean(row['given_name'])} and {clean(row['other_name'])}"
+                f"{clean(run.name_of(row['given_label']))} and {clean(run.name_of(row['other_label']))}"
                 if row["labels_differ"]
-                else f"both {clean(row['given_name'])}",
+                else f"both {clean(run.name_of(row['given_label']))}",
                 "same" if row["bits_apart"] == 0 else f"nearly ({row['bits_apart']} of 256 bits differ)",
             ]
             for row in rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +17,7 @@ __all__ = ["join", "joining"]
 def joining(memory_limit: str = "1GB") -> Iterator[duckdb.DuckDBPyConnection]:
     """Open DuckDB for a while; what does not fit into its memory goes to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="sgoif-sql-", ignore_cleanup_errors=True) as folder:
-        settings = {"threads": "1", "memory_limit": memory_limit, "temp_directory": folder}
+        settings: dict[str, Any] = {"threads": "1", "memory_limit": memory_limit, "temp_directory": folder}
         with duckdb.connect(":memory:", config=settings) as connection:
             yield connection
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sgoif.adaptors import label_issues
 from sgoif.adaptors.label import class_name
+from sgoif.adaptors.names import add_class_names
 from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.errors import SgoifError
 from sgoif.review.naming import find_class, some_of
@@ -48,7 +49,7 @@ class OpenRun:
         found = self.info.get("facts")
         return found if isinstance(found, dict) else {}
 
-    @property
+    @cached_property
     def class_names(self) -> list[str]:
         """Names of the classes; empty where they have none."""
         names = self.facts.get("class_names")
@@ -59,12 +60,8 @@ class OpenRun:
         return "" if label is None or label < 0 else class_name(int(label), self.class_names)
 
     def with_names(self, table: pa.Table, kinds: Sequence[str]) -> pa.Table:
-        """Put the names of classes (``given_name``) beside their numbers (``given_label``)."""
-        for kind in kinds:
-            place = table.column_names.index(f"{kind}_label") + 1
-            names = [self.name_of(label) for label in table[f"{kind}_label"].to_pylist()]
-            table = table.add_column(place, f"{kind}_name", pa.array(names, pa.string()))
-        return table
+        """Put the names of classes (``given_name``) beside their numbers (``given_label``), else null."""
+        return add_class_names(table, self.class_names, kinds)
 
     def label_of(self, name: str) -> int:
         """Find a class by its name or number.
