@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
 from sgoif.pictures.sources import Source, open_source
+from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
@@ -33,6 +34,7 @@ _CROSS_FITTED = 12_000  # examples up to which a network is trained once per fol
 _FOLDS = 4
 
 
+@preserve_rng()  # it seeds the global generator for its own networks
 def scan(
     data: str | Path,
     *,
