@@ -73,3 +73,18 @@ def test_where_it_cannot_be_written_the_rest_of_the_run_is(tmp_path, monkeypatch
     run, *_ = closed(tmp_path / "run", monkeypatch, held=10, sample=120)
     assert "no space left" in caplog.text and run.info["state"] == "finished"
     assert len(run.visits["id"]) == 3 * NUM and len(run.sql("select * from holdout"))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_run_of_no_step_or_one_can_be_asked_everything(tmp_path, on_disk, steps):
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, **({"out": str(tmp_path / "run")} if on_disk else {}))
+    train(model, train_set, monitor if steps else None, epochs=1, batch=48)
+    run = monitor.close()
+    for opened in [run, sgoif.load(tmp_path / "run")] if on_disk else [run]:
+        assert len(opened.table["id"]) == len(opened.label_issues()) == 48 * steps
+        for table in ("examples", "visits", "holdout", "anchors", "canaries"):
+            (count,) = opened.sql(f"select count(*) as n from {table}").to_pydict()["n"]
+            assert count == 48 * steps or table not in ("examples", "visits")

@@ -48,15 +48,23 @@ class MemoryTables:
         return self._tables.get(name, {})
 
     def arrow(self, name: str) -> pa.Table:
+        """Read a whole table as Arrow; one that nobody filled has the columns of the schema, and no rows."""
         import pyarrow as pa
 
-        return pa.table(dict(self.columns(name)))
+        from sgoif.store.schema import TABLES, schema_of
+
+        columns = dict(self.columns(name))
+        if not columns and name in TABLES:
+            return schema_of(name, "int").empty_table()
+        return pa.table(columns)
 
     def sql(self, query: str, **parameters: Any) -> pa.Table:
         import duckdb
 
+        from sgoif.store.schema import TABLES
+
         with duckdb.connect(":memory:") as connection:
-            for name in self._tables:
+            for name in {*self._tables, *TABLES}:
                 connection.register(name, self.arrow(name))
             try:
                 return connection.sql(query, params=parameters or None).to_arrow_table()
@@ -74,9 +82,7 @@ class FileTables:
 
     def columns(self, name: str) -> Columns:
         table = self.arrow(name)
-        known = [
-            key for key in table.column_names if table[key].null_count < len(table)
-        ]  # a schema has columns to spare
+        known = [key for key in table.column_names if not _is_spare(key, table[key])]
         return {key: table[key].to_numpy(zero_copy_only=False) for key in known}
 
     def arrow(self, name: str) -> pa.Table:
@@ -84,6 +90,15 @@ class FileTables:
 
     def sql(self, query: str, **parameters: Any) -> pa.Table:
         return self.files.sql(query, **parameters)
+
+
+def _is_spare(name: str, column: pa.ChunkedArray) -> bool:
+    """Whether nobody filled a column of the schema. A signal that never was a number is there, as NaN."""
+    import pyarrow as pa
+
+    if not len(column) or column.null_count < len(column):
+        return False
+    return name.startswith("p_mislabeled") or not pa.types.is_floating(column.type)
 
 
 def with_holdout(examples: Columns, held: Columns) -> Columns:

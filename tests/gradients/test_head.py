@@ -46,6 +46,13 @@ def test_a_linear_head_with_a_forward_of_its_own_is_refused():
         find_head(model, lambda: model(x))
 
 
+def test_a_model_that_gives_no_numbers_is_named_as_the_cause():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.constant_(model[2].weight, float("nan"))
+    with pytest.raises(HeadError, match="output for the first hold-out examples is NaN or infinite"):
+        find_head(model, lambda: model(torch.ones(2, 4)))
+
+
 def test_no_head_or_several_raise_with_the_candidates():
     model = ResidualNet().double()
     pixels, _ = images()

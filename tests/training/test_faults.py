@@ -83,6 +83,41 @@ def test_the_users_own_exception_passes_through():
     assert monitor.counters["faults"] == 0
 
 
+def test_a_step_that_is_entered_and_never_left_costs_itself_alone():
+    train_set, holdout = data()
+
+    def loop(model, step):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(24):
+            step(torch.arange(48), train_set[1]).__enter__()
+            assert not any(module._forward_hooks for module in model.modules())
+            with step(torch.arange(48), train_set[1]):
+                F.cross_entropy(model(train_set[0]), train_set[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    _, run = run_twins(lambda: fresh(), loop, holdout)
+    assert len(run.visits["id"]) == 24 * 48
+
+
+@pytest.mark.parametrize("odd", ["two backward passes", "a single number as target"])
+def test_from_the_second_step_on_nothing_of_ours_leaves_a_step(odd):
+    (pixels, labels), holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    for step in range(4):
+        is_odd = step == 1
+        targets = labels[0] if is_odd and odd == "a single number as target" else labels
+        with monitor.step(torch.arange(48), targets):
+            loss = F.cross_entropy(model(pixels), labels)
+            loss.backward(retain_graph=True)
+            if is_odd and odd == "two backward passes":
+                loss.backward()
+        model.zero_grad()
+    counters = monitor.counters
+    assert counters["visits"] == 3 * 48 and counters["visits_refused"] == counters["visits_offered"] - 3 * 48 > 0
+
+
 def test_a_picture_that_cannot_be_read_costs_one_refresh_and_is_left_out():
     train_set, holdout = data()
     model = fresh()

@@ -70,6 +70,11 @@ def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Ca
             handle.remove()
     check_output(logits)
     found = [key for key, out in outputs.items() if _produces(out, logits)]
+    if len(found) != 1 and not bool(torch.isfinite(logits).all()):
+        raise HeadError(
+            "The model's output for the first hold-out examples is NaN or infinite, so its head cannot be found. Check "
+            "the weights and these examples, or pass head='name'."
+        )
     if len(found) != 1:
         seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
         what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"

@@ -22,20 +22,6 @@ __all__ = ["Step"]
 class Step:
     """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
 
-    __slots__ = (
-        *(
-            "_accumulate",
-            "_grad_factor",
-            "_ids",
-            "_is_last",
-            "_is_open",
-            "_monitor",
-            "_problem",
-            "_targets",
-            "_weights",
-        ),
-    )
-
     def __init__(
         self,
         monitor: MonitorShell,
@@ -48,7 +34,8 @@ class Step:
     ) -> None:
         self._monitor, self._ids, self._targets, self._weights = monitor, ids, targets, weights
         self._grad_factor, self._accumulate, self._is_last = grad_factor, accumulate, is_last
-        self._is_open = False
+        self._is_open = self._was_open = False
+        self._is_first = monitor._steps_here == 0
         self._problem: Exception | None = None
 
     def __enter__(self) -> Step:
@@ -60,14 +47,25 @@ class Step:
                 if isinstance(error, SgoifError) and monitor.may_raise:
                     raise
                 self._problem = error
+        self._was_open = self._is_open
         return self
+
+    def __del__(self) -> None:
+        """A step that was entered and never left takes its hooks off the model, so that the next one can have them."""
+        self._close_capture(None, None, None)
+
+    def _close_capture(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._monitor._capture.__exit__(kind, error, trace)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         monitor, step = self._monitor, self._monitor.step_count
-        if self._is_open:
-            monitor._capture.__exit__(kind, error, trace)
+        self._close_capture(kind, error, trace)
         if kind is not None:  # the user's own trouble: the step was none
             return
         if not monitor.is_on:
@@ -83,12 +81,15 @@ class Step:
 
     @property
     def _num_rows(self) -> int:
-        return len(self._targets) if hasattr(self._targets, "__len__") else 1
+        try:
+            return len(self._targets)
+        except TypeError:  # a number, or a tensor of one
+            return 1
 
     def _judge(self) -> bool:
         """Judge the rows, and count what becomes of them; True if nothing went wrong."""
         monitor = self._monitor
-        if self._problem is None and not self._is_open:
+        if self._problem is None and not self._was_open:
             is_bare = monitor._kind is StepKind.BARE
             monitor.counts.given_up += self._num_rows if is_bare else 0
             monitor.counts.passed_over += 0 if is_bare else self._num_rows
@@ -115,7 +116,7 @@ class Step:
             with monitor._precision(None):  # the user's autocast may still be open around us
                 action()
         except Exception as problem:
-            is_set_up = may_raise or (isinstance(problem, CaptureError) and monitor._steps_here <= 1)
+            is_set_up = may_raise or (isinstance(problem, CaptureError) and self._is_first)
             if isinstance(problem, SgoifError) and is_set_up:  # the first step: a mistake in the set-up
                 monitor.counts.refuse(monitor._unsettled, cause_of(problem))
                 monitor._unsettled = 0

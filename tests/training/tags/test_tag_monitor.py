@@ -1,6 +1,7 @@
 """The monitor of tags in a real loop: it changes nothing, finds what was planted, and gives way when it fails."""
 
 import copy
+import io
 import math
 
 import numpy as np
@@ -145,7 +146,10 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped():
     model = fresh()
     monitor = watch(model, holdout)
     train(model, inputs, given, monitor, epochs=1)
-    saved, weights = copy.deepcopy(monitor.state_dict()), copy.deepcopy(model.state_dict())
+    monitor.fault_log.note(ValueError("odd"), "a fault that is remembered.")
+    torch.save(monitor.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    saved, weights = torch.load(file, weights_only=True), copy.deepcopy(model.state_dict())
     torch.manual_seed(11)
     train(model, inputs, given, monitor, epochs=1)
     expected = monitor.close().sql("select * from tags order by id, tag").to_pydict()
@@ -153,6 +157,7 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped():
     model.load_state_dict(weights)
     monitor = watch(model, holdout)
     monitor.load_state_dict(saved)
+    assert monitor.faults == {"ValueError: odd": 1}
     torch.manual_seed(11)
     train(model, inputs, given, monitor, epochs=1)
     found = monitor.close().sql("select * from tags order by id, tag").to_pydict()

@@ -13,6 +13,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
 from sgoif.training.losses import LossSettings
+from sgoif.training.portable import portable, restored
 from sgoif.training.reading import Reading
 from sgoif.training.schedule import Governor
 from sgoif.training.shell import MonitorShell
@@ -156,7 +157,7 @@ class TagMonitor(MonitorShell):
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on; save it beside the model's."""
         self._settle()
-        return {
+        state = {
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.state_dict(),
             "ledger": self.ledger.state_dict(),
@@ -168,9 +169,11 @@ class TagMonitor(MonitorShell):
             "micro": self._micro,
             "autocast": self._autocast,
         }
+        return {"tags": portable(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume: later scores are those that the saved run would have given."""
+        state = restored(state["tags"]) if "tags" in state else state  # states from before are not packed
         self.engine.load_state_dict(state["engine"])
         self.recorder.load_state_dict(state["recorder"])
         self.ledger.load_state_dict(state["ledger"])
