@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
     )
     path = tmp_path / "run" / "run.json"
     info = poison(json.loads(path.read_text()))
-    info |= {"keep_visits": EVIL, "created": EVIL, "updated": EVIL, "next_step": EVIL, "faults": {EVIL: 2}}
+    info |= {"keep_visits": EVIL, "created": EVIL, "updated": EVIL, "faults": {EVIL: 2}}
     info["facts"] |= {"kind": EVIL}
     path.write_text(json.dumps(info))
     (tmp_path / "run" / "examples" / "rank-00000" / "edition-0000-part-999999.parquet").write_bytes(b"\x1b[31m")

@@ -22,6 +22,10 @@ Columns = Mapping[str, NDArray[Any]]
 
 FINE, MISLABELLED, OVERLAPPING, TOO_FEW = "fine", "mislabelled", "overlapping definition", "too few to judge"
 
+_OF_CLASSES = (
+    *("given_label", "suggested_label"),
+    *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"),
+)
 _MIN_EXAMPLES = 20  # of a class or group, to judge it
 _MIN_HELD_OUT = 5  # of a class
 _NOTABLE = 0.01  # error rate whose interval must lie above it for a verdict
@@ -41,25 +45,29 @@ def class_issues(
         class_names: names, where there are any.
         held_out: hold-out examples per class; a class with fewer than 5, or without a number here, is not judged.
     """
+    has_class = np.asarray(examples["given_label"]) >= 0  # a soft target has none
+    examples = {name: np.asarray(examples[name])[has_class] for name in _OF_CLASSES if name in examples}
     p = _probabilities(examples)
     given = examples["given_label"].astype(np.int64)
-    num_classes = max(int(given.max(initial=-1)) + 1, len(class_names))
-    rates = _rates(examples, given, num_classes)
-    sure = np.bincount(given, weights=np.where(p >= _SURE, p, 0.0), minlength=num_classes)
-    errors = np.bincount(given, weights=np.nan_to_num(p), minlength=num_classes)
+    held = np.zeros(0, np.int64) if held_out is None else np.asarray(held_out, dtype=np.int64)
+    # numbers that are given need not follow each other: what is held is as large as the classes that there are
+    classes = np.union1d(np.arange(max(len(class_names), len(held))), np.unique(given)).astype(np.int64)
+    place = np.searchsorted(classes, given)
+    rates = _rates(examples, place, len(classes))
+    sure = np.bincount(place, weights=np.where(p >= _SURE, p, 0.0), minlength=len(classes))
+    errors = np.bincount(place, weights=np.nan_to_num(p), minlength=len(classes))
     few = rates.count < _MIN_EXAMPLES
     if held_out is not None:
-        known = np.asarray(held_out, dtype=np.int64)[:num_classes]
-        few |= np.pad(known, (0, num_classes - len(known))) < _MIN_HELD_OUT
-    source = _true_class(examples, given, p, num_classes)
+        few |= np.pad(held, (0, len(classes) - len(held))) < _MIN_HELD_OUT
+    source = _true_class(examples, place, p, len(classes))
     with np.errstate(invalid="ignore"):
         notable = rates.low > _NOTABLE
         verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, OVERLAPPING), FINE)
     verdict = np.where(few, TOO_FEW, verdict)
     order = np.argsort(-np.nan_to_num(np.where(few, -1.0, rates.rate), nan=-2.0), kind="stable")
-    names = np.array([class_name(c, class_names) for c in range(num_classes)], dtype=object)
-    confused = np.array([class_name(int(c), class_names) if c >= 0 else "" for c in source], dtype=object)
-    table = {"class": np.arange(num_classes), "name": names, "confused_with": confused, "verdict": verdict}
+    names = np.array([class_name(c, class_names) for c in classes.tolist()], dtype=object)
+    confused = np.array([class_name(c, class_names) if c >= 0 else "" for c in source.tolist()], dtype=object)
+    table = {"class": classes, "name": names, "confused_with": confused, "verdict": verdict}
     return {name: column[order] for name, column in (table | _rate_columns(rates)).items()}
 
 
@@ -105,15 +113,16 @@ def _rate_columns(rates: ErrorRates) -> dict[str, NDArray[Any]]:
 
 
 def _true_class(
-    examples: Columns, given: NDArray[np.int64], p: NDArray[np.float64], num_classes: int
+    examples: Columns, place: NDArray[np.int64], p: NDArray[np.float64], num_classes: int
 ) -> NDArray[np.int64]:
     """What the wrong labels of each class most often are in truth; -1 where nothing is suggested. O(N log N)."""
-    suggested = examples["suggested_label"].astype(np.int64)
+    suggested, given = (examples[f"{kind}_label"].astype(np.int64) for kind in ("suggested", "given"))
     usable = (suggested >= 0) & (suggested != given) & np.isfinite(p)
-    width = max(num_classes, int(suggested.max(initial=-1)) + 1)  # a class that nobody was given may be suggested
-    keys, inverse = np.unique(given[usable] * width + suggested[usable], return_inverse=True)
+    others, other = np.unique(suggested[usable], return_inverse=True)  # nobody need be given a class that is suggested
+    keys, inverse = np.unique(place[usable] * len(others) + other.reshape(-1), return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), weights=p[usable], minlength=len(keys))
     order = np.argsort(mass, kind="stable")  # the heaviest of each class is written last
     found = np.full(num_classes, -1, np.int64)
-    found[keys[order] // width] = keys[order] % width
+    if len(keys):
+        found[keys[order] // len(others)] = others[keys[order] % len(others)]
     return found

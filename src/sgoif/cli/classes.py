@@ -42,14 +42,6 @@ def show_classes(url: str, *, as_json: bool = False) -> None:
 
 def class_rows(run: OpenRun) -> list[dict[str, Any]]:
     """One row per class, the worst first."""
-    held = run.facts.get("held_out_per_class")
-    found = class_issues(run.rates_columns(), class_names=run.class_names, held_out=_padded(held, run.num_classes))
+    found = class_issues(run.rates_columns(), class_names=run.class_names, held_out=run.held_out_per_class)
     columns = {name: plain(column) for name, column in found.items()}
     return [{name: column[i] for name, column in columns.items()} for i in range(len(columns["class"]))]
-
-
-def _padded(held: Any, num_classes: int) -> list[int] | None:
-    """Hold-out examples of every class: none of those that the hold-out does not know."""
-    if not isinstance(held, list):
-        return None
-    return [int(number) for number in held] + [0] * (num_classes - len(held))

@@ -74,6 +74,14 @@ class OpenRun:
             raise SgoifError(f"this run has no class {name!r}; it has {some_of(self.class_names, self.num_classes)}.")
         return found
 
+    @property
+    def held_out_per_class(self) -> list[int] | None:
+        """Hold-out examples of each class; None where the run does not say."""
+        held = self.facts.get("held_out_per_class")
+        if not isinstance(held, list) or not all(type(number) is int and 0 <= number < 2**62 for number in held):
+            return None
+        return held
+
     @cached_property
     def num_classes(self) -> int:
         """How many classes there are, as far as the run knows."""

@@ -145,7 +145,7 @@ def _pieces(files: RunFiles, settled: Settled, class_names: Sequence[str]) -> It
     schema = _schema(files)
     with duckdb.connect(":memory:", config={"threads": "1"}) as connection:
         connection.register("decided", _decided(settled))
-        connection.register("classes", _classes(files, class_names))
+        connection.register("classes", _classes(files, settled, class_names))
         for table, source in _TABLES.items():
             for rows in files.batches(table, _columns(files, table)):
                 connection.register("piece", _piece(rows))
@@ -195,12 +195,13 @@ def _decided(settled: Settled) -> pa.Table:
     return pa.table({**columns, **{name: pa.array(text, pa.string()) for name, text in texts.items()}})
 
 
-def _classes(files: RunFiles, class_names: Sequence[str]) -> pa.Table:
+def _classes(files: RunFiles, settled: Settled, class_names: Sequence[str]) -> pa.Table:
     """Names of all classes that there may be; a class without a name goes by its number."""
     import pyarrow as pa
 
-    largest = files.sql(f"select max(given_label) as n from ({everything(files)})")["n"][0].as_py()
-    numbers = range(max(-1 if largest is None else largest, len(class_names) - 1) + 1)
+    given = files.sql(f"select distinct given_label as n from ({everything(files)}) where given_label >= 0")["n"]
+    decided = {item.outcome.label for item in settled.applied if item.outcome.label is not None}
+    numbers = sorted({*range(len(class_names)), *given.to_pylist(), *decided})
     names = pa.array([class_name(number, class_names) for number in numbers], pa.string())
     return pa.table({"number": pa.array(numbers, pa.int32()), "name": names})
 

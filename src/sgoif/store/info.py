@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sgoif.store.errors import StoreError
+from sgoif.store.facts import find_damage, make_encodable
 from sgoif.store.places import Place
 from sgoif.store.schema import SCHEMA_VERSION
 
@@ -41,7 +42,7 @@ def read_info(place: Place) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"cannot read {FILE} of {place.url!r}: {error}.") from error
     try:
-        info = _encodable(json.loads(text))
+        info = make_encodable(json.loads(text))
     except RecursionError:
         raise StoreError(
             f"{FILE} of {place.url!r} is nested too deeply to be a run's; restore it from a copy."
@@ -129,15 +130,9 @@ def _check_fields(info: Mapping[str, Any], url: str) -> None:
             f"{FILE} of {url!r} is damaged: `attempts` must list attempt and start_step, kinds of ids int or string; "
             f"got {str(attempts)[:80]} and {kinds}."
         )
-
-
-def _encodable(value: Any) -> Any:
-    """Write out lone surrogates, which JSON can escape and no table, file or terminal can hold."""
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    damage = find_damage(info)
+    if damage is not None:
+        raise StoreError(f"{FILE} of {url!r} is damaged: {damage}; restore it from a copy.")
 
 
 def _plain(value: Any) -> Any:
