@@ -83,7 +83,7 @@ def score(case: Case) -> dict[str, Floats]:
     features, queries = case.features(case.world.images[case.rows]), case.features(case.queries)
     return {
         "sgoif": behind["score"],
-        "K-FAC influence": -behind["influence"].astype(np.float64),
+        "K-FAC influence": behind["effect"],
         "TracIn": tracin(case),
         "cosine": cosine(features, queries),
         "activation clustering": activation_clustering(features, case.setup.seed),
@@ -98,7 +98,7 @@ def tracin(case: Case) -> Floats:
     recipe = recipe_of(case.setup)
     for state, rate in zip(case.states, learning_rates(recipe, len(case.world.labels)), strict=True):
         model.load_state_dict(state)
-        total -= rate * sgoif.attribute(model, part, case.asked, curvature="identity").mean(1)
+        total -= rate * sgoif.attribute(model, part, case.asked, curvature="identity", as_matrix=True).mean(1)
     return total
 
 

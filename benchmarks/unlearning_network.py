@@ -121,7 +121,7 @@ def predicted(
             certificates.append({"relative": seen.relative, "before": seen.before, "unfinished": seen.unfinished})
         found[f"plan, damping {damping:g}"] = np.stack(rows)
     for name, curvature in (("influence", "kfac"), ("gradients", "identity")):
-        scores = sgoif.attribute(model, train_set, test, curvature=curvature)
+        scores = sgoif.attribute(model, train_set, test, curvature=curvature, as_matrix=True)
         found[name] = np.stack([-scores[request.rows].sum(0) / n for request in asked])
     return found, certificates
 

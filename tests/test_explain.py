@@ -43,8 +43,11 @@ def test_scores_and_influence_are_those_of_their_definitions(finished):
     contrast = Contrast.between(of_class, features(model, queries))
     np.testing.assert_allclose(found["score"], contrast.score(of_class), atol=1e-4)
     np.testing.assert_allclose(found["similarity"], contrast.similarity(of_class), atol=1e-4)
-    expected = sgoif.attribute(model, (inputs, labels), (queries, torch.full((3,), 2))).mean(1)[rows]
-    np.testing.assert_allclose(found["influence"], expected, rtol=1e-4, atol=1e-6)
+    expected = sgoif.attribute(model, (inputs, labels), (queries, torch.full((3,), 2)), as_matrix=True).mean(1)[rows]
+    np.testing.assert_allclose(found["effect"], -expected / len(labels), rtol=1e-4, atol=1e-7)
+    with torch.no_grad():
+        loss = F.cross_entropy(model(queries), torch.full((3,), 2)).item()
+    np.testing.assert_allclose(found["effect_percent"], 100 * found["effect"] / loss, rtol=1e-6)
 
 
 def test_the_model_is_left_as_found(finished):
@@ -119,6 +122,26 @@ def backdoored():
     return model, TensorDataset(images, labels), poisoned, triggered(others)[fooled][:10]
 
 
+COLUMNS = [
+    *("id", "score", "is_suspect", "given_label", "given_name", "effect", "effect_percent", "similarity"),
+    *("near_queries", "p_mislabeled", "no_p_reason"),
+]
+
+
+def test_a_table_names_the_class_and_says_what_the_run_knows(finished):
+    model, train_set, queries = finished
+    tables = MemoryTables({"examples": {"id": np.arange(48), "p_mislabeled": np.linspace(0, 1, 48)}})
+    run = Run({"class_names": ["oak", "elm", "ash", "fir"]}, tables)
+    table = run.poison_suspects(queries, 2, model=model, dataset=train_set)
+    assert table.column_names == COLUMNS
+    assert set(table["given_name"].to_pylist()) == {"ash"}
+    np.testing.assert_allclose(table["p_mislabeled"], table["id"].to_numpy() / 47)
+    assert table["no_p_reason"].null_count == len(table)
+    unknown = Run({}, MemoryTables({})).explain(queries[0], 2, model=model, dataset=train_set)
+    assert unknown["p_mislabeled"].null_count == unknown["given_name"].null_count == len(unknown)
+    assert set(unknown["no_p_reason"].to_pylist()) == {"this id is not in the run"}
+
+
 @pytest.mark.data
 def test_a_planted_backdoor_is_found(backdoored):
     model, dataset, poisoned, queries = backdoored
@@ -135,6 +158,5 @@ def test_a_planted_backdoor_is_found(backdoored):
 def test_one_query_is_explained_by_the_poisoned_examples(backdoored):
     model, dataset, poisoned, queries = backdoored
     table = Run({}, MemoryTables({})).explain(queries[0], 1, model=model, dataset=dataset, top=20)
-    columns = ["id", "score", "is_suspect", "given_label", "influence", "similarity", "near_queries"]
-    assert table.column_names == columns
+    assert table.column_names == COLUMNS
     assert len(table) == 20 and len(set(table["id"].to_pylist()) & set(poisoned.tolist())) >= 18

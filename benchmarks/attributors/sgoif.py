@@ -47,6 +47,7 @@ def attribute(subject: Subject, curvature: str, *, layers: str = "all", model: A
         curvature=curvature,
         curvature_settings=settings,
         batch_size=1000,
+        as_matrix=True,
     )
     return found.astype(np.float64)
 

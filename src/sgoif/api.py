@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.adaptors import INFLUENCE
@@ -18,8 +16,9 @@ from sgoif.distributed import find_peers
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
+from sgoif.explain import attribute
 from sgoif.finish import calibrated_run, collect_run, finish_run
-from sgoif.gradients import Layer, find_head, select_layers, survey
+from sgoif.gradients import find_head, survey
 from sgoif.influence import GateSettings, HoldOut
 from sgoif.inputs import Examples
 from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
@@ -42,13 +41,11 @@ from sgoif.training.models import (
     default_forward,
     other_layers,
     plain_model,
-    predict_classes,
     refuse_compiled,
     refuse_in_pieces,
     refuse_one_output,
 )
 from sgoif.training.monitor import Monitor
-from sgoif.training.pairs import Pairs
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits, MemorySink
@@ -347,64 +344,6 @@ def audit(
     facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
     facts |= {"head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
     return calibrated_run(ledger, recorder, engine, facts, more=more)
-
-
-def attribute(
-    model: nn.Module,
-    dataset: Any,
-    queries: Any,
-    *,
-    layers: str | Sequence[str] = "head",
-    curvature: str = "kfac",
-    curvature_settings: Mapping[str, Any] | None = None,
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-    forward: Callable[[Any], Tensor] | None = None,
-    num_observed: int = 20_000,
-    batch_size: int = 256,
-    class_names: Sequence[str] | None = None,
-) -> NDArray[np.floating[Any]]:
-    """What every training example did to the loss of every query, by a finished model: ``[examples, queries]``.
-
-    ``I(i, v) = -g_vᵀ H⁻¹ g_i``, **positive where example i harms query v**: to first order, training without i would
-    change the loss of v by ``-I/n``. Linear in the query: the mean over the columns of a group is the influence on the
-    group's mean loss. It says nothing about layers that were left out, nor about the path that training took.
-
-    Args:
-        model: trained; used in eval mode and left as found.
-        dataset: the training examples, as in :func:`audit`; rows are in its order.
-        queries: examples with the labels whose loss is asked about, or inputs alone: then the labels are what the model
-            predicts.
-        layers: ``"head"``, ``"all"`` that can be scored, or names. All are more faithful, and cost a pass over the
-            training examples for every 256 MB of query gradients.
-        curvature: a backend's name, or ``"gauss-newton"``: the matrix itself by conjugate gradients, the most faithful
-            and by far the dearest, some 30 passes over the training examples for a block of queries.
-        curvature_settings: its keyword arguments; of ``"gauss-newton"``: ``damping`` (0.01), ``products`` (30),
-            ``tolerance`` (0.001).
-        loss: as in :func:`watch`.
-        forward: as in :func:`watch`.
-        num_observed: training examples that a backend measures curvature on.
-        batch_size: examples per forward pass.
-        class_names: for labels that are names.
-    """
-    model = plain_model(model)
-    device = next(model.parameters()).device
-    run_forward = forward or default_forward(model)
-    wanted = Examples(queries, role="queries", device=device)
-    guesses = None if wanted.has_labels else predict_classes(model, run_forward, wanted, batch_size)
-    asked = HoldOut(wanted, device=device, class_names=class_names, labels=guesses)
-    if layers == "head":
-        few = asked.inputs(torch.arange(min(2, len(asked))))
-        scored: Sequence[Layer] = [find_head(model, lambda: run_forward(few))]
-    else:
-        coverage = survey(model)
-        if layers == "all" and coverage.uncovered:
-            log.warning("attribute() cannot speak for all layers: %s", coverage)
-        scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
-    for layer in scored:
-        refuse_compiled(model, layer.module_name)
-    examples = HoldOut(dataset, device=device, class_names=class_names, role="dataset")
-    pairs = Pairs(model, scored, run_forward, loss or cross_entropy(0.0), examples, asked, batch_size)
-    return pairs.influence(pairs.solver(curvature, curvature_settings or {}, num_observed))
 
 
 def _keep_snapshot(monitor: Monitor, seen: HoldoutPass, path: str | None) -> Snapshot:

@@ -19,6 +19,8 @@ from sgoif.adaptors import (
     label_issues,
     poison_table,
     tag_issues,
+    with_names,
+    with_probabilities,
 )
 from sgoif.adaptors.names import add_class_names
 from sgoif.errors import SgoifError
@@ -149,7 +151,9 @@ class Run:
         found = duplicates_of_run(self.sql, self.info.get("nearly_same"))
         return add_class_names(found, self.class_names, ("given", "other"))
 
-    def influence(self, ids: Sequence[Any], anchors: Sequence[int | str] | None = None) -> NDArray[np.float64]:
+    def influence(
+        self, ids: Sequence[Any] | Any, anchors: Sequence[int | str] | int | str | None = None
+    ) -> NDArray[np.float64]:
         """What training examples did to anchors, the hold-out examples of a class: ``[ids, anchors]``.
 
         ``I(i, c)``, positive where example i harms class c: to first order, training without i would change the mean
@@ -157,8 +161,8 @@ class Run:
         For influence on single examples see :func:`sgoif.attribute`.
 
         Args:
-            ids: of training examples.
-            anchors: classes by number or name; all by default.
+            ids: of training examples; one alone gives one row.
+            anchors: classes by number or name, or one of them; all by default.
 
         Raises:
             SgoifError: The run did not keep it (``sgoif.audit(..., keep_anchors=True)`` does), or knows no such id.
@@ -191,10 +195,12 @@ class Run:
     ) -> pa.Table:
         """Which training examples serve one prediction: those of class ``target`` that stand where the query stands.
 
-        Columns: ``score`` from 0 (the mean of the class) to 1 (the query), along the direction that best tells the two
-        apart in front of the head; ``is_suspect`` from 0.5 on; ``influence`` by K-FAC at the head on the loss of the
-        query as ``target``, negative where an example serves it; ``similarity``, the cosine seen from the class's mean;
-        ``near_queries``, the numbers of the queries that the example is among the six nearest of.
+        Columns: ``id``; ``score`` from 0 (the mean of the class) to 1 (the query), along the direction that best tells
+        the two apart in front of the head; ``is_suspect`` from 0.5 on; ``given_label`` and ``given_name``; ``effect``:
+        what training without the example would change in the loss of the query as ``target``, in nats, by K-FAC at the
+        head (positive: it serves that prediction), and ``effect_percent`` of that loss; ``similarity``, the cosine seen
+        from the class's mean; ``near_queries``, the numbers of the queries that the example is among the six nearest
+        of; ``p_mislabeled`` as this run knows it, and ``no_p_reason`` where that is null.
 
         Args:
             query: one input.
@@ -221,8 +227,11 @@ class Run:
         known = {"class_names": self.class_names, **settings}
         rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top)
         near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
-        table = pa.table(rows).append_column("near_queries", near)
-        return add_class_names(table, self.class_names, ("given",))
+        percent = pa.array(rows.pop("effect_percent"), pa.float64(), from_pandas=True)  # null without a loss
+        table = pa.table(rows)
+        table = table.add_column(table.column_names.index("effect") + 1, "effect_percent", percent)
+        named = with_names(table.append_column("near_queries", near), known["class_names"])
+        return with_probabilities(named, self.sql)
 
     def report_suspects(
         self,

@@ -58,7 +58,7 @@ def _kfac(model, inputs, labels):
 def test_columns_of_attribute_average_to_it(finished):
     model, train_set, holdout = finished
     run = sgoif.audit(model, train_set, anchors=holdout, trusted=True, keep_anchors=True)
-    single = sgoif.attribute(model, train_set, holdout)
+    single = sgoif.attribute(model, train_set, holdout, as_matrix=True)
     means = np.stack([single[:, (holdout[1] == c).numpy()].mean(1) for c in range(4)], 1)
     np.testing.assert_allclose(run.influence(list(range(48))), means, rtol=1e-5, atol=1e-4)
 
@@ -73,11 +73,25 @@ def test_string_ids_classes_without_holdout_and_what_is_unknown(finished):
     assert np.isfinite(found[:, :3]).all()
     run.info["class_names"] = ["w", "x", "y", "z"]
     np.testing.assert_array_equal(run.influence(["a/7"], ["y"]), found[:1, 2:3])
-    with pytest.raises(SgoifError, match="1 of 2 ids"):
+    with pytest.raises(SgoifError, match=r"1 of 2 ids are not in this run: 'b/7'\. .* like 'a/0'"):
         run.influence(["a/7", "b/7"])
+    with pytest.raises(SgoifError, match=r"1 of 1 ids are not in this run: 5\. .* like 'a/0'"):
+        run.influence(5)
     with pytest.raises(SgoifError, match="no anchor 'v'"):
         run.influence(["a/7"], ["v"])
     assert len(run.label_issues()) > 0  # the column is in nobody's way
+
+
+def test_one_id_and_one_class_need_no_list(finished):
+    model, train_set, holdout = finished
+    run = sgoif.audit(model, train_set, anchors=holdout, keep_anchors=True)
+    row = run.influence([5])
+    for one in (5, np.int64(5), torch.tensor(5), np.array([5]), torch.tensor([5]), range(5, 6)):
+        np.testing.assert_array_equal(run.influence(one), row)
+    np.testing.assert_array_equal(run.influence(5, 2), row[:, 2:3])
+    named = sgoif.with_ids(list(zip(train_set[0], train_set[1].tolist())), [f"a/{i}" for i in range(48)])
+    named = sgoif.audit(model, named, anchors=holdout, keep_anchors=True)
+    np.testing.assert_array_equal(named.influence("a/5"), row)
 
 
 def test_a_run_without_it_says_how_to_get_it(finished):

@@ -21,7 +21,7 @@ def suspects():
             "score": np.linspace(1, 0, 15),
             "is_suspect": [True] * 5 + [False] * 10,
             "given_label": [0] * 15,
-            "influence": [0.0] * 15,
+            "effect": [0.0] * 15,
             "similarity": np.linspace(1, 0, 15),
             "near_queries": [[0], [0, 1], [1], [1], [0], [0], *([[]] * 9)],
         }

@@ -96,6 +96,10 @@ def test_the_poisoned_pictures_are_found_by_their_names(here, made):
     assert len(suspects & made[1]) >= 10 and len(suspects - made[1]) <= 1  # a small network tells them apart weakly
     assert len({row["id"] for row in document["examples"][:30]} & made[1]) >= 18
     assert "0/broken.png" not in {row["id"] for row in document["examples"]}
+    known = {row["id"]: row.get("p_mislabeled") for row in sgoif.load(made[0] / "run").examples().to_pylist()}
+    for row in document["examples"]:
+        assert row["given_label"] == 0 and row["given_name"] == "0" and np.isfinite(row["effect_percent"])
+        assert row["p_mislabeled"] == known[row["id"]] and (row["p_mislabeled"] is None) == bool(row["no_p_reason"])
     near = [row["id"] for row in document["examples"] if 0 in row["near_queries"]]
     assert len(near) == 6 and len(set(near) & made[1]) >= 5
 
@@ -103,6 +107,7 @@ def test_the_poisoned_pictures_are_found_by_their_names(here, made):
 def test_it_prints_writes_and_makes_a_page(here):
     done = invoke(*ARGUMENTS, "--top", "5")
     assert done.exit_code == 0 and "1 picture could not be read" in done.stdout and "near queries" in done.stdout
+    assert "effect (nats)" in done.stdout
     done = invoke(*ARGUMENTS, "--top", "40", "--csv", here / "found.csv", "--page", here / "page.html")
     assert done.exit_code == 0 and "sgoif apply run decisions.csv" in done.stdout
     rows = list(csv.DictReader((here / "found.csv").read_text().splitlines()))

@@ -110,8 +110,10 @@ def test_every_form_can_be_watched_audited_and_attributed(name):
     run = sgoif.audit(model, (trained, Y), anchors=SOURCES[name](), class_names=NAMES)
     same = sgoif.audit(model, (trained, Y), anchors=(X, Y), class_names=NAMES)
     np.testing.assert_allclose(run.table["harm"], same.table["harm"], rtol=1e-5)
-    found = sgoif.attribute(model, (trained, Y), SOURCES[name](), class_names=NAMES)
-    np.testing.assert_allclose(found, sgoif.attribute(model, (trained, Y), (X, Y)), rtol=1e-4, atol=1e-6)
+    found = sgoif.attribute(model, (trained, Y), SOURCES[name](), class_names=NAMES, as_matrix=True)
+    np.testing.assert_allclose(
+        found, sgoif.attribute(model, (trained, Y), (X, Y), as_matrix=True), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_ids_come_with_items_columns_or_a_dataset():
@@ -275,9 +277,11 @@ def test_dictionaries_reach_the_model_by_the_names_it_knows():
 def test_queries_without_labels_are_asked_about_by_what_the_model_predicts():
     model = torch.nn.Linear(3, 3)
     predicted = model(X).argmax(1)
-    known = sgoif.attribute(model, (X + 1, Y), (X, predicted))
+    known = sgoif.attribute(model, (X + 1, Y), (X, predicted), as_matrix=True)
     for queries in (X, X.numpy(), Items(lambda i: X[i]), TensorDataset(X), Items(lambda i: {"x": X[i]})):
-        np.testing.assert_allclose(sgoif.attribute(model, (X + 1, Y), queries), known, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            sgoif.attribute(model, (X + 1, Y), queries, as_matrix=True), known, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_items_of_a_stream_can_be_read_into_a_list():

@@ -39,7 +39,7 @@ def test_what_helps_a_test_example_is_of_its_class(model):
     explainer = InfluenceExplainer(model, train)
     found = explainer.explain(inputs, labels)
     assert found.shape == (12, 60)
-    expected = -sgoif.attribute(model, train, (inputs, labels), layers="all").T
+    expected = -sgoif.attribute(model, train, (inputs, labels), layers="all", as_matrix=True).T
     torch.testing.assert_close(found, torch.from_numpy(expected.copy()))
     metric = ClassDetectionMetric(model=model, train_dataset=train)
     metric.update(found, labels)

@@ -18,8 +18,6 @@ pytest.importorskip("ray", reason="the engine ray needs Ray")
 
 from sgoif.scoring.on_ray import RayEngine
 
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster, in one process of the tests
-
 
 @pytest.fixture(scope="session")
 def cluster():

@@ -43,7 +43,7 @@ def test_plain_influence_is_the_product_of_gradients(make):
     train_set, queries = data()
     model = train(make().double(), train_set, epochs=1)
     expected = -dense_gradients(model, train_set) @ dense_gradients(model, queries).mT
-    found = sgoif.attribute(model, train_set, queries, layers="all", curvature="identity", batch_size=7)
+    found = sgoif.attribute(model, train_set, queries, layers="all", curvature="identity", batch_size=7, as_matrix=True)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-8, atol=1e-12)
 
 
@@ -60,7 +60,7 @@ def test_kfac_at_the_head_is_the_dense_kronecker_solve(finished):
     damped = [f + 0.1 * f.diagonal().mean() * torch.eye(len(f), dtype=f.dtype) for f in factors]
     g, h = (dense_gradients(model, examples, ["fc"]) for examples in ((inputs, labels), queries))
     expected = -g @ torch.linalg.solve(torch.kron(*damped), h.mT)
-    found = sgoif.attribute(model, (inputs, labels), queries, batch_size=10)
+    found = sgoif.attribute(model, (inputs, labels), queries, batch_size=10, as_matrix=True)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-7, atol=1e-10)
 
 
@@ -90,6 +90,7 @@ def test_gauss_newton_is_the_dense_solve_across_layers(make):
         curvature="gauss-newton",
         curvature_settings=settings,
         batch_size=30,
+        as_matrix=True,
     )
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-7)
 
@@ -100,7 +101,7 @@ def test_products_go_through_batch_norm_and_in_place_activations():
     model = train(ResidualNet().double(), train_set, epochs=1).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rng = torch.get_rng_state()
-    ours = sgoif.attribute(model, train_set, queries, layers="all", curvature="gauss-newton")
+    ours = sgoif.attribute(model, train_set, queries, layers="all", curvature="gauss-newton", as_matrix=True)
     assert np.isfinite(ours).all()
     assert torch.equal(rng, torch.get_rng_state())
     assert model.training
@@ -112,9 +113,11 @@ def test_products_go_through_batch_norm_and_in_place_activations():
 def test_blocks_and_batches_change_nothing(finished, monkeypatch, settings):
     model, train_set, queries = finished
     ask = {"layers": "all", "curvature_settings": settings}
-    whole = sgoif.attribute(model, train_set, queries, **ask)
+    whole = sgoif.attribute(model, train_set, queries, **ask, as_matrix=True)
     monkeypatch.setattr(pairs, "BLOCK_BYTES", 5 * 8 * sum(p.numel() for p in model.parameters()))
-    np.testing.assert_allclose(sgoif.attribute(model, train_set, queries, batch_size=9, **ask), whole, rtol=1e-7)
+    np.testing.assert_allclose(
+        sgoif.attribute(model, train_set, queries, batch_size=9, **ask, as_matrix=True), whole, rtol=1e-7
+    )
 
 
 def test_removing_what_harms_lowers_the_loss_of_the_query():
@@ -124,7 +127,9 @@ def test_removing_what_harms_lowers_the_loss_of_the_query():
     queries = (torch.randn(5, 3, dtype=torch.float64), torch.randint(0, 2, (5,)))
     model = _fitted(inputs, labels)
     settings = {"damping": 1e-2, "tolerance": 1e-10}
-    found = sgoif.attribute(model, (inputs, labels), queries, curvature="gauss-newton", curvature_settings=settings)
+    found = sgoif.attribute(
+        model, (inputs, labels), queries, curvature="gauss-newton", curvature_settings=settings, as_matrix=True
+    )
     full = F.cross_entropy(model(queries[0]), queries[1], reduction="none").detach()
     keep = torch.ones(40, dtype=torch.float64)
     for i in (0, 7, 21):
@@ -155,4 +160,4 @@ def test_low_precision_is_refused_where_products_are_asked(finished):
     _, train_set, queries = finished
     low = [(x.bfloat16(), y) for x, y in (train_set, queries)]
     with pytest.raises(SgoifError, match="float32"):
-        sgoif.attribute(GroupNormNet().bfloat16(), *low, curvature="gauss-newton")
+        sgoif.attribute(GroupNormNet().bfloat16(), *low, curvature="gauss-newton", as_matrix=True)

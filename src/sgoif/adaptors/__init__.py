@@ -3,6 +3,7 @@
 from sgoif.adaptors.anchors import INFLUENCE, influence_on_anchors
 from sgoif.adaptors.classes import class_issues, group_issues
 from sgoif.adaptors.duplicates import bits_of_copies, duplicates_of_run, find_duplicates
+from sgoif.adaptors.effects import effect_percent, effect_table, with_names, with_probabilities
 from sgoif.adaptors.label import label_issues
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
 from sgoif.adaptors.poison import poison_table
@@ -13,6 +14,8 @@ __all__ = [
     "bits_of_copies",
     "class_issues",
     "duplicates_of_run",
+    "effect_percent",
+    "effect_table",
     "find_duplicates",
     "group_issues",
     "harmed_holdout",
@@ -22,4 +25,6 @@ __all__ = [
     "nearest_examples",
     "poison_table",
     "tag_issues",
+    "with_names",
+    "with_probabilities",
 ]

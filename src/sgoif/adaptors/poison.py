@@ -145,7 +145,7 @@ def poison_table(columns: Mapping[str, NDArray[Any]], *, top: int | None = None)
     """Order examples by score, most suspicious first; equal scores by similarity.
 
     Args:
-        columns: id, given_label, score, influence and similarity of the examples of the target class.
+        columns: id, given_label, score, effect and similarity of the examples of the target class.
         top: how many rows; all by default.
 
     Returns:

@@ -55,6 +55,7 @@ def show_explanation(
     as_json: bool = False,
 ) -> None:
     """Look for suspects, and print them, write them, or make a page of them."""
+    from sgoif.adaptors import with_probabilities
     from sgoif.cli.labelled import LabelledPictures
     from sgoif.ood.stored import picture_input
     from sgoif.pictures.sources import open_source
@@ -69,7 +70,7 @@ def show_explanation(
     found = run.poison_suspects(
         queries.inputs, target, model=model, dataset=dataset, head=run.info.get("head"), batch_size=settings.batch
     )
-    table = _named(found, dataset)
+    table = with_probabilities(_named(found, dataset), run.sql)  # by the names, which are the run's ids
     counts = {
         "num_queries": len(queries.ids),
         "num_examples": len(table),
@@ -149,17 +150,19 @@ def _said(target: str, counts: dict[str, int]) -> str:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     print_table(
-        ["id", "score", "suspect", "like", "near queries"],
+        ["id", "score", "suspect", "like", "effect (nats)", "p", "near queries"],
         [
             [
                 shorten(row["id"]),
                 f"{row['score']:.3f}",
                 "yes" if row["is_suspect"] else "",
                 percent(max(row["similarity"], 0.0)),
+                f"{row['effect']:+.1e}",
+                "" if row["p_mislabeled"] is None else f"{row['p_mislabeled']:.2f}",
                 ", ".join(str(number + 1) for number in row["near_queries"]),
             ]
             for row in rows
         ],
-        right=["score", "like"],
+        right=["score", "like", "effect (nats)", "p"],
         shrink=["id"],
     )

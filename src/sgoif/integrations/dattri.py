@@ -51,7 +51,7 @@ class InfluenceAttributor(BaseAttributor):  # type: ignore[misc]
         model, found = self.task.get_model(), []
         for index in range(len(self.task.get_checkpoints())):
             self.task.get_param(index)  # loads the checkpoint into the model
-            found.append(torch.from_numpy(-attribute(model, examples, queries, **self.settings)))
+            found.append(torch.from_numpy(-attribute(model, examples, queries, as_matrix=True, **self.settings)))
         return torch.stack(found).mean(0)
 
 

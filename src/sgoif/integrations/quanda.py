@@ -49,5 +49,5 @@ class InfluenceExplainer(Explainer):  # type: ignore[misc]
     def explain(self, test_data: Tensor, targets: list[int] | Tensor) -> Tensor:
         """Attribute test examples to every training example: ``[test, train]``, positive where helpful."""
         queries = (test_data, torch.as_tensor(targets))
-        found = attribute(self.model, self.train_dataset, queries, **self.settings)
+        found = attribute(self.model, self.train_dataset, queries, as_matrix=True, **self.settings)
         return torch.from_numpy(-found.T.copy()).to(self.device)

@@ -1,4 +1,4 @@
-"""The influence of every training example on every query, on a finished model: a matrix, made in blocks of queries.
+"""The influence of training examples on queries, on a finished model: made in blocks of queries.
 
 ``I(i, v) = -g_vᵀ H⁻¹ g_i`` as in :mod:`sgoif.influence.scoring`: positive where example i harms query v, and removing i
 changes the loss of v by ``-I/n`` to first order. One pass over the training examples per block of queries, and never
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sgoif.curvature import Statistic, create, reduce_statistics
 from sgoif.errors import SgoifError
-from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, Space, dot_directions
+from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, Space, dot_directions, quiet_eval
 from sgoif.influence import GaussNewton, HoldOut
 from sgoif.linalg import ConjugateGradient, Damped, flatten, unflatten
 from sgoif.training.audit import captured_calls
@@ -60,15 +60,50 @@ class Pairs:
         """``I(i, v)``, ``[n, V]``, in float32; in float64 where the model is."""
         like: Any = np.float64 if self.dtype == torch.float64 else np.float32
         found = np.empty((len(self.examples), len(self.queries)), like)
-        size, spaces = sum(layer.shape.numel for layer in self.layers) * found.itemsize, self.spaces
+        for rows, columns, part in self._blocks(solve):
+            found[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = part.cpu().numpy()
+        return found
+
+    def strongest(self, solve: Solve, top: int, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """For each query the examples of the largest ``weigh(I)``, largest first: positions and ``I``, ``[V, top]``.
+
+        Memory is that of the answer and a batch, however many examples there are.
+        """
+        top = min(top, len(self.examples))
+        positions = torch.zeros(len(self.queries), top, dtype=torch.int64)
+        found = torch.zeros(len(self.queries), top, dtype=self.dtype)
+        held: tuple[Tensor, Tensor] | None = None
+        for rows, columns, part in self._blocks(solve):
+            values, places = part.mT, rows.to(part.device).expand(part.shape[1], -1)
+            if held is not None:
+                values, places = torch.cat([held[0], values], 1), torch.cat([held[1], places], 1)
+            # NaN, of an example that cannot be scored, comes last
+            order = weigh(values).nan_to_num(nan=-torch.inf).sort(dim=1, descending=True, stable=True).indices[:, :top]
+            held = values.gather(1, order), places.gather(1, order)
+            if int(rows[-1]) + 1 == len(self.examples):
+                found[columns], positions[columns] = held[0].cpu().to(self.dtype), held[1].cpu()
+                held = None
+        return positions, found
+
+    def query_losses(self) -> Tensor:
+        """The loss of every query, ``[V]``, in eval mode."""
+        found = []
+        with quiet_eval(self.model), torch.no_grad():
+            for rows in torch.arange(len(self.queries)).split(self.batch_size):
+                losses = self.losses(self.forward(self.queries.inputs(rows)), self.queries.labels[rows])
+                found.append(losses.double().cpu())
+        return torch.cat(found)
+
+    def _blocks(self, solve: Solve) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Positions of examples and queries, and ``I`` between them: all examples for one block of queries, then on."""
+        width = 8 if self.dtype == torch.float64 else 4
+        size, spaces = sum(layer.shape.numel for layer in self.layers) * width, self.spaces
         for columns in torch.arange(len(self.queries)).split(max(1, BLOCK_BYTES // size)):
             directions = solve(self.query_gradients(columns))
             for rows in self._ranges():
                 calls = self.calls(self.examples, rows)
                 with torch.no_grad():
-                    part = -dot_directions(calls, spaces, directions)
-                found[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1] = part.cpu().numpy()
-        return found
+                    yield rows, columns, -dot_directions(calls, spaces, directions)
 
     def solver(self, curvature: str, settings: Mapping[str, Any], num_observed: int) -> Solve:
         """``H⁻¹`` by a curvature's name: one of the registered estimates, or :data:`GAUSS_NEWTON` by CG.
