@@ -155,6 +155,11 @@ def watch(
             probe=probe,
             label_smoothing=label_smoothing,
             soft_targets=soft_targets,
+            num_classes=num_classes,
+            keep_visits=keep_visits,
+            planned_steps=planned_steps,
+            batch_size=batch_size,
+            peer_timeout_s=peer_timeout_s,
         )
         return watch_tags(
             model,

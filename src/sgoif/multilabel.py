@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.distributed import find_peers
+from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.finish import keep_run
@@ -135,6 +136,11 @@ _OF_CLASSES: dict[str, Any] = {
     "snapshot": None,
     "label_smoothing": 0.0,
     "soft_targets": "mixed",
+    "num_classes": None,
+    "keep_visits": "all",
+    "planned_steps": None,
+    "batch_size": None,
+    "peer_timeout_s": TIMEOUT_S,
 }
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import sgoif
+from sgoif.errors import SgoifError
+from sgoif.influence import GateSettings
 from tests.cases import ResidualNet
 from tests.training.loops import PLAN, GroupNormNet, data, fresh, train, watch
 
@@ -239,3 +241,12 @@ def test_the_anchors_table_holds_the_error_terms_of_every_refresh():
     gradient = monitor.engine.anchors.gradients["fc"]
     left = (gradient.flatten(1).mT - operator @ phi.flatten(1).mT).norm(dim=0) / gradient.flatten(1).norm(dim=1)
     assert (left < 2).all()  # the residual is against this very H
+
+
+def test_what_watch_would_ignore_is_refused():
+    """Before, an unknown solver ran as Richardson, and gamma_power changed nothing."""
+    _, holdout = data()
+    with pytest.raises(SgoifError, match="solver must be one of richardson, direct, got 'foo'"):
+        watch(fresh(), holdout, solver="foo")
+    with pytest.raises(SgoifError, match="gamma_power must be 0"):
+        watch(fresh(), holdout, gate=GateSettings(gamma_power=0.5))

@@ -27,7 +27,8 @@ def refit_head(
     """Minimise mean cross-entropy on the hold-out plus ``ridge/2 · tr(A)/I · |W - W₀|²``, from ``W₀``.
 
     Each iteration minimises Böhning's quadratic bound (the Hessian of softmax regression never exceeds ``½ I ⊗ A``),
-    so the objective falls at every one of them, without a line search, for one factorisation in all.
+    so the objective falls at every one of them, without a line search, for one factorisation in all: of ``A``, or of
+    the examples' products where these are fewer than the features.
 
     Args:
         features: hold-out features with the bias column, ``[M, I]``.
@@ -45,6 +46,8 @@ def refit_head(
         features, labels, trust = features[counted], labels[counted], trust[counted]
     shares = torch.ones_like(features[:, 0]) if trust is None else trust.to(features.dtype)
     shares = shares / shares.sum().clamp_min(1e-12)
+    if len(features) < features.shape[1]:
+        return start + _shift_by_rows(features, labels, start, shares, ridge, iterations)
     moments = features.mT @ (features * shares[:, None])  # A
     pull = ridge * moments.diagonal().mean()
     eye = torch.eye(len(moments), device=moments.device, dtype=moments.dtype)
@@ -56,3 +59,26 @@ def refit_head(
         gradient = error.mul_(shares[:, None]).mT @ features + pull * (moved - start)  # [C, I]
         moved = moved - factor.solve(gradient.mT).mT.to(moved.dtype)
     return moved
+
+
+def _shift_by_rows(
+    features: Tensor, labels: Tensor, start: Tensor, shares: Tensor, ridge: float, iterations: int
+) -> Tensor:
+    """The same iterations for ``W = W₀ + αᵀF``, in the ``M`` examples: ``M³`` for ``I³``, and ``M²C`` each for ``I²C``.
+
+    The gradient is a combination of the rows of ``F``, and so is what the bound's inverse makes of it, by
+    ``(FᵀDF + λ)⁻¹Fᵀ = Fᵀ(DFFᵀ + λ)⁻¹``.
+    """
+    products = features @ features.mT  # F Fᵀ, [M, M]
+    mean = (shares * products.diagonal()).sum() / features.shape[1]
+    pull, root = ridge * mean, (0.5 * shares).sqrt()[:, None]  # D = diag(shares) / 2
+    eye = torch.eye(len(products), device=products.device, dtype=products.dtype)
+    factor = cholesky(root * products * root.mT + (pull + 1e-6 * mean) * eye)
+    logits, rows = features @ start.mT, torch.arange(len(features), device=features.device)
+    moved = torch.zeros_like(logits)  # α, [M, C]
+    for _ in range(iterations):
+        error = (logits + products @ moved).softmax(1)
+        error[rows, labels] -= 1
+        gradient = error.mul_(shares[:, None]) + pull * moved
+        moved = moved - root * factor.solve(gradient / root).to(moved.dtype)
+    return moved.mT @ features

@@ -43,7 +43,7 @@ class GateSettings:
     kappa: float | None = None  # 0.1 for `relative`, 0.4 for the others
     tau_range: tuple[float, float] = (0.75, 2.5)  # in units of κ
     beta_power: float = 0.0  # q
-    gamma_power: float = 0.0  # p
+    gamma_power: float = 0.0  # p; watch() refuses others while it does not measure Γ
     subtract_noise: bool = False  # hold only the part of the residual against τ that is not sampling noise of g_v
     rate_weight: float = 1.0  # g1, of η Gbar / n
     decay_weight: float = 1.0  # g2, of λ_w / n

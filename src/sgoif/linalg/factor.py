@@ -164,6 +164,6 @@ def _symmetric_and_finite(matrix: Tensor) -> tuple[Tensor, Tensor]:
     require_wide("a factorisation", matrix=matrix)
     wide = matrix.to(factor_dtype(matrix.device))
     wide = 0.5 * (wide + wide.mT)
-    ok = torch.isfinite(wide).all(dim=-1).all(dim=-1)
+    ok = torch.isfinite(wide.sum(dim=(-2, -1)))  # one pass; a sum of finite numbers overflows far beyond any factor
     eye = torch.eye(matrix.shape[-1], dtype=wide.dtype, device=wide.device)
     return torch.where(ok[..., None, None], wide, eye), ok

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
 from sgoif.distributed import Alone, Peers, is_sharded, left_sharded
+from sgoif.errors import SgoifError
 from sgoif.gradients import (
     Capture,
     ExactSpace,
@@ -51,6 +52,7 @@ from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine", "EngineSettings"]
 
+_SOLVERS = ("richardson", "direct")
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
@@ -68,6 +70,15 @@ class EngineSettings:
     weighting: Weighting = "equal"
     probe: bool = True
     rank: int = 16
+
+    def __post_init__(self) -> None:
+        if self.solver not in _SOLVERS:
+            raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
+        if self.gate.gamma_power != 0:
+            raise SgoifError(
+                f"gamma_power must be 0, got {self.gate.gamma_power}: the condition proxy Γ is not measured while "
+                "training, so it would change nothing. Leave it out."
+            )
 
 
 class Engine:

@@ -240,3 +240,67 @@ def test_switched_off_it_gives_an_empty_list(monkeypatch):
     assert isinstance(monitor, NoMonitor)
     train(model, inputs, given, monitor, epochs=1)
     assert len(monitor.close().tag_issues()) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_classes", 5),
+        ("keep_visits", "last"),
+        ("planned_steps", 100),
+        ("batch_size", 32),
+        ("peer_timeout_s", 5.0),
+    ],
+)
+def test_settings_that_tags_have_not_are_refused(name, value):
+    """Before, these were ignored without a word."""
+    with pytest.raises(SgoifError, match=f"has no {name}; leave it out"):
+        watch(fresh(), data()[3], **{name: value})
+
+
+def test_a_bad_batch_of_ids_costs_its_own_rows_and_every_row_is_counted(monkeypatch):
+    inputs, given, _, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    train(model, inputs, given, monitor, epochs=1)
+    before = monitor.counters["visits"]
+    for ids in (torch.arange(60).float(), [str(i) for i in range(60)], list(range(59)), torch.arange(60)):
+        with monitor.step(ids, given[:60]):
+            torch.nn.functional.binary_cross_entropy_with_logits(model(inputs[:60]), given[:60]).backward()
+    assert monitor.counters["visits"] == before + 60 and len(monitor.faults) == 3
+    saved = monitor.state_dict()
+    full = monitor.recorder._add_up
+
+    def broken(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(monitor.recorder, "_add_up", broken)
+    with monitor.step(torch.arange(60), given[:60]):
+        torch.nn.functional.binary_cross_entropy_with_logits(model(inputs[:60]), given[:60]).backward()
+    monitor.flush()
+    monkeypatch.setattr(monitor.recorder, "_add_up", full)
+    again = watch(fresh(), holdout)
+    again.load_state_dict(saved)
+    assert again.faults == {cause: n for cause, n in monitor.faults.items() if "MemoryError" not in cause}
+    run = monitor.close()
+    for counters in (run.info["counters"], again.counters):
+        total = counters["visits"] + counters["visits_refused"] + counters["visits_lost"]
+        assert counters["visits_offered"] == total
+    assert run.info["visits_lost"] == {"MemoryError: no room": 60}
+    assert run.info["counters"]["visits_refused"] == 60 + 3 * 60  # the first step comes before there are anchors
+
+
+def test_one_output_is_one_tag():
+    """What a model with one logit is told to do finds its wrong labels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(900, 8, generator=generator)
+    y = (x[:, :1] + x[:, 1:2] > 0).float()
+    flipped = torch.randperm(600, generator=generator)[:60]
+    given = y.clone()
+    given[flipped] = 1 - given[flipped]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    monitor = sgoif.watch(model, anchors=(x[600:], y[600:]), train_size=600, task="multilabel", trusted=True)
+    train(model, x[:600], given[:600], monitor, epochs=6)
+    rows = monitor.close().tag_issues(top=60).to_pylist()
+    assert len({row["id"] for row in rows} & set(flipped.tolist())) > 45
