@@ -19,6 +19,7 @@ from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import as_ids
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
+from sgoif.influence import HoldOut
 from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
@@ -26,6 +27,7 @@ from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster
 from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses
+from sgoif.training.noticing import IdNotices
 from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor
@@ -78,6 +80,7 @@ class Monitor(MonitorShell):
         self._on_close, self._on_snapshot, self._on_weights = on_close, on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
         self._visits = VisitBook(recorder, self.peers, self.counts, self._cause_of_loss)
+        self._visits.notices = self._notices(recorder.train_size, engine.holdout)
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
         self._anchor_losses = loss.losses
@@ -231,8 +234,19 @@ class Monitor(MonitorShell):
             self._visits.settle_alone()  # what is left where the others could not be asked
         except Exception as error:
             self._fault(error)
+        if self._visits.notices is not None:
+            is_whole = self.peers.is_alone and self.recorder.keeps_evidence and self.recorder.attempt == 0
+            self._visits.notices.close(len(self.recorder.index) if is_whole else None)
         self._close_counts(self.recorder.own_visits)
         return None if self._on_close is None else self._on_close(self)
+
+    def _notices(self, train_size: int, holdout: HoldOut) -> IdNotices | None:
+        try:
+            held = None if holdout.examples.id_kind == "position" else holdout.ids
+            return IdNotices(train_size, self.warn_once, held, holdout.labels.cpu().numpy())
+        except Exception as error:  # ids of the hold-out that are no ids: nothing to compare with
+            log.debug("ids of the hold-out are not compared with those of the training: %s", error)
+            return None
 
     def _cause_of_loss(self, error: Exception) -> str:
         return self.fault_log.note(error, "visits could not be recorded; the training goes on.")

@@ -162,6 +162,18 @@ class Governor:
         bare = sum(t - o for o, t in self._recent)
         return ours / bare if bare > 0 else 0.0
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the rarest plan was measured, so that nothing is left to give up."""
+        return not self.fixed and self.plan.cheaper() is None and self._has_news()
+
+    @property
+    def bare_step_s(self) -> float:
+        """Seconds of a recent step without the monitor's own."""
+        if self.probe is not None and self.probe.readings:
+            return self.probe.readings[-1].bare_s
+        return sum(t - o for o, t in self._recent) / max(len(self._recent), 1)
+
     def decide(self, step: int, measured: float | None = None) -> Plan:
         """Called at a refresh: the plan from here on.
 

@@ -39,6 +39,7 @@ __all__ = ["MonitorShell"]
 
 log = logging.getLogger(__name__)
 
+_FAR = 2.0  # times the promised overhead: more is told of
 _SETTING_UP = 20  # steps within which the first that can be checked may raise; a GradScaler backs off in as many
 
 
@@ -244,9 +245,30 @@ class MonitorShell(ABC):
 
     def _decide_plan(self, step: int) -> None:
         """At a refresh: let the governor change the plan, by what all processes measured."""
-        if not self.governor.fixed:
-            (overhead,) = self.peers.largest([self.governor.recent_overhead()])
-            self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
+        if self.governor.fixed:
+            return
+        (overhead,) = self.peers.largest([self.governor.recent_overhead()])
+        self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
+        if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
+            self._warn_of_cost(overhead, "even by the rarest plan")
+
+    def _warn_of_cost(self, overhead: float, when: str) -> None:
+        governor = self.governor
+        parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in governor.shares.items())
+        self.warn_once(
+            "overhead",
+            f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), where max_overhead="
+            f"{governor.max_overhead:g} was asked for. A bare step takes {1e3 * governor.bare_step_s:.2g} ms, and "
+            "watching one has a fixed price, which small models and small batches feel most: use larger batches or a "
+            "rarer plan (docs/howto/too-slow.md), or audit the trained model instead.",
+        )
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Warn in the log, and write the sentence into the run (``run.info["warnings"]``)."""
+        warnings = self.facts.setdefault("warnings", {})
+        if key not in warnings:
+            warnings[key] = text
+            log.warning("%s", text)
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
@@ -335,8 +357,13 @@ class MonitorShell(ABC):
 
     @property
     def plan(self) -> Plan:
-        """What is done at which step, as of now. Printed, it tells what that will cost."""
-        return self.governor.plan.with_forecast(self.forecast)
+        """What is done at which step, as of now. Printed, it tells the cost, once the batch size is known."""
+        return self.governor.plan.with_forecast(self.forecast or self._no_forecast())
+
+    def _no_forecast(self) -> str:
+        if self._forecaster is None:
+            return "cost: measured while training, see monitor.reading.overhead"
+        return "cost: unknown until the first step; pass batch_size= to watch() to know it before"
 
     @property
     def forecast(self) -> Forecast | None:
@@ -349,7 +376,10 @@ class MonitorShell(ABC):
             self._settle()
 
     def _close_counts(self, recorded: int) -> None:
-        """Say in one line what became of the visits."""
+        """Say in one line what became of the visits, and whether their price was above the promise."""
+        governor = self.governor
+        if not governor.fixed and governor.overhead > _FAR * governor.max_overhead and self._steps_here >= _SETTING_UP:
+            self._warn_of_cost(governor.overhead, "over the whole run")
         level = logging.WARNING if self.counts.num_lost or self.faults else logging.INFO
         log.log(level, "%s.", self.counts.describe(recorded))
         self.facts["visits_refused"], self.facts["visits_lost"] = dict(self.counts.refused), dict(self.counts.lost)

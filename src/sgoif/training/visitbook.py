@@ -19,6 +19,7 @@ from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
 from sgoif.training.exchange import gather_scores
+from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
 from sgoif.training.signals import SIGNALS
 from sgoif.training.targets import MixedSteps
@@ -45,6 +46,7 @@ class VisitBook:
         self._waiting = WaitingVisits()
         self._pending: list[PendingVisits] = []  # on the host already
         self._mixed_steps = MixedSteps()
+        self.notices: IdNotices | None = None
 
     def add(self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int, signs: Tensor | None) -> None:
         """Take one micro-step's visits, without waiting for the device; of ids that are None, the step alone."""
@@ -106,6 +108,8 @@ class VisitBook:
         kept, num_ignored = visits.without_ignored()
         self._counts.refuse(num_ignored, OUTSIDE_CLASSES)
         self._mixed_steps.note(kept.signals[:, SIGNALS.index("flags")])
+        if self.notices is not None:
+            self.notices.note(kept.ids, kept.labels)
         return kept
 
     def waiting(self) -> list[PendingVisits]:

@@ -13,6 +13,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
 from sgoif.training.losses import LossSettings
+from sgoif.training.noticing import IdNotices
 from sgoif.training.portable import portable, restored
 from sgoif.training.reading import Reading
 from sgoif.training.schedule import Governor
@@ -59,6 +60,8 @@ class TagMonitor(MonitorShell):
         self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
         self._on_close = on_close
         self._train_size, self._visits_since = train_size, 0  # the last refresh
+        given = engine.holdout.examples.given_ids
+        self._notices = IdNotices(train_size, self.warn_once, None if given is None else sorted(given))
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
         """Score a micro-batch and note its curvature."""
@@ -102,7 +105,7 @@ class TagMonitor(MonitorShell):
         self._decide_plan(step)
 
     def _settle(self) -> None:
-        self.recorder.settle(self._lose)
+        self.recorder.settle(self._lose, self._notices)
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
@@ -143,6 +146,7 @@ class TagMonitor(MonitorShell):
             self._settle()
         except Exception as error:
             self._fault(error)
+        self._notices.close(len(self.recorder.examples))
         self._close_counts(self.recorder.num_visits)
         return None if self._on_close is None else self._on_close(self)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from sgoif.evidence import IdIndex, WeightedMeans, as_ids
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
+from sgoif.training.noticing import IdNotices
 from sgoif.training.waiting import OnFailure
 
 __all__ = ["TagRecorder"]
@@ -56,18 +57,22 @@ class TagRecorder:
         counts = torch.stack([absent.sum(1), present.sum(1)], 1)
         self._waiting.append(_Visits(ids, packed, counts, confidence.clone()))
 
-    def settle(self, on_failure: OnFailure | None = None) -> None:
+    def settle(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
         """Bring everything to the host and add it up; what fails costs its own micro-step.
 
         Args:
             on_failure: told of the rows that could not be added, and why; without it the error is raised.
+            notices: shown the ids.
         """
         waiting, self._waiting = self._waiting, []
         for item in waiting:
             before = self.num_visits
             try:
                 packed, counts = item.packed.double().cpu().numpy(), item.counts.cpu().numpy()
-                self._add_up(as_ids(item.ids), packed, counts, float(item.confidence))
+                ids = as_ids(item.ids)
+                self._add_up(ids, packed, counts, float(item.confidence))
+                if notices is not None:
+                    notices.note(ids, None)
             except Exception as error:
                 if on_failure is None:
                     raise
