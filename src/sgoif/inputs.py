@@ -7,6 +7,7 @@ these. Whatever is read, the global random generators stay as they were found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from sgoif.errors import SgoifError
 from sgoif.ids import ids_of, is_subset, is_with_ids
 from sgoif.items import ID_KEY, MISSING, Item, attributes_of, collate_inputs, is_map_style, move_to, take_apart
 from sgoif.labels import LABEL_KEYS, as_classes, find_column, find_labels, is_hugging_face
-from sgoif.rng import preserve_rng
+from sgoif.rng import find_generators, preserve_rng
 
 __all__ = ["Examples", "IdKind"]
 
@@ -129,7 +130,8 @@ class Examples:
         _, first = np.unique(claimed.numpy(), return_index=True)
         spaced = np.linspace(0, len(self) - 1, min(len(self), _CHECKED)).round().astype(np.int64)
         positions = np.unique(np.concatenate([first[:_CHECKED], spaced]))
-        return all(self._is_as_claimed(int(position), claimed) for position in positions)
+        with self._guarded():
+            return all(self._is_as_claimed(int(position), claimed) for position in positions)
 
     def _is_as_claimed(self, position: int, claimed: Tensor) -> bool:
         try:
@@ -191,7 +193,7 @@ class Examples:
             inputs, label = _index(self._columns.input, positions), self._columns.label
             return Item(inputs, label if label is MISSING else _index(label, positions))
         items = []
-        with preserve_rng(self.device):
+        with self._guarded():
             for position in positions.tolist():
                 try:
                     items.append(self._dataset[position])
@@ -222,15 +224,20 @@ class Examples:
     def _first(self) -> Item:
         if self._columns is not None:
             return self._columns
-        if self._collate is None:
-            return self._read(0)
-        with preserve_rng(self.device):
-            return take_apart(self._collate([self._dataset[0]]))
+        with self._guarded():
+            return self._read(0) if self._collate is None else take_apart(self._collate([self._dataset[0]]))
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        """Around whatever reads items: all generators that they may draw from stay as found."""
+        return preserve_rng(self.device, own=self._generators)
+
+    @cached_property
+    def _generators(self) -> Sequence[Any]:
+        return find_generators(self._dataset, self._collate)
 
     def _read(self, position: int) -> Item:
         try:
-            with preserve_rng(self.device):
-                return take_apart(self._dataset[position])
+            return take_apart(self._dataset[position])
         except Exception as error:
             raise SgoifError(
                 f"item {position} of {self.role} could not be read, {type(error).__name__}: {error}; mend it or leave "
@@ -240,17 +247,17 @@ class Examples:
     @cached_property
     def _items(self) -> Item:
         """Labels and ids of all items, read once; inputs are not kept."""
-        if self._collate is None:
-            read = [self._read(position)[1:] for position in range(len(self))]
-            return Item(None, [label for label, _ in read], [id for _, id in read])
         labels: list[Any] = []
         ids: list[Any] = []
-        for start in range(0, len(self), _CHUNK):
-            with preserve_rng(self.device):
+        with self._guarded():
+            if self._collate is None:
+                read = [self._read(position)[1:] for position in range(len(self))]
+                return Item(None, [label for label, _ in read], [id for _, id in read])
+            for start in range(0, len(self), _CHUNK):
                 stop = min(start + _CHUNK, len(self))
                 batch = take_apart(self._collate([self._dataset[i] for i in range(start, stop)]))
-            labels += list(batch.label)
-            ids += [] if batch.id is MISSING else list(batch.id)
+                labels += list(batch.label)
+                ids += [] if batch.id is MISSING else list(batch.id)
         return Item(None, labels, ids)
 
     # Messages.
@@ -278,7 +285,7 @@ class Examples:
     def _describe_items(self) -> str:
         if self._columns is not None:
             return "it is inputs alone; pass a tuple (inputs, labels)."
-        with preserve_rng(self.device):
+        with self._guarded():
             item = self._collate([self._dataset[0]]) if self._collate is not None else self._dataset[0]
         fields = item if isinstance(item, Mapping) else attributes_of(item)
         if fields:

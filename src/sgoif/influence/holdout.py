@@ -49,8 +49,9 @@ class HoldOut:
         self.num_classes = found if num_classes is None else num_classes
         if found > self.num_classes or lowest < 0:
             raise SgoifError(
-                f"labels of {self.examples.role} must lie in 0..{self.num_classes - 1}, but they range from {lowest} "
-                f"to {found - 1}; pass num_classes=, or leave out examples without a label."
+                f"labels of {self.examples.role} must lie in 0..{self.num_classes - 1} for {self.num_classes} classes, "
+                f"but they range from {lowest} to {found - 1}; number the classes from 0 as the model's outputs are, "
+                "and leave out examples without a label."
             )
         self.labels = given.to(self.device)
         self.counts = torch.bincount(given, minlength=self.num_classes)
