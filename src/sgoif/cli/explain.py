@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgoif.cli.models import load_model, load_named
+from sgoif.cli.models import load_model
 from sgoif.cli.output import clean, count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.errors import SgoifError
 from sgoif.files import write_csv
+from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,7 @@ class Queries:
 
     ids: list[Any]
     inputs: Tensor
-    pictures: list[bytes | Path]  # to look at
+    pictures: list[Any]  # to look at: bytes or paths
     broken: list[tuple[str, str]]
 
 
@@ -64,7 +65,7 @@ def show_explanation(
     run, source = load(settings.run), open_source(settings.data)
     target = _target(settings.target, run, source.class_names)
     model = load_model(settings.model, settings.device)
-    named = None if settings.transform is None else load_named(settings.transform, "--transform", "the transform")
+    named = None if settings.transform is None else import_named(settings.transform, "--transform")
     prepare = picture_input(model, named)
     dataset, queries = LabelledPictures(source, prepare), _read_queries(settings, model, prepare)
     found = run.poison_suspects(

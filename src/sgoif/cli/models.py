@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sgoif.errors import SgoifError
+from sgoif.usercode import describe_error, import_named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["find_here", "load_model", "load_named", "parse_shape", "random_batch"]
-
-
-def find_here() -> None:
-    """Let modules in the current folder be found, as ``python -m`` does."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+__all__ = ["load_model", "parse_shape", "random_batch"]
 
 
 def load_model(name: str, device: str = "cpu") -> nn.Module:
@@ -31,33 +22,17 @@ def load_model(name: str, device: str = "cpu") -> nn.Module:
     import torch
     from torch import nn
 
-    made = load_named(name, "--model", "the model")
+    made = import_named(name, "--model")
     try:
         model = made() if not isinstance(made, nn.Module) else made
     except Exception as error:  # the user's code may raise anything
-        raise SgoifError(f"{name!r}, called without arguments, raised {type(error).__name__}: {error}.") from error
+        raise SgoifError(f"--model {name!r}, called without arguments, raised {describe_error(error)}.") from error
     if not isinstance(model, nn.Module):
         raise SgoifError(f"{name!r} must make a torch.nn.Module, it made {type(model).__name__}.")
     try:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         raise SgoifError(f"the model cannot be put on {device!r}: {str(error).splitlines()[0]}") from error
-
-
-def load_named(name: str, option: str, what: str) -> Any:
-    """Import what ``module:name`` stands for, from the current folder too.
-
-    Raises:
-        SgoifError: There is no such thing.
-    """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise SgoifError(f"{option} takes module:factory, for example mypackage.models:resnet, got {name!r}.")
-    find_here()
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SgoifError(f"{what} {name!r} cannot be found: {error}.") from error
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sgoif.cli.models import load_model, load_named
+from sgoif.cli.models import load_model
 from sgoif.cli.output import count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.files import write_csv
+from sgoif.usercode import import_named
 
 __all__ = ["OodSettings", "show_ood"]
 
@@ -37,7 +38,7 @@ def show_ood(settings: OodSettings, *, top: int | None = 50, csv: str | None = N
     model = load_model(settings.model, settings.device)
     transform = None
     if settings.transform is not None:
-        transform = load_named(settings.transform, "--transform", "the transform")
+        transform = import_named(settings.transform, "--transform")
     scorer = OodScorer.load(settings.scorer, model, batch_size=settings.batch)
     scorer.threshold(settings.false_alarm_rate)  # a rate that cannot be promised is refused before the work
     found = score_stored(scorer, settings.data, transform=transform)

@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgoif.cli.issues import named_rows, show_rows
-from sgoif.cli.models import load_model, load_named
+from sgoif.cli.models import load_model
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import count, emit_json, print_lines
 from sgoif.cli.scan import progress_bars
 from sgoif.cli.summary import summarise
 from sgoif.errors import SgoifError
+from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
     from sgoif.scoring.engines import Engine
@@ -48,7 +49,7 @@ def show_score(
     chosen = _engine(engine, actors, cpus, gpus)
     transform = None
     if settings.transform is not None:
-        transform = load_named(settings.transform, "--transform", "the transform")
+        transform = import_named(settings.transform, "--transform")
     with progress_bars() as bars:
         score(
             settings.snapshot,

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sgoif.cli.front import EXCEEDED, FINE
-from sgoif.cli.models import load_model, load_named
+from sgoif.cli.models import load_model
 from sgoif.cli.output import count, emit_json, print_lines, print_table
 from sgoif.errors import SgoifError
+from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
     from sgoif.shift import ShiftReading
@@ -43,7 +44,7 @@ def show_sentinel(settings: SentinelSettings, *, top: int | None = 20, as_json: 
     model = load_model(settings.model, settings.device)
     transform = None
     if settings.transform is not None:
-        transform = load_named(settings.transform, "--transform", "the transform")
+        transform = import_named(settings.transform, "--transform")
     sentinel = ShiftSentinel.load(settings.sentinel, model)
     broken: Broken = []
     batches = stored_batches(settings.data, model, sentinel.batch_size, broken, transform=transform)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from sgoif.pictures.reading import Pictures
 from sgoif.pictures.shards import ShardPictures, local_shards, remote_shards
 from sgoif.pictures.sources import table_files
 from sgoif.pictures.tables import TablePictures
+from sgoif.usercode import import_named, is_named
 
 __all__ = ["Pictures", "find_pictures"]
 
@@ -25,7 +24,6 @@ _NEEDED = (
     "needed is a folder, a URL of one, Parquet, tar shards, a dataset with dataset[i], "
     "a function from an id to a picture, or its name as module:function"
 )
-_NAMED = re.compile(r"[A-Za-z_][\w.]+:[A-Za-z_]\w*")  # two letters at least before the colon: C:photos is a path
 
 
 def find_pictures(images: Any) -> Pictures:
@@ -69,7 +67,7 @@ def _at(text: str) -> Pictures:
     shards = [str(path)] if path.is_file() else local_shards(text)
     if shards and all(shard.endswith(".tar") for shard in shards):
         return ShardPictures(shards, lambda shard: open(shard, "rb"))
-    if _NAMED.fullmatch(text) and not path.exists():
+    if is_named(text) and not path.exists():
         return find_pictures(_load(text))
     is_there = text != "" and path.exists()
     what = "is neither a folder nor a .parquet, .arrow or .tar file" if is_there else "does not exist"
@@ -96,11 +94,7 @@ def _in_folder(folder: Path) -> Pictures:
 
 
 def _load(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SgoifError(f"the pictures '{name}' cannot be found: {error}.") from error
+    found = import_named(name, "the pictures")
     if isinstance(found, str | os.PathLike):
         raise SgoifError(f"'{name}' is a {type(found).__name__}; {_NEEDED}.")
     return found
