@@ -1,12 +1,20 @@
 """Decoding: pictures as people have them become 8-bit RGB, broken ones raise one kind of error."""
 
 import io
+import os
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from sgoif.pictures.decode import PictureError, decode, square
+from sgoif.pictures.decode import MOST_BYTES, PictureError, decode, square, windowed
+from tests.cli.runs import bare
 from tests.pictures.files import RED, png
 
 
@@ -55,3 +63,108 @@ def test_square_keeps_the_middle():
     found = square(picture, 10)
     assert found.shape == (10, 10, 3)
     assert (found == np.array(RED)).all()
+
+
+def test_a_program_named_as_a_picture_is_never_started(tmp_path, monkeypatch):
+    """Pillow reads EPS by starting Ghostscript; before, a file called .jpg did so."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("gs", "gswin64c"):
+        (tools / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "cat.jpg").write_bytes(eps)
+    for source in (tmp_path / "cat.jpg", eps):
+        with pytest.raises(PictureError, match="cannot identify"):
+            decode(source)
+    assert not (tmp_path / "started").exists()
+
+
+def small_bomb(side=9000):
+    """A 16-bit grey picture of zeros: 81 million pixels in some hundred kilobytes."""
+    raw = zlib.compressobj(9)
+    body = b"".join(raw.compress(b"\0" * (1 + 2 * side)) for _ in range(side)) + raw.flush()
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 16, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_what_decoding_would_take_is_known_before_it_is_done(tmp_path):
+    """Before: 3.3 GB for this file of less than 200 kB."""
+    data = small_bomb()
+    assert len(data) < 400_000
+    (tmp_path / "bomb.png").write_bytes(data)
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "import numpy, PIL.Image\n"
+        "from sgoif.pictures.decode import PictureError, decode\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    decode(Path(sys.argv[1]))\n"
+        "except PictureError as error:\n"
+        "    print(error)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "bomb.png"], capture_output=True, text=True, env=bare(), check=True
+    )
+    told, megabytes = done.stdout.splitlines()
+    assert "9,000 x 9,000 pixels of mode I;16 would take 1.6 GB" in told
+    assert int(megabytes) < 50
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+def test_the_canvas_of_a_webp_is_looked_at_before_it_is_opened(lossless):
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), RED).save(buffer, "WEBP", lossless=lossless)
+    data = bytearray(buffer.getvalue())
+    assert decode(bytes(data)).size == (8, 8)
+    place = data.index(b"VP8")
+    if lossless:
+        assert data[place : place + 4] == b"VP8L"
+        data[place + 9 : place + 13] = (0x3FFF | 0x3FFF << 14).to_bytes(4, "little")
+    else:
+        data[place + 14 : place + 18] = b"\xff\x3f\xff\x3f"
+    with pytest.raises(PictureError, match=r"would take 4\.3 GB"):
+        decode(bytes(data))
+
+
+def test_files_that_are_too_large_are_not_read(tmp_path):
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)  # a hole: nothing is written
+    with pytest.raises(PictureError, match="more than the"):
+        decode(tmp_path / "large.png")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path):
+    """Before: a pipe called .png was waited for until somebody wrote into it."""
+    os.mkfifo(tmp_path / "pipe.png")
+    script = "from pathlib import Path; import sys; from sgoif.pictures.decode import decode; decode(Path(sys.argv[1]))"
+    for path in (tmp_path / "pipe.png", "/dev/zero", tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-c", script, path], capture_output=True, text=True, env=bare(), timeout=60
+        )
+        assert "PictureError: it is no regular file" in done.stderr or "IsADirectoryError" in done.stderr
+
+
+def test_decoding_leaves_warnings_and_pillow_as_they_were():
+    """Filters of warnings are the process's: set in one thread and put back in another, they stayed changed."""
+    before, most = list(warnings.filters), Image.MAX_IMAGE_PIXELS
+    data = png(size=(64, 64))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(decode, [data] * 400))
+    assert warnings.filters == before and most == Image.MAX_IMAGE_PIXELS
+
+
+def test_deep_pictures_are_windowed_band_by_band_as_a_whole():
+    values = np.random.default_rng(0).integers(0, 60_000, (700, 40)).astype(np.uint16)
+    low, high = np.percentile(values, [1, 99])
+    whole = (255 * np.clip((values - low) / (high - low), 0, 1)).astype(np.uint8)
+    assert np.array_equal(windowed(values), whole)

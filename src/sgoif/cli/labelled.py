@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.decode import decode
+from sgoif.pictures.decode import PictureError, decode
 from sgoif.pictures.sources import Source
 
 __all__ = ["LabelledPictures"]
@@ -39,7 +39,7 @@ class LabelledPictures(Dataset[tuple[Tensor, int]]):
         self.targets = source.labels[self._positions].tolist()
         self.ids_by_position = [source.ids[int(i)] for i in self._positions]
         self.broken: dict[int, str] = {}  # reasons by position
-        self._block, self._held = -1, list[bytes | Path]()
+        self._block, self._held = -1, list[bytes | Path | PictureError]()
         self._shape = self._first_shape()
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class LabelledPictures(Dataset[tuple[Tensor, int]]):
             self.broken[position] = f"{type(error).__name__}: {error}"[:300]
             return None
 
-    def _encoded(self, position: int) -> bytes | Path:
+    def _encoded(self, position: int) -> bytes | Path | PictureError:
         block, place = divmod(position, _BLOCK)
         if block != self._block:
             self._held = list(self._source.encoded(self._positions[block * _BLOCK : (block + 1) * _BLOCK]))

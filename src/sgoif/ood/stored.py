@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.ood.scorer import OodScorer
-from sgoif.pictures.decode import decode, square
+from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, SUFFIXES, bytes_of, find_column
 
 __all__ = ["Broken", "Scored", "Transform", "picture_input", "score_stored", "stored_batches", "stored_pictures"]
@@ -23,6 +23,7 @@ __all__ = ["Broken", "Scored", "Transform", "picture_input", "score_stored", "st
 _SIDE = 224  # of pictures for a model that does not say
 
 Transform = Callable[[Any], Tensor]
+Picture = bytes | Path | PictureError  # an error where a table names a file that must not be read
 Broken = list[tuple[str, str]]  # id and reason
 
 
@@ -86,7 +87,7 @@ def picture_input(model: nn.Module, transform: Transform | None = None) -> Trans
     return lambda picture: torch.from_numpy(square(picture, side).copy()).permute(2, 0, 1).float().div_(255)
 
 
-def stored_pictures(path: Path) -> Iterator[tuple[Any, bytes | Path]]:
+def stored_pictures(path: Path) -> Iterator[tuple[Any, Picture]]:
     """Ids and files of all pictures, in order."""
     tables = [path] if path.suffix == ".parquet" and path.is_file() else sorted(path.glob("*.parquet"))
     if tables:
@@ -100,7 +101,7 @@ def stored_pictures(path: Path) -> Iterator[tuple[Any, bytes | Path]]:
         yield file.relative_to(path).as_posix(), file
 
 
-def _rows(path: Path) -> Iterator[tuple[Any, bytes | Path]]:
+def _rows(path: Path) -> Iterator[tuple[Any, Picture]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

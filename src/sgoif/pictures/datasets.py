@@ -10,7 +10,7 @@ from sgoif.errors import SgoifError
 from sgoif.ids import ids_of, is_subset, is_with_ids
 from sgoif.pictures.folders import FolderPictures
 from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
-from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES, bytes_of
+from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES
 
 __all__ = ["DatasetPictures", "FunctionPictures"]
 
@@ -91,5 +91,12 @@ def _picture_in(item: Any) -> Any:
             keys = ", ".join(map(str, item))
             raise SgoifError(f"the items have no picture: their keys are {keys}; looked for {', '.join(_KEYS)}.")
         item = item[name]
-        return bytes_of(item, Path()) if isinstance(item, Mapping) else item
+        return _stored_in(item) if isinstance(item, Mapping) else item
     return item[0] if isinstance(item, tuple | list) else item
+
+
+def _stored_in(item: Mapping[Any, Any]) -> Any:
+    """``{bytes, path}`` of Hugging Face; the dataset is the user's own, and so are its paths."""
+    found = item.get("bytes")
+    path = item.get("path")
+    return found if found is not None else Path(path) if isinstance(path, str) else b""

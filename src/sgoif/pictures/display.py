@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.pictures.decode import PictureError, decode, upright_rgb, windowed
+from sgoif.pictures.decode import PictureError, decode, read_file, upright_rgb, windowed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["content_hash", "displayed"]
 
 _USUAL = (1, 3, 4)  # numbers of channels
-_CHUNK = 1 << 20
 
 
 def displayed(value: Any, display: Callable[[Any], Any] | None = None) -> Image:
@@ -60,9 +59,7 @@ def content_hash(value: Any) -> str:
     digest = hashlib.blake2b(digest_size=8)
     try:
         if isinstance(value, str | os.PathLike):
-            with open(value, "rb") as file:
-                while chunk := file.read(_CHUNK):
-                    digest.update(chunk)
+            digest.update(read_file(value))
         elif isinstance(value, bytes | bytearray | memoryview):
             digest.update(value)
         elif _is_pil(value):
@@ -147,4 +144,4 @@ def _eight_bit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         whole = np.rint(levels)
         if np.abs(levels - whole).max() < (0.1 if pixels.dtype == np.float16 else 1e-3):  # half precision: 255 * 2**-12
             return np.asarray(whole, dtype=np.uint8)
-    return windowed(np.asarray(pixels, dtype=np.float64))
+    return windowed(pixels)

@@ -7,6 +7,7 @@ be read is passed over and counted, never fatal.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.pictures.decode import PictureError
 
 __all__ = [
     "ID_COLUMNS",
@@ -52,8 +54,8 @@ class Source(Protocol):
     def class_names(self) -> tuple[str, ...]:
         """By class."""
 
-    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
-        """Give the files of some pictures, in the order asked for; ascending positions are read fastest."""
+    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path | PictureError]:
+        """Give the files of some pictures, in the order asked for, or why there is none; ascending is fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class TableSource:
         labels, names = _numbered(raw, _declared_names(files[0], schema, label) if label is not None else ())
         return cls(tuple(files), tuple(sizes), image, ids, labels, names)
 
-    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path]:
+    def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path | PictureError]:
         starts = np.cumsum([0, *(rows for file in self.sizes for rows in file)])
         places = [(path, g) for path, file in zip(self.files, self.sizes, strict=True) for g in range(len(file))]
         opened, held = -1, None
@@ -205,14 +207,36 @@ def _group(path: Path, number: int, column: str) -> Any:
     raise SgoifError(f"'{path}' has no group {number}; it changed while it was read.")
 
 
-def bytes_of(value: Any, folder: Path) -> bytes | Path:
-    """A picture as Hugging Face stores it, ``{bytes, path}``, or plain bytes, or a path."""
+def bytes_of(value: Any, folder: Path | None) -> bytes | Path | PictureError:
+    """A picture as Hugging Face stores it, ``{bytes, path}``, or plain bytes, or a path; empty where there is none.
+
+    A table may come from somebody else: paths in it are read only below the folder that it lies in, links resolved,
+    and addresses of the web never. For others there is the error that decoding will raise.
+
+    Args:
+        value: a cell of the table.
+        folder: where the table lies; None where that is not on this machine, and then no path is read.
+    """
     if isinstance(value, dict):
         inner = value.get("bytes")
         value = inner if inner is not None else value.get("path")
     if isinstance(value, bytes):
         return value
-    return folder / value if isinstance(value, str) else b""
+    return _file_below(value, folder) if isinstance(value, str) else b""
+
+
+def _file_below(text: str, folder: Path | None) -> Path | PictureError:
+    if "://" in text:
+        return PictureError(f"the table names the address {text[:80]!r}; addresses in tables are not opened")
+    if folder is None:
+        return PictureError(f"the table names the file {text[:80]!r} and is not on this machine; put bytes into it")
+    root, path = os.path.realpath(folder), folder / text
+    if "\0" in text or not os.path.realpath(path).startswith(root.rstrip(os.sep) + os.sep):
+        return PictureError(
+            f"the table names the file {text[:80]!r}, which is outside the table's folder; put the table into the "
+            "folder of the pictures, or the bytes of the pictures into the table"
+        )
+    return path
 
 
 def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str | Path) -> str:

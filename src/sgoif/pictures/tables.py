@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sgoif.pictures.decode import PictureError
 from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
 from sgoif.pictures.sources import TableSource
 
@@ -54,7 +55,10 @@ class TablePictures(PicturePlace):
                 found[rows[len(found)]] = None
         return found
 
-    def _present(self, value: bytes | Path) -> bytes | Path | None:
+    def _present(self, value: bytes | Path | PictureError) -> bytes | Path | None:
+        if isinstance(value, PictureError):
+            self.missed(value)
+            return None
         if value == b"" or (isinstance(value, Path) and not value.is_file()):
             self.missed(f"a row of {self.about} has no picture.")
             return None

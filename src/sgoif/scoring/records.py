@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sgoif.errors import SgoifError
+from sgoif.pictures.decode import PictureError
 from sgoif.pictures.shards import read_samples
 from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, LABEL_COLUMNS, bytes_of, find_column
 from sgoif.scoring.pieces import Piece
@@ -26,7 +27,7 @@ class Record(NamedTuple):
 
     id: int | str
     label: Any  # a number, a name, or None
-    picture: bytes | Path | None
+    picture: bytes | Path | PictureError | None  # an error where the data names a file that must not be read
 
 
 def read_records(piece: Piece) -> Iterator[Record]:
@@ -64,7 +65,8 @@ def _rows(piece: Piece) -> Iterator[Record]:
         label = find_column(names, LABEL_COLUMNS, "a label", piece.address)
         key = next((name for name in ID_COLUMNS if name in names and name != image), None)
         wanted = [name for name in (image, label, key) if name is not None]
-        folder, stem, number = Path(place.root).parent, Path(place.root).stem, 0
+        folder = Path(place.root).parent if place.is_local else None
+        stem, number = Path(place.root).stem, 0
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=wanted, use_threads=False):
             columns = [batch[name].to_pylist() for name in wanted]
             for row in zip(*columns):
