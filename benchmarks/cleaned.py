@@ -27,8 +27,9 @@ from benchmarks import data, frozen, loops
 from benchmarks.records import append_result, is_recorded
 from benchmarks.review import Labels, Setup, World, finished_run, fresh_model, make_world, retrained_accuracy
 from sgoif.evidence import hash_ids
-from sgoif.scan.heads import audit_embeddings, standardised, train_head
+from sgoif.scan.heads import audit_embeddings, train_head
 from sgoif.scan.holdout import choose_holdout
+from sgoif.scan.standardise import standardise
 
 FILE = "cleaned.jsonl"
 FOLDS = 4
@@ -71,7 +72,7 @@ def folds_of(count: int) -> NDArray[np.int64]:
 def frozen_probabilities(world: World, setup: Setup) -> NDArray[np.float64]:
     """Cross-validated predictions of linear heads."""
     rows, targets = frozen_rows(setup), torch.from_numpy(world.given)
-    inputs, fold = standardised(rows, np.ones(len(rows), bool)), folds_of(len(rows))
+    inputs, fold = standardise(rows).inputs, folds_of(len(rows))
     found = np.zeros((len(rows), 10))
     for number in range(FOLDS):
         _, forward = train_head(inputs, targets, np.flatnonzero(fold != number), 10, seed=setup.seed)

@@ -23,7 +23,7 @@ import sgoif
 from benchmarks.frozen_noise import SETTINGS, NoisyFeatures, noisy_features
 from benchmarks.metrics import detection_report
 from benchmarks.records import append_result, is_recorded
-from sgoif.scan.heads import standardised
+from sgoif.scan.standardise import standardise
 from sgoif.training.monitor import Monitor
 from sgoif.training.schedule import Plan
 
@@ -63,7 +63,9 @@ class Case:
     def of(cls, found: NoisyFeatures, *, features: str, is_trusted: bool, seed: int) -> Case:
         """Standardise the features, or leave them raw, and set the hold-out apart."""
         kept, held = (torch.from_numpy(np.flatnonzero(which)) for which in (~found.held, found.held))
-        inputs = standardised(found.rows, ~found.held) if features == "standardised" else torch.from_numpy(found.rows)
+        inputs = (
+            standardise(found.rows, ~found.held).inputs if features == "standardised" else torch.from_numpy(found.rows)
+        )
         labels = torch.from_numpy(found.given)
         wrong = (found.given != found.clean)[~found.held]
         return cls(inputs[kept], labels[kept], wrong, (inputs[held], labels[held]), is_trusted, seed)

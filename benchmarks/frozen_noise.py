@@ -25,8 +25,9 @@ from benchmarks.metrics import detection_report
 from benchmarks.records import append_result, is_recorded
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
-from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, standardised, train_head
+from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, train_head
 from sgoif.scan.holdout import choose_holdout
+from sgoif.scan.standardise import standardise
 
 SETTINGS = ("pair-20", "sym-40", "aggre", "worst")
 OURS = ("p_mislabeled", "worst", "harm", "worst_identity", "harm_identity", "probe_loss", "probe_margin")
@@ -128,7 +129,7 @@ def rivals(
     rows: Floats, given: Labels, ids: NDArray[Any], held: NDArray[np.bool_], trusted: bool, seed: int
 ) -> dict[str, Floats]:
     """What others would do with the same features; high is suspicious. Rows of the hold-out mean nothing here."""
-    inputs, targets = standardised(rows, ~held), torch.from_numpy(given)
+    inputs, targets = standardise(rows, ~held).inputs, torch.from_numpy(given)
     kept = np.flatnonzero(~held)
     fold = (hash_ids(ids[kept]).astype(np.uint64) >> np.uint64(7)) % np.uint64(NUM_FOLDS)
     probabilities = np.zeros((len(given), 10))

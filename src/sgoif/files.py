@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "encode_csv",
     "guarded",
     "read_columns",
     "read_csv_rows",
@@ -149,9 +150,19 @@ def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def write_csv_rows(path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write rows as CSV: UTF-8, one header line, empty cells for nothing, texts that no spreadsheet runs."""
     with replacing(path) as file:
-        for row in chain([header], rows):
-            line = ",".join(map(_cell, row)) + "\n"
-            file.write(line.encode("utf-8", "backslashreplace"))
+        for line in _csv_lines(header, rows):
+            file.write(line)
+
+
+def encode_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Give the bytes of a CSV file as :func:`write_csv_rows` writes it, for a place that is no local file."""
+    return b"".join(_csv_lines(header, rows))
+
+
+def _csv_lines(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+    for row in chain([header], rows):
+        line = ",".join(map(_cell, row)) + "\n"
+        yield line.encode("utf-8", "backslashreplace")
 
 
 def write_parquet(table: pa.Table, path: str | os.PathLike[str]) -> None:

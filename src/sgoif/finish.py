@@ -66,8 +66,10 @@ def finish_run(monitor: Monitor) -> Run | None:
         if not recorder.keeps_evidence and peers.rank != 0:
             return None
     if monitor.ledger is None:
-        return collect_run(recorder, facts, sketches=monitor.sketches)
-    return calibrated_run(monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches)
+        return collect_run(recorder, facts, sketches=monitor.sketches, unjudged=monitor.unjudged)
+    return calibrated_run(
+        monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches, unjudged=monitor.unjudged
+    )
 
 
 def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
@@ -123,6 +125,7 @@ def calibrated_run(
     sketches: Sketches | None = None,
     noise: NoiseEvidence | None = None,
     more: Columns | None = None,
+    unjudged: Columns | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
     examples, rest = _examples(recorder)
@@ -138,7 +141,7 @@ def calibrated_run(
         buckets = chain([examples], rest)
         del examples  # so that a bucket is forgotten once it is written
         return _streamed_run(recorder, facts, calibration, buckets)
-    return collect_run(recorder, facts, calibration, examples=examples, sketches=sketches, more=more)
+    return collect_run(recorder, facts, calibration, examples=examples, sketches=sketches, more=more, unjudged=unjudged)
 
 
 def collect_run(
@@ -149,8 +152,12 @@ def collect_run(
     examples: Columns | None = None,
     sketches: Sketches | None = None,
     more: Columns | None = None,
+    unjudged: Columns | None = None,
 ) -> Run:
-    """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it."""
+    """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it.
+
+    ``unjudged`` are examples that were kept from the model: ``id``, ``given_label`` and ``no_p_reason``.
+    """
     if examples is None:
         examples, rest = _examples(recorder)
         if rest is not None:
@@ -161,6 +168,8 @@ def collect_run(
         tables |= _calibration_tables(calibration, recorder)
         facts = {**facts, "expected_errors": float(np.nansum(calibration.examples.p_mislabeled))}
         facts |= _calibration_facts(calibration)
+    if unjudged is not None:
+        tables["examples"] = _append_unjudged(tables["examples"], unjudged)
     if sketches is not None:
         for name in tables.keys() & {"examples", "holdout"}:
             tables[name] |= sketches.columns(tables[name]["id"])
@@ -297,6 +306,19 @@ def _added_up(recorder: Recorder) -> Columns:
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
     words = recorder.likeness.words(count)
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
+
+
+def _append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
+    """Add rows that are empty but for id, given label and the reason why there is no probability."""
+    count, none = len(unjudged["id"]), {"n_visits": 0, "confidence": 0.0} | dict.fromkeys(LIKENESS_COLUMNS, 0)
+    names = dict.fromkeys([*examples, *unjudged])
+    found = {name: examples.get(name, np.full(len(examples["id"]), None, dtype=object)) for name in names}
+
+    def added(name: str, like: NDArray[Any]) -> NDArray[Any]:
+        empty = {"f": np.nan, "i": -1, "O": None}.get(like.dtype.kind)
+        return unjudged[name] if name in unjudged else np.full(count, none.get(name, empty), dtype=like.dtype)
+
+    return {name: np.concatenate([values, added(name, values)]) for name, values in found.items()}
 
 
 def _judgement(examples: Columns, judged: Judged) -> Columns:

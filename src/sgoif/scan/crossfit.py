@@ -48,6 +48,7 @@ def cross_fitted_audit(
     sink: ScoreSink | None,
     facts: dict[str, Any],
     sketches: Sketches | None = None,
+    unjudged: dict[str, NDArray[Any]] | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Run:
@@ -68,6 +69,7 @@ def cross_fitted_audit(
         sink: where visits and tables go.
         facts: for the run's information.
         sketches: by which copies are found.
+        unjudged: examples besides that cannot be judged: ``id``, ``given_label``, ``no_p_reason``.
         seed: of the hold-out's order.
         progress: told how far it is.
     """
@@ -115,7 +117,7 @@ def cross_fitted_audit(
         "num_folds": num_folds,
         "noise_model": noise is not None,
     }
-    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise)
+    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise, unjudged=unjudged)
 
 
 def _batches(

@@ -1,11 +1,11 @@
-"""Embeddings: read from a file, or made once by a frozen backbone and kept beside the run."""
+"""Embeddings made once by a frozen backbone, and kept beside the run."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,86 +16,53 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
 from sgoif.pictures.decode import PictureError, decode, square
-from sgoif.pictures.sources import Source
+from sgoif.pictures.sources import FolderSource, Source, TableSource
+from sgoif.usercode import describe_error, import_named
 
-__all__ = ["Embedded", "embed", "load_backbone", "read_features"]
+__all__ = ["Embedded", "embed", "load_backbone"]
 
 Floats = NDArray[np.float32]
+Backbone = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Embedded(NamedTuple):
     """Embedded pictures."""
 
     rows: Floats  # [N, D]; zero where a picture could not be read
-    readable: NDArray[np.bool_]  # [N]
+    reasons: list[str]  # why a picture could not be read; empty where it could
     sketches: NDArray[np.int64]  # [N, 4], of the pictures
 
 
-def read_features(path: str | Path, ids: Sequence[Any]) -> Floats:
-    """Read one row per id, in the order of ``ids``.
+def load_backbone(name: str) -> Backbone:
+    """Call ``module:factory`` without arguments and return what it makes: a frozen model from pictures to embeddings.
 
-    ``.npy`` holds ``[N, D]`` in the order of the data. Parquet holds a column ``id`` and either one column of lists or
-    one number per column.
+    The model is called with float32 pictures ``[B, 3, S, S]`` in [0, 1], on the CPU and without gradients; where it has
+    an attribute ``input_size`` they have that side, else 224. It normalises them itself, and returns ``[B, D]``, or
+    ``[B, tokens, D]`` or ``[B, D, H, W]``, which are averaged over positions.
 
     Raises:
-        SgoifError: The file has another form, or lacks some of the ids.
+        SgoifError: It cannot be found, the factory raises, or what it makes cannot be called.
     """
-    place = Path(path)
-    if not place.is_file():
-        raise SgoifError(f"'{place}' does not exist; pass embeddings as .npy or .parquet.")
-    if place.suffix == ".npy":
-        values = np.load(place, mmap_mode="r", allow_pickle=False)
-        if values.ndim != 2 or len(values) != len(ids):
-            raise SgoifError(f"'{place}' holds {values.shape}, needed is one row for each of {len(ids)} examples.")
-        return np.asarray(values, dtype=np.float32)
-    if place.suffix != ".parquet":
-        raise SgoifError(f"'{place}' is neither .npy nor .parquet.")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(place)
-    if "id" not in table.column_names:
-        raise SgoifError(f"'{place}' has no column `id`: it has {', '.join(table.column_names)}.")
-    lists = [
-        field.name for field in table.schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
-    ]
-    if lists:
-        rows = np.stack([np.asarray(row, dtype=np.float32) for row in table[lists[0]].to_pylist()])
-    else:
-        numbers = [f.name for f in table.schema if pa.types.is_floating(f.type)]
-        rows = np.stack([table[name].to_numpy().astype(np.float32) for name in numbers], 1)
-    known = {str(value): number for number, value in enumerate(table["id"].to_pylist())}
-    missing = [value for value in ids if str(value) not in known]
-    if missing:
-        raise SgoifError(f"'{place}' lacks {len(missing)} of {len(ids)} ids, the first is {str(missing[0])[:80]!r}.")
-    return np.asarray(rows[[known[str(value)] for value in ids]])
-
-
-def load_backbone(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Call ``module:factory`` and return what it makes: a frozen model from pictures to embeddings.
-
-    A model takes float32 pictures ``[B, 3, S, S]`` in [0, 1]; where it has an attribute ``input_size``, pictures have
-    that side, else 224. Whatever it gives is averaged over positions.
-    """
-    module, _, factory = name.partition(":")
-    if not factory:
-        raise SgoifError(f"a backbone is module:factory, got {name!r}.")
+    factory = import_named(name, "the backbone")
     try:
-        made = getattr(importlib.import_module(module), factory)()
-    except (ImportError, AttributeError) as error:
-        raise SgoifError(f"the backbone {name!r} cannot be made: {error}") from error
+        made = factory()
+    except Exception as error:  # the user's code may raise anything
+        raise SgoifError(f"the backbone {name!r}, called without arguments, raised {describe_error(error)}.") from error
     if not callable(made):
-        raise SgoifError(f"the backbone {name!r} is no model: {type(made).__name__}.")
+        raise SgoifError(
+            f"the backbone {name!r} made a {type(made).__name__}; needed is a function or module from pictures "
+            "[B, 3, S, S] to embeddings [B, D]."
+        )
     return made  # type: ignore[no-any-return]
 
 
 def embed(
     source: Source,
     positions: NDArray[np.int64],
-    backbone: Callable[[torch.Tensor], torch.Tensor],
+    backbone: Backbone,
     *,
     cache: Path | None = None,
-    key: str = "",
+    name: str = "the backbone",
     batch: int = 64,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Embedded:
@@ -105,38 +72,41 @@ def embed(
         source: where the pictures are.
         positions: which of them.
         backbone: pictures ``[B, 3, S, S]`` in [0, 1] to embeddings.
-        cache: a folder for the result.
-        key: names the backbone and the data in the cache.
+        cache: a folder for the result, which serves while neither the pictures' files nor the backbone's change.
+        name: of the backbone, ``module:factory``, for the cache and for messages.
         batch: pictures at once.
         progress: told how far it is.
+
+    Raises:
+        SgoifError: No picture could be read, or the backbone raises or gives no embeddings.
     """
-    digest = hashlib.sha256("\n".join([key, *(str(source.ids[i]) for i in positions)]).encode()).hexdigest()[:20]
-    file = None if cache is None else cache / f"embeddings-2-{digest}.npz"  # 2: with sketches
+    file = None if cache is None else cache / f"embeddings-3-{_digest(source, positions, name)}.npz"
     if file is not None and file.is_file():
         with np.load(file, allow_pickle=False) as kept:
-            return Embedded(kept["rows"], kept["readable"], kept["sketches"])
+            return Embedded(kept["rows"], kept["reasons"].tolist(), kept["sketches"])
     side = int(getattr(backbone, "input_size", 224))
     if isinstance(backbone, torch.nn.Module):
         backbone.eval()
-    readable = np.zeros(len(positions), bool)
+    reasons = [""] * len(positions)
     parts: list[Floats] = []
     words: list[NDArray[np.int64]] = []
     pictures: list[NDArray[np.uint8]] = []
     for number, item in enumerate(source.encoded(positions)):
         try:
             pictures.append(square(decode(item), side))
-            readable[number] = True
-        except PictureError:
-            pass
+        except PictureError as error:
+            reasons[number] = str(error)
         if len(pictures) == batch or (number + 1 == len(positions) and pictures):
-            parts.append(_forward(backbone, np.stack(pictures)))
+            parts.append(_forward(backbone, np.stack(pictures), name))
             words.append(picture_sketch(np.stack(pictures)))
             pictures = []
             if progress is not None:
                 progress("embedding pictures", number + 1, len(positions))
     if not parts:
-        raise SgoifError(f"none of {len(positions)} pictures could be read.")
-    found = np.concatenate(parts)
+        raise SgoifError(
+            f"none of {len(positions):,} pictures could be read; {source.ids[positions[0]]}: {reasons[0]}."
+        )
+    found, readable = np.concatenate(parts), np.array([not reason for reason in reasons])
     rows = np.zeros((len(positions), found.shape[1]), np.float32)
     rows[readable] = found
     sketches = np.zeros((len(positions), len(SKETCH_COLUMNS)), np.int64)
@@ -145,16 +115,50 @@ def embed(
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}.part")
         with partial.open("wb") as handle:
-            np.savez(handle, rows=rows, readable=readable, sketches=sketches)
+            np.savez(handle, rows=rows, reasons=np.array(reasons, dtype=str), sketches=sketches)
         os.replace(partial, file)
-    return Embedded(rows, readable, sketches)
+    return Embedded(rows, reasons, sketches)
 
 
-def _forward(backbone: Callable[[torch.Tensor], torch.Tensor], pictures: NDArray[np.uint8]) -> Floats:
+def _digest(source: Source, positions: NDArray[np.int64], name: str) -> str:
+    """Name a cache by the backbone, the pictures, and when the files of both were last written."""
+    digest = hashlib.sha256(name.encode())
+    module = sys.modules.get(name.partition(":")[0])
+    own = getattr(module, "__file__", None)
+    for text in (*_stamps([Path(own)] if own else []), *(str(source.ids[i]) for i in positions)):
+        digest.update(f"{text}\n".encode("utf-8", "surrogateescape"))
+    files: Iterator[Path] = iter(())
+    if isinstance(source, FolderSource):
+        files = (source.root / source.ids[i] for i in positions)
+    elif isinstance(source, TableSource):
+        files = iter(source.files)
+    for stamp in _stamps(files):
+        digest.update(stamp.encode())
+    return digest.hexdigest()[:20]
+
+
+def _stamps(files: Any) -> Iterator[str]:
+    for file in files:
+        try:
+            found = os.stat(file)
+            yield f"{found.st_size} {found.st_mtime_ns}\n"
+        except OSError:
+            yield "gone\n"
+
+
+def _forward(backbone: Backbone, pictures: NDArray[np.uint8], name: str) -> Floats:
     inputs = torch.from_numpy(pictures).permute(0, 3, 1, 2).float().div_(255)
     inputs = inputs.contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode():
-        out = backbone(inputs).float()
+    given = f"the backbone {name!r}, given float32 pictures {list(inputs.shape)} in [0, 1],"
+    try:
+        with torch.inference_mode():
+            out = backbone(inputs)
+    except Exception as error:  # the user's code may raise anything
+        raise SgoifError(f"{given} raised {describe_error(error)}.") from error
+    if not isinstance(out, torch.Tensor) or out.dim() not in (2, 3, 4) or len(out) != len(inputs):
+        found = f"a tensor {list(out.shape)}" if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise SgoifError(f"{given} returned {found}; needed is [{len(inputs)}, D], [B, tokens, D] or [B, D, H, W].")
+    out = out.float().cpu()
     if out.dim() == 4:  # [B, D, H, W]
         out = out.mean((2, 3))
     elif out.dim() == 3:  # [B, tokens, D]

@@ -5,6 +5,7 @@ Copies of training examples are taken out of the hold-out: an anchor that the mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from numpy.typing import NDArray
 
 from sgoif.adaptors import find_duplicates
 from sgoif.errors import SgoifError
-from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch, sign_sketch
+from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, hash_ids, picture_sketch, sign_sketch
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.sources import Source
-from sgoif.scan.embeddings import embed, load_backbone, read_features
+from sgoif.scan.embeddings import embed, load_backbone
+from sgoif.scan.features import read_features
 from sgoif.scan.folds import Progress
 from sgoif.scan.holdout import choose_holdout, read_verified
+from sgoif.scan.standardise import clamp
+from sgoif.scan.unjudged import find_reasons
 from sgoif.tables import MemoryTables
 
 __all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]
@@ -37,14 +41,21 @@ class ScanExamples:
     held: NDArray[np.bool_]
     verified: NDArray[np.bool_]  # whose label a person has checked; all of them are held out
     sketches: Sketches | None = None
+    unreadable: tuple[tuple[str, str], ...] = ()  # ids of pictures that could not be read, and why
 
     @property
     def is_trusted(self) -> bool:
         """Whether the whole hold-out is verified."""
         return bool(self.verified[self.held].all())
 
+    def readable(self, reasons: Sequence[str]) -> ScanExamples:
+        """Leave out pictures that have a reason why they could not be read, and remember them."""
+        kept = np.array([not reason for reason in reasons], dtype=bool)
+        broken = tuple((str(self.ids[i]), reasons[i]) for i in np.flatnonzero(~kept).tolist())
+        return replace(self.only(kept), unreadable=self.unreadable + broken)
+
     def only(self, kept: NDArray[np.bool_]) -> ScanExamples:
-        """Leave out those that could not be read."""
+        """Leave out all others."""
         parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "held", "verified")}
         return replace(self, **parts)
 
@@ -91,9 +102,7 @@ def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples
     positions = np.flatnonzero(source.labels >= 0)
     ids, labels = np.asarray(source.ids)[positions], source.labels[positions].copy()
     num_classes = len(source.class_names)
-    counts = np.bincount(labels, minlength=num_classes)
-    if (counts >= 4).sum() < 2:
-        raise SgoifError(f"a scan needs two classes with a few examples each, got {counts.tolist()}.")
+    find_reasons(labels, num_classes)  # refuses sets that are too small, before anything is read
     held, is_verified = choose_holdout(ids, labels, num_classes), np.zeros(len(ids), bool)
     if verified is None:
         return ScanExamples(ids, labels, positions, held, is_verified)
@@ -109,20 +118,24 @@ def read_embeddings(
     source: Source,
     found: ScanExamples,
     features: str | Path | None,
+    feature_ids: str | Path | None,
     backbone: str | None,
     out: str | None,
     progress: Progress,
 ) -> tuple[NDArray[np.float32], ScanExamples]:
     """Read embeddings from a file, or make them with a frozen backbone and keep them beside the run."""
     if features is not None:
-        rows = read_features(features, source.ids if str(features).endswith(".npy") else list(found.ids))
-        rows = rows[found.positions] if str(features).endswith(".npy") else rows
-        return rows, found.sketched(sign_sketch(rows), EMBEDDINGS_NEARLY_SAME)
+        if str(features).endswith(".npy") and feature_ids is None:  # one row for each, with a label or without
+            rows = read_features(features, source.ids)[found.positions]
+        else:
+            rows = read_features(features, list(found.ids), feature_ids)
+        return rows, found.sketched(_sketch_rows(rows, found.ids), EMBEDDINGS_NEARLY_SAME)
     assert backbone is not None
     cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
     made = load_backbone(backbone)
-    rows, readable, words = embed(source, found.positions, made, cache=cache, key=backbone, progress=progress)
-    return rows[readable], found.only(readable).sketched(words[readable], PICTURES_NEARLY_SAME)
+    rows, reasons, words = embed(source, found.positions, made, cache=cache, name=backbone, progress=progress)
+    readable = np.array([not reason for reason in reasons], dtype=bool)
+    return rows[readable], found.readable(reasons).sketched(words[readable], PICTURES_NEARLY_SAME)
 
 
 def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
@@ -134,26 +147,35 @@ def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tu
     first = [_size(item) for item in source.encoded(found.positions[:64])]
     sizes = [size for size in first if size]
     side = 32 if sizes and np.median(sizes) <= _SMALL else 64
-    kept = np.zeros(len(found.ids), bool)
+    reasons = [""] * len(found.ids)
     pictures = np.zeros((len(found.ids), side, side, 3), np.uint8)
     for number, item in enumerate(source.encoded(found.positions)):
         try:
             pictures[number] = square(decode(item), side)
-            kept[number] = True
-        except PictureError:
-            continue
-        finally:
-            if number % 256 == 255 or number + 1 == len(kept):
-                progress("reading pictures", number + 1, len(kept))
+        except PictureError as error:
+            reasons[number] = str(error)
+        if number % 256 == 255 or number + 1 == len(reasons):
+            progress("reading pictures", number + 1, len(reasons))
+    kept = np.array([not reason for reason in reasons], dtype=bool)
     if not kept.any():
-        raise SgoifError(f"none of {len(kept)} pictures could be read.")
+        raise SgoifError(f"none of {len(kept):,} pictures could be read; {found.ids[0]}: {reasons[0]}.")
     pictures = pictures[kept]
     words = [picture_sketch(pictures[i : i + 2048]) for i in range(0, len(pictures), 2048)]
-    return pictures, found.only(kept).sketched(np.concatenate(words), PICTURES_NEARLY_SAME)
+    return pictures, found.readable(reasons).sketched(np.concatenate(words), PICTURES_NEARLY_SAME)
 
 
-def _size(item: bytes | Path) -> int:
+def _size(item: bytes | Path | PictureError) -> int:
     try:
         return min(decode(item).size)
     except PictureError:
         return 0
+
+
+def _sketch_rows(rows: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
+    """Sketch embeddings; one that is not finite gets a sketch that no other has, so that it passes for no copy."""
+    is_finite = np.isfinite(rows).all(1)
+    own = hash_ids(ids).view(np.int64)
+    words = np.stack([own, ~own, own, ~own], 1)
+    if is_finite.any():  # clamped: signs are taken from the mean, which one overflow would own
+        words[is_finite] = sign_sketch(clamp(rows[is_finite]))
+    return words

@@ -1,4 +1,7 @@
-"""Linear heads on frozen features: standardised, trained in seconds, each scoring the examples it has not seen."""
+"""Linear heads on frozen features: standardised, trained in seconds, each scoring the examples it has not seen.
+
+Rows that are not finite, and classes of a few examples, are not judged; the run names them with the reason.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,17 @@ from sgoif.evidence import Sketches
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.folds import Progress, no_progress
+from sgoif.scan.standardise import check_features, standardise
+from sgoif.scan.unjudged import find_reasons, unjudged_rows
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "standardised", "train_head"]
+__all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 
 NUM_FOLDS = 4
 _BATCH = 250  # at most; few examples make small batches, so that there are steps enough
 _LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
 _NOISE_ROUNDS = 7  # of learning which class is given for which
+_NAMED = 20  # ids of outliers that a run names
 _STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
 
@@ -47,7 +53,7 @@ def audit_embeddings(
     """Score every example that is not held out by a linear head that has not seen it.
 
     Args:
-        rows: embeddings, ``[N, D]``.
+        rows: embeddings, ``[N, D]``; outliers are clamped and named in ``run.info``.
         labels: given classes, ``[N]``.
         ids: ``[N]``.
         held: which examples are the hold-out, ``[N]``.
@@ -62,8 +68,32 @@ def audit_embeddings(
         facts: for the run's information.
         sketches: by which copies are found.
         progress: told how far it is.
+
+    Raises:
+        SgoifError: Embeddings are no table of numbers or all the same, or fewer than two classes can be judged.
     """
-    inputs, targets = standardised(rows, ~held), torch.from_numpy(labels)
+    rows, facts = check_features(rows, len(labels)), dict(facts or {})
+    is_finite = np.isfinite(rows).all(1)
+    if not is_finite.any():
+        raise SgoifError(f"none of the {len(rows):,} embeddings is finite; check what made them.")
+    standard = standardise(rows[is_finite], ~held[is_finite])
+    is_outlier, is_broken = np.zeros((2, len(rows)), bool)
+    is_outlier[is_finite], is_broken[is_finite] = standard.is_outlier, standard.is_broken
+    known = {
+        "its embedding is not finite": ~is_finite,
+        "its embedding lies more than 1,000 standard deviations from all others": is_broken,
+    }
+    reasons = find_reasons(labels, num_classes, facts.get("class_names", ()), known=known)
+    kept, unjudged = unjudged_rows(ids, labels, reasons)
+    facts |= {
+        "not_finite": int((~is_finite).sum()),
+        "clamped_values": standard.num_clamped,
+        "outliers": int(is_outlier.sum()),
+        "outlier_ids": ids[is_outlier][:_NAMED].tolist(),
+    }
+    labels, ids, held = labels[kept], ids[kept], held[kept]
+    verified = None if verified is None else verified[kept]
+    inputs, targets = standard.inputs[torch.from_numpy(kept[is_finite])], torch.from_numpy(labels)
     return cross_fitted_audit(
         lambda mine, noise: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
         lambda mine: inputs[mine],
@@ -76,25 +106,12 @@ def audit_embeddings(
         self_clean=self_clean,
         verified=verified,
         sink=sink,
-        facts=facts or {},
+        facts=facts,
         sketches=sketches,
+        unjudged=unjudged,
         seed=seed,
         progress=progress,
     )
-
-
-def standardised(features: NDArray[np.floating[Any]], rows: NDArray[np.bool_]) -> Tensor:
-    """Scale every feature to mean 0 and deviation 1 over some rows.
-
-    Raises:
-        SgoifError: A row is not finite.
-    """
-    if not np.isfinite(features).all():
-        bad = int((~np.isfinite(features).all(1)).sum())
-        raise SgoifError(f"{bad} of {len(features)} rows of features are not finite; leave them out or mend them.")
-    values = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
-    mean, std = values[rows].mean(0), values[rows].std(0)
-    return (values - mean) / (std + 1e-6)
 
 
 def train_head(

@@ -16,22 +16,29 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
+from sgoif.files import encode_csv
 from sgoif.pictures.sources import Source, open_source
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
+from sgoif.scan.features import order_of
 from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.heads import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
+from sgoif.scan.unjudged import find_reasons, unjudged_rows
+from sgoif.store.places import place_of
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 
-__all__ = ["scan"]
+__all__ = ["UNREADABLE_FILE", "scan"]
+
+UNREADABLE_FILE = "unreadable.csv"  # of a run: pictures that could not be read, with the reason
 
 _CROSS_FITTED = 12_000  # examples up to which a network is trained once per fold
 _FOLDS = 4
+_NAMED = 20  # pictures that run.json names; the file names all of them
 
 
 @preserve_rng()  # it seeds the global generator for its own networks
@@ -40,6 +47,7 @@ def scan(
     *,
     out: str | None = None,
     features: str | Path | None = None,
+    feature_ids: str | Path | None = None,
     backbone: str | None = None,
     verified: str | Path | None = None,
     epochs: int | None = None,
@@ -51,8 +59,11 @@ def scan(
     Args:
         data: a folder of class folders, a Parquet file with encoded pictures, or a folder saved by Hugging Face.
         out: where to write the run; None keeps it in memory.
-        features: embeddings, ``.npy`` in the order of the data or ``.parquet`` with an ``id`` column.
-        backbone: ``module:factory`` of a frozen model from pictures to embeddings.
+        features: embeddings; ``.npy`` with one row per example in the order of the data, which is that of sorted paths
+            in a folder and of rows in tables; or by id, see :func:`sgoif.scan.features.read_features`.
+        feature_ids: a text file with the id of each row of a ``.npy`` file.
+        backbone: ``module:factory``, called without arguments, of a frozen model from pictures to embeddings; see
+            :func:`sgoif.scan.embeddings.load_backbone`.
         verified: ``id,label`` of examples whose labels a person has checked; they join the hold-out.
         epochs: of the training; chosen by the path if left out.
         seed: of everything random.
@@ -67,8 +78,10 @@ def scan(
     }
     num_classes, sink = len(source.class_names), make_sink(out, "all")
     if features is not None or backbone is not None:
-        rows, found = read_embeddings(source, found, features, backbone, out, progress)
-        facts |= {"path": "features" if features is not None else "backbone"} | _counts(source, found)
+        rows, found = read_embeddings(source, found, features, feature_ids, backbone, out, progress)
+        facts |= {"path": "features" if features is not None else "backbone"} | _keep_counts(source, found, out)
+        if features is not None:
+            facts["feature_order"] = order_of(features, feature_ids, source.ids)
         return audit_embeddings(
             rows,
             found.labels,
@@ -84,11 +97,14 @@ def scan(
             progress=progress,
         )
     pictures, found = read_pictures(source, found, progress)
-    facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _counts(source, found)
+    facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _keep_counts(source, found, out)
+    reasons = find_reasons(found.labels, num_classes, source.class_names)
+    kept, unjudged = unjudged_rows(found.ids, found.labels, reasons)
+    pictures, found = pictures[kept], found.only(kept)
     targets = torch.from_numpy(found.labels)
     recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
     if len(found.ids) > _CROSS_FITTED:
-        return _watched(pictures, targets, found, recipe, num_classes, out, facts, seed, progress)
+        return _watched(pictures, targets, found, recipe, num_classes, out, facts, seed, progress, unjudged)
     done = 0
     total = _FOLDS * recipe.epochs
 
@@ -119,15 +135,22 @@ def scan(
         sink=sink,
         facts=facts,
         sketches=found.sketches,
+        unjudged=unjudged,
         seed=seed,
         progress=lambda stage, d, t: None if stage == "training" else progress(stage, d, t),
     )
 
 
-def _counts(source: Source, found: ScanExamples) -> dict[str, int]:
-    without = int((source.labels < 0).sum())
-    unreadable = len(source.ids) - without - len(found.ids)
-    return {"without_label": without, "unreadable": unreadable, "num_held_out": int(found.held.sum())}
+def _keep_counts(source: Source, found: ScanExamples, out: str | None) -> dict[str, Any]:
+    """Facts about what was left out; pictures that could not be read are listed in a file of the run, with reasons."""
+    if found.unreadable and out is not None:
+        place_of(out).write(UNREADABLE_FILE, encode_csv(["id", "reason"], found.unreadable))
+    return {
+        "without_label": int((source.labels < 0).sum()),
+        "unreadable": len(found.unreadable),
+        "unreadable_pictures": [{"id": id, "reason": reason} for id, reason in found.unreadable[:_NAMED]],
+        "num_held_out": int(found.held.sum()),
+    }
 
 
 def _epochs_for(num_examples: int) -> int:
@@ -145,6 +168,7 @@ def _watched(
     facts: dict[str, Any],
     seed: int,
     progress: Progress,
+    unjudged: dict[str, NDArray[Any]] | None,
 ) -> Run:
     """Train once, watched: for sets that are too large to be trained on several times."""
     rows, kept = np.flatnonzero(~found.held), np.flatnonzero(found.held)
@@ -186,6 +210,6 @@ def _watched(
         after_epoch=after_epoch,
     )
     monitor.facts.update(facts | {"num_verified": int(found.verified.sum())})
-    monitor.sketches = found.sketches
+    monitor.sketches, monitor.unjudged = found.sketches, unjudged
     run: Run = monitor.close()
     return run

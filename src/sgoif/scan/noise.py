@@ -38,7 +38,7 @@ def learn_noise(folds: Folds, rounds: int, progress: Progress = no_progress) -> 
         seen = folds.predict_all(forward for _, forward in folds.train_all(model))
         progress("learning the noise", number + 1, rounds)
         if model is None:
-            model = NoiseModel.start(seen).plausible()
+            model = _start(seen, given)
             if model is None:
                 return None
             seen = model.undo(seen).astype(np.float32)
@@ -68,9 +68,19 @@ def read_noise(seen: Predictions, given: Rows, held: Predictions) -> NoiseEviden
     Returns:
         What the model says, or None where the noise is spread, or too strong to be known.
     """
-    start = NoiseModel.start(seen).plausible()
+    start = _start(seen, given)
     if start is None or concentration(start.transition) < _CONCENTRATED:
         return None
     seen, held = start.undo(seen), start.undo(held)
     model = start.updated(start.posterior(seen, given), given).concentrated()
     return NoiseEvidence(model, seen, held, is_learnt=False)
+
+
+def _start(seen: Predictions, given: Rows) -> NoiseModel | None:
+    """Where to begin; a class that no example is given has no row to read, and keeps the identity's."""
+    transition = NoiseModel.start(seen).transition
+    is_absent = np.bincount(given, minlength=len(transition)) == 0
+    if is_absent.any():
+        transition = np.where(is_absent[:, None], np.eye(len(transition)), np.where(is_absent, 0.0, transition))
+        transition = transition / transition.sum(axis=1, keepdims=True)
+    return NoiseModel(transition).plausible()

@@ -30,6 +30,7 @@ class NoMonitor:
         self.faults: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
         self.sketches: Any = None
+        self.unjudged: Any = None
 
     def step(
         self,

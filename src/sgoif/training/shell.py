@@ -82,6 +82,9 @@ class MonitorShell(ABC):
         self._forward, self._forecaster = forward, forecaster
         self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
         self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
+        self.unjudged: dict[str, Any] | None = (
+            None  # rows for examples that were kept from the model, see `sgoif.finish`
+        )
         self._capture = Capture(layers, keep_outputs=[head.module_name], on_error=self._caught)
         self._anchor_capture = Capture(layers)
         self.peers = peers or Alone()

@@ -1,0 +1,119 @@
+"""Embeddings as they come: overflows, NaN, constants. One bad row must not cost the others their answer."""
+
+import numpy as np
+import pytest
+import torch
+
+from sgoif.errors import SgoifError
+from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.standardise import clamp, standardise
+
+
+def world(count=600, width=12, classes=3, seed=0):
+    """Clusters with a tenth of the labels wrong, and every tenth example held out."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(count) % classes
+    rows = (rng.normal(size=(classes, width)) * 2)[truth] + rng.normal(size=(count, width))
+    wrong = rng.random(count) < 0.1
+    given = np.where(wrong, (truth + 1 + rng.integers(0, classes - 1, count)) % classes, truth)
+    held = rng.random(count) < 0.1
+    return rows.astype(np.float32), given, wrong, held
+
+
+def audit(rows, given, held, classes=3, **options):
+    return audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=classes, **options)
+
+
+def average_precision(run, wrong):
+    p, is_wrong = run.table["p_mislabeled"].astype(float), wrong[run.table["id"]]
+    hits = is_wrong[np.argsort(-np.nan_to_num(p, nan=-1), kind="stable")]
+    return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean())
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_an_overflow_costs_the_other_rows_nothing(num_rows):
+    rows, given, wrong, held = world()
+    bad = np.flatnonzero(~held)[:num_rows]
+    rows[bad] = 65504  # the largest number of half precision
+    run = audit(rows, given, held)
+    assert average_precision(run, wrong) > 0.95
+    p = dict(zip(run.table["id"].tolist(), run.table["p_mislabeled"].astype(float), strict=True))
+    assert all(np.isnan(p[i]) for i in bad.tolist())  # nothing can be said of them
+    called_wrong = [i for i, value in p.items() if value > 0.5]
+    assert sum(not wrong[i] for i in called_wrong) <= 3 and len(called_wrong) > 0.6 * wrong[~held].sum()
+    assert run.info["outliers"] == num_rows and run.info["outlier_ids"] == bad.tolist()
+    reasons = {value for value in run.table["no_p_reason"] if value is not None}
+    assert reasons == {"its embedding lies more than 1,000 standard deviations from all others"}
+
+
+def test_a_row_that_is_merely_far_is_clamped_judged_and_named():
+    rows, given, wrong, held = world()
+    far = int(np.flatnonzero(~held)[5])
+    rows[far] *= 60
+    run = audit(rows, given, held)
+    assert run.info["outlier_ids"] == [far] and run.info["clamped_values"] > 5
+    assert np.isfinite(run.table["p_mislabeled"].astype(float)).all()
+    assert average_precision(run, wrong) > 0.9
+
+
+def test_rows_that_are_not_finite_have_no_probability_and_say_why():
+    rows, given, wrong, held = world()
+    bad = np.array([3, 40, 77])
+    rows[3, 0], rows[40], rows[77, 5] = np.nan, np.inf, -np.inf
+    run = audit(rows, given, held)
+    table = run.table
+    place = {int(value): number for number, value in enumerate(table["id"])}
+    for i in bad:
+        assert np.isnan(table["p_mislabeled"][place[i]]) and table["given_label"][place[i]] == given[i]
+        assert table["no_p_reason"][place[i]] == "its embedding is not finite"
+    others = np.array([number for value, number in place.items() if value not in bad])
+    assert np.isfinite(table["p_mislabeled"][others].astype(float)).all()
+    assert run.info["not_finite"] == 3
+    assert average_precision(run, wrong) > 0.9
+
+
+def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
+    rows, given, _, held = world(120)
+    for bad, words in (
+        (np.ones_like(rows), "all 12 features are the same for every one of"),
+        (rows.astype(object), "holds values of type object"),
+        (rows[:, :, None], r"has the shape \[120, 12, 1\].*\[120, D\]; average or flatten"),
+        (rows[:, 0], r"has the shape \[120\]"),
+        (rows[:100], "has 100 rows, needed is .* one row per example"),
+        (rows.astype(np.complex64), "complex64"),
+    ):
+        with pytest.raises(SgoifError, match=words):
+            audit(bad, given, held)
+
+
+def test_constant_and_repeated_features_change_nothing():
+    rows, given, wrong, held = world(600)
+    odd = np.concatenate([rows, rows[:, :3], np.full((600, 2), 7.0), np.zeros((600, 1))], 1)
+    inputs = standardise(odd, ~held).inputs
+    assert (inputs[:, -3:] == 0).all() and torch.equal(inputs[:, :3], inputs[:, 12:15])
+    assert average_precision(audit(odd, given, held), wrong) > 0.9
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-20, 0.0), (1e20, 0.0), (1.0, 1e6)])
+def test_any_scale_becomes_the_same(scale, offset):
+    rows, *_ = world(300)
+    plain = standardise(rows).inputs
+    found = standardise(rows.astype(np.float64) * scale + offset).inputs
+    torch.testing.assert_close(found, plain, rtol=0, atol=1e-5)  # float32 of values up to 10
+    torch.testing.assert_close(plain.mean(0), torch.zeros(12), rtol=0, atol=1e-5)
+    torch.testing.assert_close(plain.std(0, unbiased=False), torch.ones(12), rtol=0, atol=1e-4)
+
+
+def test_a_feature_that_few_examples_have_stays_one():
+    rows, *_ = world(1000)
+    rows[:, 0] = 0.001 * rows[:, 0]
+    rows[:4, 0] = 1.0
+    found = standardise(rows)
+    assert (found.inputs[:4, 0] > 5).all() and found.inputs.abs().max() <= 10
+    assert not found.is_outlier.any()
+
+
+def test_ordinary_rows_are_not_clamped():
+    rows, *_ = world(300)
+    assert standardise(rows).num_clamped == 0
+    assert np.array_equal(clamp(rows), rows)
