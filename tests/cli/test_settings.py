@@ -30,6 +30,7 @@ def test_settings_are_read_back_as_written(path, data, backbone, epochs, seed):
     assert found == {
         "data": expected,
         "features": None,
+        "feature_ids": None,
         "backbone": backbone,
         "verified": None,
         "epochs": epochs,
@@ -43,6 +44,7 @@ def test_what_is_written_is_yaml(path):
     assert yaml.safe_load(text) == {
         "data": "/a: b #c",
         "features": None,
+        "feature_ids": None,
         "backbone": "m:f",
         "verified": None,
         "epochs": 3,

@@ -33,32 +33,48 @@ def scan(
     out: Annotated[
         MaybeText, typer.Option(metavar="RUN", help="Where the run goes; sgoif-runs/... by default.")
     ] = None,
-    features: Annotated[MaybeText, typer.Option(metavar="FILE", help="Embeddings by id: .npy or .parquet.")] = None,
-    backbone: Annotated[MaybeText, typer.Option(metavar="MODULE:FACTORY", help="A frozen model that embeds.")] = None,
+    features: Annotated[
+        MaybeText,
+        typer.Option(
+            metavar="FILE",
+            help="Embeddings: .npy with one row per example in the order of the data (sorted paths of a folder, rows "
+            "of Parquet); or by id: .npz with `ids` and `features`, .parquet with a column `id`.",
+        ),
+    ] = None,
+    feature_ids: Annotated[
+        MaybeText, typer.Option(metavar="FILE", help="One id per line, in the order of the rows of a .npy file.")
+    ] = None,
+    backbone: Annotated[
+        MaybeText,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="Called without arguments, makes a frozen model from float32 pictures \\[B, 3, S, S] in 0..1 to "
+            "embeddings \\[B, D]; S is its attribute input_size, else 224.",
+        ),
+    ] = None,
     verified: Annotated[MaybeText, typer.Option(metavar="FILE", help="Verified labels, of `sgoif holdout`.")] = None,
     epochs: Annotated[MaybeInt, typer.Option(min=1, help="Of the training; chosen for you.")] = None,
     seed: Annotated[MaybeInt, typer.Option(min=0, help="Of all that is drawn; 0 by default.")] = None,
-    config: Annotated[MaybeText, typer.Option(metavar="scan.yaml", help="Repeat a scan; options override it.")] = None,
+    config: Annotated[
+        MaybeText,
+        typer.Option(metavar="scan.yaml", help="Repeat a scan; options override it. A --backbone is named again."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find the wrong labels of a dataset, from pictures or embeddings."""
-    from sgoif.cli.settings import ScanSettings, read_settings
+    from sgoif.cli.scan import show_scan
+    from sgoif.cli.settings import merge_settings
 
     options = {
         "data": data,
         "features": features,
+        "feature_ids": feature_ids,
         "backbone": backbone,
         "verified": verified,
         "epochs": epochs,
         "seed": seed,
     }
-    values = {} if config is None else read_settings(config)
-    values |= {name: value for name, value in options.items() if value is not None}
-    if values.get("data") is None:
-        raise SgoifError("name the DATA to scan: a folder of class folders, or a Parquet file with pictures.")
-    from sgoif.cli.scan import show_scan
-
-    show_scan(ScanSettings(**values), out=out, as_json=as_json)
+    show_scan(merge_settings(config, options), out=out, as_json=as_json)
 
 
 @app.command(rich_help_panel=FIND)

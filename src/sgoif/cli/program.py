@@ -40,5 +40,6 @@ Transform = Annotated[
     MaybeText, typer.Option(metavar="MODULE:FUNCTION", help="PIL picture to input; the model's own by default.")
 ]
 Images = Annotated[
-    MaybeText, typer.Option(metavar="DIR|URL|MODULE:FUNCTION", help="Where pictures are; known for a scan.")
+    MaybeText,
+    typer.Option(metavar="DIR|URL|MODULE:FUNCTION", help="Where pictures are; `run` for where the scan read them."),
 ]

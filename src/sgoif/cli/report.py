@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sgoif.cli.models import find_here
 from sgoif.cli.output import clean, count, emit_json, print_lines
 from sgoif.cli.settings import read_settings
 from sgoif.errors import SgoifError
@@ -14,7 +13,9 @@ from sgoif.report.make import file_name_of
 from sgoif.run import Run, load
 from sgoif.store.places import place_of
 
-__all__ = ["find_images", "show_report"]
+__all__ = ["RUN_IMAGES", "find_images", "scanned_data", "show_report"]
+
+RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read the pictures
 
 
 def show_report(
@@ -56,10 +57,13 @@ def show_report(
         print_lines(
             [f"{clean(page)} ({size / 1e6:.1f} MB): open it in any browser; it needs no server and no network."]
         )
+    if images == RUN_IMAGES:
+        print_lines([f"Pictures come from {clean(found)}, as the run says."])
     if found is None:
-        print_lines(
-            ["Cards show ids only. For pictures: --images FOLDER, a URL, Parquet, tar shards, or module:function."]
-        )
+        named = scanned_data(run)
+        own = "" if named is None else f"--images run for those in {clean(named)}, where the scan read them; or "
+        others = "--images FOLDER, a URL, Parquet, tar shards, or module:function"
+        print_lines([f"Cards show ids only. For pictures: {own}{others}."])
     files = " ".join(f"decisions-{file_name_of(name)}.csv" for name in reviewers) if reviewers else "decisions.csv"
     lines = ["Decide there, download the decisions, and make a cleaned list of them:"]
     if reviewers:
@@ -71,15 +75,34 @@ def show_report(
 
 
 def find_images(run: Run, images: str | None) -> str | None:
-    """Where pictures are: as the user says, else where a scan read them, if that is still there."""
-    if images is not None:
-        find_here()
+    """Where pictures are, as the user says: a place, or ``run`` for where the scan says that it read them.
+
+    A run may come from someone else. What it names is read only when that is asked for, and only where it is a
+    folder or a table on this machine.
+
+    Raises:
+        SgoifError: The run names no such place.
+    """
+    if images != RUN_IMAGES:
         return images
+    named = scanned_data(run)
+    if named is None:
+        raise SgoifError(
+            "--images run shows pictures from where a scan read them, and this run does not name such a place; pass a "
+            "folder, a URL or module:function. A folder that is called run is ./run."
+        )
+    if "://" in named or not (Path(named).is_dir() or Path(named).suffix in (".parquet", ".arrow")):
+        raise SgoifError(f"the run was made from {named!r}, which is no folder or table here; pass --images FOLDER.")
+    return named
+
+
+def scanned_data(run: Run) -> str | None:
+    """What a scan says that it read; None where the run is no local scan."""
     place = place_of(str(run.url))
-    if not place.exists("scan.yaml"):
-        return None
     try:
-        data = read_settings(f"{str(run.url).rstrip('/')}/scan.yaml").get("data") if place.is_local else None
-    except SgoifError:
+        if not place.is_local or not place.exists("scan.yaml"):
+            return None
+        data = read_settings(place.full("scan.yaml")).get("data")
+    except (SgoifError, OSError):
         return None
-    return str(data) if data is not None and Path(str(data)).exists() else None
+    return None if data is None else str(data)

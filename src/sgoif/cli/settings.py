@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sgoif.errors import SgoifError
+from sgoif.usercode import is_named
 
-__all__ = ["ScanSettings", "read_settings", "settings_text"]
+__all__ = ["ScanSettings", "merge_settings", "read_settings", "settings_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,14 @@ class ScanSettings:
 
     data: str
     features: str | None = None
+    feature_ids: str | None = None
     backbone: str | None = None
     verified: str | None = None
     epochs: int | None = None
     seed: int = 0
 
 
-_FILES = ("data", "features", "verified")
+_FILES = ("data", "features", "feature_ids", "verified")
 _NUMBERS = ("epochs", "seed")
 
 
@@ -40,7 +43,8 @@ def settings_text(settings: ScanSettings, version: str) -> str:
         path = values[name]
         if path is not None and "://" not in path:
             values[name] = os.path.abspath(path)
-    lines = [f"# Repeats this scan: sgoif scan --config scan.yaml   (sgoif {version})"]
+    code = f" --backbone {settings.backbone}" if is_named(settings.backbone or "") else ""
+    lines = [f"# Repeats this scan: sgoif scan --config scan.yaml{code}   (sgoif {version})"]
     return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in values.items())]) + "\n"
 
 
@@ -68,6 +72,28 @@ def read_settings(path: str) -> dict[str, Any]:
             )
         found[name] = _checked(name, _value(rest.strip()), f"line {number} of '{path}'")
     return found
+
+
+def merge_settings(config: str | None, options: dict[str, Any]) -> ScanSettings:
+    """Put what the command line says before what a file of settings says.
+
+    A file may come with somebody else's run. So it can choose what is read, but not what code is run: a backbone that
+    it names has to be named on the command line as well.
+
+    Raises:
+        SgoifError: No data is named, or the file names a backbone that the command line does not.
+    """
+    values = {} if config is None else read_settings(config)
+    written = values.get("backbone")
+    values |= {name: value for name, value in options.items() if value is not None}
+    if written is not None and options.get("backbone") is None:
+        raise SgoifError(
+            f"'{config}' names code to import, backbone: {written!r}, and code in a file of settings is not run "
+            f"unasked. If you trust it, add --backbone {shlex.quote(str(written))}."
+        )
+    if values.get("data") is None:
+        raise SgoifError("name the DATA to scan: a folder of class folders, or a Parquet file with pictures.")
+    return ScanSettings(**values)
 
 
 def _value(text: str) -> Any:
