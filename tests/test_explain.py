@@ -76,6 +76,8 @@ def test_what_cannot_be_asked_is_refused(finished):
     model, (inputs, labels), queries = finished
     with pytest.raises(SgoifError, match="classes 0 to 3"):
         examples_behind(model, (inputs, labels), queries, 4)
+    with pytest.raises(SgoifError, match="no class 'ash'; the model has classes 0 to 3, and they have no names here"):
+        examples_behind(model, (inputs, labels), queries, "ash")
     with pytest.raises(SgoifError, match="no training example is labelled 3"):
         examples_behind(model, (inputs[labels != 3], labels[labels != 3]), queries, 3)
 
@@ -137,6 +139,10 @@ def test_a_table_names_the_class_and_says_what_the_run_knows(finished):
     assert set(table["given_name"].to_pylist()) == {"ash"}
     np.testing.assert_allclose(table["p_mislabeled"], table["id"].to_numpy() / 47)
     assert table["no_p_reason"].null_count == len(table)
+    for same in (list(queries), [{"x": query} for query in queries]):
+        again = run.poison_suspects(same, "ash", model=model, dataset=train_set)
+        assert again["id"].equals(table["id"])
+        np.testing.assert_allclose(again["effect"], table["effect"], rtol=1e-6)
     unknown = Run({}, MemoryTables({})).explain(queries[0], 2, model=model, dataset=train_set)
     assert unknown["p_mislabeled"].null_count == unknown["given_name"].null_count == len(unknown)
     assert set(unknown["no_p_reason"].to_pylist()) == {"this id is not in the run"}

@@ -162,8 +162,8 @@ def _effects(
 def examples_behind(
     model: nn.Module,
     dataset: Any,
-    queries: Tensor,
-    target: int,
+    queries: Any,
+    target: int | str,
     *,
     forward: Callable[[Any], Tensor] | None = None,
     head: str | None = None,
@@ -178,8 +178,8 @@ def examples_behind(
     Args:
         model: trained; used in eval mode and left as found.
         dataset: the training examples, as in :func:`sgoif.audit`.
-        queries: inputs ``[Q, ...]`` that the model takes for ``target``, and should not.
-        target: the class.
+        queries: inputs ``[Q, ...]`` that the model takes for ``target``, and should not; labels are not used.
+        target: the class, by number or name.
         forward: as in :func:`sgoif.watch`.
         head: as in :func:`sgoif.watch`.
         class_names: for labels that are strings.
@@ -190,6 +190,7 @@ def examples_behind(
         :meth:`sgoif.Run.explain`.
     """
     pairs = _pairs(model, dataset, queries, target, forward, head, class_names, batch_size)
+    target = int(pairs.queries.labels[0])
     rows = torch.nonzero(pairs.examples.labels == target).flatten().cpu()
     if not len(rows):
         raise SgoifError(f"no training example is labelled {target}, so none can have taught it.")
@@ -217,8 +218,8 @@ def examples_behind(
 def _pairs(
     model: nn.Module,
     dataset: Any,
-    queries: Tensor,
-    target: int,
+    queries: Any,
+    target: int | str,
     forward: Callable[[Any], Tensor] | None,
     head: str | None,
     class_names: Sequence[str] | None,
@@ -227,15 +228,26 @@ def _pairs(
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    found = find_head(model, lambda: run_forward(queries[:2].to(device)), name=head)
+    wanted = Examples(queries, role="queries", device=device)
+    found = find_head(model, lambda: run_forward(wanted.inputs(torch.arange(min(2, len(wanted))))), name=head)
     refuse_compiled(model, found.module_name)
     classes = found.shape.outputs
-    if not 0 <= target < classes:
-        raise SgoifError(f"the model has classes 0 to {classes - 1}, got target={target}.")
-    labels = torch.full((len(queries),), target)
-    asked = HoldOut((queries, labels), num_classes=classes, device=device, role="queries")
+    labels = torch.full((len(wanted),), _target(target, classes, class_names))
+    asked = HoldOut(wanted, num_classes=classes, device=device, labels=labels)
     examples = HoldOut(dataset, num_classes=classes, device=device, class_names=class_names, role="dataset")
     return Pairs(model, [found], run_forward, cross_entropy(0.0), examples, asked, batch_size)
+
+
+def _target(target: int | str, num_classes: int, class_names: Sequence[str] | None) -> int:
+    """The class by its number."""
+    names = list(class_names or ())
+    number = names.index(target) if isinstance(target, str) and target in names else target
+    if isinstance(number, str):
+        known = f"their names are {', '.join(names)}" if names else "they have no names here: pass class_names="
+        raise SgoifError(f"there is no class {target!r}; the model has classes 0 to {num_classes - 1}, and {known}.")
+    if not 0 <= number < num_classes:
+        raise SgoifError(f"the model has classes 0 to {num_classes - 1}, got target={target}.")
+    return int(number)
 
 
 def _contrast(pairs: Pairs, rows: Tensor, asked: NDArray[np.float32]) -> Contrast:

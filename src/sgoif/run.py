@@ -191,7 +191,7 @@ class Run:
         return ShiftSentinel.fit(model, calibration, **{"head": self.info.get("head"), **settings})
 
     def explain(
-        self, query: Tensor, target: int, *, model: nn.Module, dataset: Any, top: int | None = 50, **settings: Any
+        self, query: Any, target: int | str, *, model: nn.Module, dataset: Any, top: int | None = 50, **settings: Any
     ) -> pa.Table:
         """Which training examples serve one prediction: those of class ``target`` that stand where the query stands.
 
@@ -204,16 +204,24 @@ class Run:
 
         Args:
             query: one input.
-            target: the class that it is taken for.
+            target: the class that it is taken for, by number or name.
             model: trained; used in eval mode and left as found.
             dataset: the training examples, as in :func:`sgoif.audit`.
             top: how many rows; None for all of the class.
             settings: ``forward``, ``head`` and ``batch_size`` as in :func:`sgoif.audit`.
         """
-        return self.poison_suspects(query[None], target, model=model, dataset=dataset, top=top, **settings)
+        queries = query[None] if hasattr(query, "ndim") else [query]
+        return self.poison_suspects(queries, target, model=model, dataset=dataset, top=top, **settings)
 
     def poison_suspects(
-        self, queries: Tensor, target: int, *, model: nn.Module, dataset: Any, top: int | None = None, **settings: Any
+        self,
+        queries: Any,
+        target: int | str,
+        *,
+        model: nn.Module,
+        dataset: Any,
+        top: int | None = None,
+        **settings: Any,
     ) -> pa.Table:
         """Which training examples taught the model to take the queries for ``target``, most suspicious first.
 
