@@ -118,7 +118,7 @@ def write_many(target: Path, rows: int, part_rows: int = 600_000, different: int
         rng = np.random.default_rng(first)
         step = visits(rng.integers(0, 10**9, part_rows), first, rng)
         schema = schema_of("visits", "int")
-        data = encode_part(schema, sorted_groups([visit_columns([step], 0, "int")], schema))
+        data = encode_part(schema, sorted_groups(visit_columns([step], 0, "int"), schema))
         for part in range(first, count, different):
             path = target / name_part("visits", 0, 0, part)
             path.parent.mkdir(parents=True, exist_ok=True)

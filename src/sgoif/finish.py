@@ -240,6 +240,9 @@ def keep_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Col
                 written.write_table(name, columns)
             written.write_info(info)
             written.close()
+            if written.dropped_rows:
+                causes = "; ".join(written.faults) or "see the log"
+                log.warning("%d rows are not in the run on disk: %s", written.dropped_rows, causes)
             if written.is_finished:
                 return load(deferred.url)
         except Exception as error:

@@ -77,9 +77,9 @@ def test_an_attempt_that_died_before_rank_0_had_entered_it_counts_for_nothing(tm
 
 
 def test_an_overdue_checkpoint_is_not_waited_for_again(tmp_path, monkeypatch):
-    gate = threading.Event()
+    gate, write = threading.Event(), Place.write
     sink = ParquetSink(tmp_path, flush_s=0.5)
-    monkeypatch.setattr(Place, "write", lambda *_: gate.wait(20))
+    monkeypatch.setattr(Place, "write", lambda *given: gate.wait(20) and write(*given))
     write_steps(sink, range(3))
     begun = time.monotonic()
     answers = [sink.checkpoint()["complete"] for _ in range(5)]

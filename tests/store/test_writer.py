@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import threading
 import time
 
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sgoif.evidence import hash_ids
-from sgoif.store import ParquetSink, RunFiles, StoreError, next_attempt
+from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, next_attempt
 from sgoif.store.places import Place
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
@@ -390,3 +391,59 @@ def test_a_sink_that_was_thought_dead_leaves_the_run_to_its_successor(tmp_path):
     assert any("later attempt" in cause for cause in dead.faults)
     files = RunFiles(tmp_path)
     assert pairs(files) == expected_pairs(range(8)) and files.is_finished
+
+
+def test_rows_are_on_disk_in_time_without_more_files(tmp_path):
+    """A part that is not full is written, and replaced when it has grown."""
+    sink = ParquetSink(tmp_path, flush_every_s=0.2)
+    for step in range(20):
+        write_steps(sink, [step])
+        time.sleep(0.05)
+    until = time.monotonic() + 20
+    while (RunFiles(tmp_path).info["next_step"] < 20 or sink.lost_rows) and time.monotonic() < until:
+        time.sleep(0.05)
+    files = RunFiles(tmp_path)
+    assert pairs(files) == expected_pairs(range(20)) and not files.is_finished and sink.lost_rows == 0
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    write_steps(sink, range(20, 24))
+    sink.close()
+    files = RunFiles(tmp_path)
+    assert pairs(files) == expected_pairs(range(24)) and len(files.parts("visits")) == 1
+    assert sink.num_rows == 24 * 8 and sink.lost_rows == 0 and sink.faults == {}
+
+
+def test_a_large_part_is_rewritten_less_often(tmp_path):
+    sink = ParquetSink(tmp_path, flush_every_s=1.0)
+    sink._unflushed_since, sink._flushed_bytes = time.monotonic(), 64 << 20
+    assert 200 < sink._until_flush() <= 256  # 64 MB every four minutes
+    sink._unflushed_since = None
+    sink.close()
+
+
+def test_a_reader_that_holds_an_older_part_sees_all_rows_of_the_longer_one(tmp_path):
+    sink = ParquetSink(tmp_path, flush_every_s=0.0)
+    write_steps(sink, range(2), size=5000, num_examples=40_000)
+    sink._finish("info")
+    until = time.monotonic() + 20
+    while not (files := RunFiles(tmp_path)).parts("visits") and time.monotonic() < until:
+        time.sleep(0.02)
+    groups = files.parts("visits")[0].bounds
+    write_steps(sink, range(2, 8), size=5000, num_examples=40_000)
+    sink.close()
+    assert groups is not None and len(groups[0]) < len(RunFiles(tmp_path).parts("visits")[0].bounds[0])
+    seen = sum(bucket["n_visits"].sum() for bucket in merge_evidence(files, buckets=2))
+    assert seen == 40_000
+
+
+def test_deleted_parts_are_counted_as_lost(tmp_path, caplog):
+    sink = ParquetSink(tmp_path / "run")
+    write_steps(sink, range(5))
+    sink.checkpoint()
+    shutil.rmtree(tmp_path / "run")
+    write_steps(sink, range(5, 8))
+    assert not sink.checkpoint()["complete"]
+    sink.close()
+    files = RunFiles(tmp_path / "run")
+    assert pairs(files) == expected_pairs(range(5, 8)) and files.is_finished
+    assert files.info["dropped_rows"] == 40 and sink.dropped_rows == 40
+    assert "deleted while it went on, with 40 rows" in str(files.info["faults"])

@@ -21,7 +21,16 @@ from sgoif.store.errors import StoreError
 from sgoif.store.ids import arrow_ids, check_kind, kind_of_ids
 from sgoif.store.schema import FLAGS_NOT_FINITE, IdKind, id_column, schema_of
 
-__all__ = ["Columns", "encode_part", "hash_edges", "sorted_groups", "table_groups", "table_of", "visit_columns"]
+__all__ = [
+    "Columns",
+    "encode_part",
+    "hash_edges",
+    "join_chunks",
+    "sorted_groups",
+    "table_groups",
+    "table_of",
+    "visit_columns",
+]
 
 _MIN_GROUP_ROWS = 8192  # smaller row groups cost more in the footer than they save
 _MAX_GROUPS = 32  # 20,000 rows in a part of 64 MB; the footer is then 0.1% of it
@@ -97,12 +106,13 @@ def table_of(
     return pa.table({**arrays, **extra}, schema=wide), None if id_name is None or not rows else kind
 
 
-def sorted_groups(chunks: list[Columns], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Join chunks and hand their rows out by hash, one row group after another; the chunks are emptied.
+def join_chunks(chunks: list[Columns], schema: pa.Schema) -> Columns:
+    """Join chunks into one, column by column; the chunks are emptied, so that rows are held once."""
+    return {field.name: _concatenated([chunk.pop(field.name) for chunk in chunks]) for field in schema}
 
-    Only the row group at hand is copied, so that a part costs its rows once.
-    """
-    joined = {field.name: _concatenated([chunk.pop(field.name) for chunk in chunks]) for field in schema}
+
+def sorted_groups(joined: Columns, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Hand the rows of a chunk out by hash, one row group after another; only the row group at hand is copied."""
     order = np.argsort(joined["id_hash"])
     for start, stop in pairwise(_cuts(joined["id_hash"].take(order), len(order))):
         rows = order[start:stop]

@@ -126,6 +126,11 @@ class DeferredSink:
         """Make everything so far visible."""
         return self.opened.checkpoint() if self._opened is not None else {}
 
+    def end(self, timeout_s: float) -> None:
+        """Make everything so far visible because the process ends; a run that was not joined yet is left alone."""
+        if self._opened is not None:
+            self._opened.end(timeout_s)
+
     def close(self) -> None:
         """Write what is left; a run without rows is written too."""
         self.opened.close()

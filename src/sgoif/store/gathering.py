@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sgoif.records import ScoreBatch
-from sgoif.store.blocks import Columns, encode_part, sorted_groups, table_groups, visit_columns
+from sgoif.store.blocks import Columns, encode_part, join_chunks, sorted_groups, table_groups, visit_columns
 from sgoif.store.ids import kind_of_ids
 from sgoif.store.queue import Item
 from sgoif.store.schema import IdKind, schema_of
@@ -20,7 +20,7 @@ _WIDE_ID_BYTES = 1024  # fixed-width ids beyond this are converted at once, so t
 
 
 class Gathering:
-    """The rows of one table that no part holds yet.
+    """The rows of one table whose part is not full yet.
 
     Args:
         table: its name.
@@ -32,6 +32,7 @@ class Gathering:
     def __init__(self, table: str, attempt: int, epoch: int | None, lose: Callable[[int, Exception], None]) -> None:
         self.name, self.attempt, self.epoch = table, attempt, epoch
         self.num_rows, self.num_bytes, self.num_blocks = 0, 0, 0
+        self.num_visible = 0  # rows that a part on disk holds already
         self._lose = lose
         self._steps: list[ScoreBatch] = []
         self._step_rows = 0
@@ -54,14 +55,23 @@ class Gathering:
         if is_wide or self._step_rows >= _JOINED_ROWS:
             self._convert()
 
-    def encode(self, kind: IdKind) -> pa.Buffer | None:
-        """Make a part of all rows, once; None where none is left. Visits are sorted by the hash of their ids."""
+    def encode(self, kind: IdKind, *, is_last: bool = True) -> pa.Buffer | None:
+        """Make a part of all rows; None where none is left. Visits are sorted by the hash of their ids.
+
+        Args:
+            kind: of the ids.
+            is_last: whether the rows may be forgotten.
+        """
         if self.name != "visits":
             table = pa.concat_tables(self._tables, promote_options="default").combine_chunks()
             return encode_part(table.schema, table_groups(table))
         self._convert()
         schema = schema_of("visits", kind)
-        return encode_part(schema, sorted_groups(self._chunks, schema)) if self._chunks else None
+        if not self._chunks:
+            return None
+        joined = join_chunks(self._chunks, schema)
+        self._chunks = [] if is_last else [joined]
+        return encode_part(schema, sorted_groups(joined, schema))
 
     def _convert(self) -> None:
         steps, self._steps, self._step_rows = self._steps, [], 0

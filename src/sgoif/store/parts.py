@@ -173,6 +173,8 @@ def read_rows(
     if columns is not None and part.limit is not None and step not in columns:
         wanted = [*columns, step]
     with open_part(place, part.path) as file:
+        if file.metadata.num_rows != part.num_rows:  # a run that goes on has replaced it by a longer one
+            groups = None
         for group in range(file.num_row_groups) if groups is None else groups:
             table = file.read_row_group(group, columns=wanted, use_threads=False)
             if part.limit is not None:

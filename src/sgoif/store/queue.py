@@ -59,11 +59,16 @@ class BoundedQueue:
             self._changed.notify_all()
             return True
 
-    def take(self) -> Item:
-        """Wait for the next item."""
+    @property
+    def has_items(self) -> bool:
+        """Whether something waits to be taken."""
+        return bool(self._items)
+
+    def take(self, timeout_s: float | None = None) -> Item | None:
+        """Wait for the next item; None where none came in time."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._items))
-            return self._items.popleft()
+            found = self._changed.wait_for(lambda: bool(self._items), timeout_s)
+            return self._items.popleft() if found else None
 
     def done(self, item: Item) -> None:
         """Give back the room of an item that was taken."""

@@ -28,7 +28,7 @@ class Trouble:
     def __init__(self) -> None:
         self.faults: dict[str, int] = {}
         self.dropped_blocks, self.dropped_rows = 0, 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may interrupt the thread that holds it
         self._has_warned = False
 
     def note(self, error: Exception) -> None:

@@ -1,9 +1,10 @@
 """Writes a run while it goes on: visits in, Parquet parts out, on a thread of its own.
 
 The training thread hands blocks over and goes on. The writing thread gathers them until a part is full, sorts it by the
-hash of the ids, and writes it so that it appears whole or not at all: a killed run loses the rows that no part holds
-yet, and stays readable. Trouble with the disk or the network never reaches the training: it is tried again, counted,
-logged once, and what cannot be written is dropped and counted.
+hash of the ids, and writes it so that it appears whole or not at all. A part that is not full is written as well, every
+half minute, and replaced by a longer one until it is full: a kill costs half a minute of visits and leaves the run
+readable, and there are no more files for it. Trouble with the disk or the network never reaches the training: it is
+tried again, counted, logged once, and what cannot be written is dropped and counted.
 
 Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in all with the defaults, and 200 MB with
 ``part_bytes`` of 16 MB (measured, at 4 million visits). It does not grow with the run.
@@ -26,7 +27,8 @@ from sgoif.store.errors import StoreError, TakenOver
 from sgoif.store.gathering import Gathering
 from sgoif.store.ids import check_kind, kind_of_ids
 from sgoif.store.info import environment, find_info, now, restarts, write_info
-from sgoif.store.parts import free_attempt, list_parts, name_part, numbers_taken, older_parts, open_part
+from sgoif.store.ownparts import OwnParts
+from sgoif.store.parts import free_attempt, list_parts, older_parts, open_part
 from sgoif.store.places import place_of
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.retention import EpochParts
@@ -35,11 +37,16 @@ from sgoif.store.trouble import Trouble
 
 __all__ = ["KeepVisits", "ParquetSink"]
 
+_STATES = {"checkpoint": "running", "close": "finished", "unclosed": "unclosed"}  # what run.json says after each
 _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 
 KeepVisits = Literal["all", "last", "none"]
 
 _FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
+_REWRITTEN_PER_S = (
+    256 << 10
+)  # bytes of parts that are not full, on average: a part of 64 MB is rewritten every 4 minutes
+_EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to be written
 
 
 class ParquetSink:
@@ -60,6 +67,8 @@ class ParquetSink:
         queue_bytes: bytes of visits that may wait for the writing thread.
         patience_s: how long a step may wait for room in a full queue before its visits are dropped.
         flush_s: how long :meth:`checkpoint` and :meth:`close` may wait; not again while a checkpoint is overdue.
+        flush_every_s: rows are on disk after this many seconds, whether or not their part is full; less often where the
+            part is large, see ``_REWRITTEN_PER_S``.
         retry_after_s: pauses before writing again what failed; then it is given up.
         rest_s: how long visits are dropped unseen after that, before the next try.
         facts: free-form facts about the run for ``run.json``.
@@ -79,6 +88,7 @@ class ParquetSink:
         queue_bytes: int = 32 << 20,
         patience_s: float = 30.0,
         flush_s: float = 300.0,
+        flush_every_s: float = 30.0,
         retry_after_s: Sequence[float] = (0.1, 0.5, 2.0),
         rest_s: float = 60.0,
         facts: Mapping[str, Any] | None = None,
@@ -93,11 +103,10 @@ class ParquetSink:
             )
         self.place = place_of(url)
         self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
-        self.part_bytes, self.flush_s, self.rest_s = part_bytes, flush_s, rest_s
+        self.part_bytes, self.flush_s, self.flush_every_s, self.rest_s = part_bytes, flush_s, flush_every_s, rest_s
         self.retry_after_s = tuple(retry_after_s)
         self.trouble = trouble or Trouble()
         self.is_finished = False  # and whole, but for rows of the logs that were dropped and counted
-        self.num_parts, self.num_rows = 0, 0  # visible by now
         self._facts: dict[str, Any] = dict(facts or {})
         self._queue = BoundedQueue(queue_bytes, patience_s)
         self._thread: threading.Thread | None = None
@@ -107,8 +116,8 @@ class ParquetSink:
         self._unanswered: threading.Event | None = None  # of a checkpoint that waited in vain
         self._rows_taken, self._rows_settled = 0, 0  # counted by one thread each
         self._gathering: dict[str, Gathering] = {}  # by table; the writing thread's own, like all below
-        self._part_numbers: dict[str, int] = {}
-        self._new_editions: dict[str, int] = {}
+        self._unflushed_since: float | None = None
+        self._flushed_bytes = 0  # by the last flush
         self._complete_editions: dict[str, int] = {}
         self._spoilt: set[str] = set()  # tables of which a part could not be written
         self._ratios: dict[str, float] = {}  # encoded bytes per byte in memory, as the last part had it
@@ -129,6 +138,7 @@ class ParquetSink:
                     "another folder for another run."
                 )
             info = None if overwrite else info
+            self._parts = OwnParts(self.place, self.rank, self.attempt)
             self._info: dict[str, Any] = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
             self._kinds: dict[str, IdKind | None] = {name: self._info.get(name) for name in _KIND_FIELDS}
             self._environment = environment()
@@ -164,6 +174,16 @@ class ParquetSink:
     def lost_rows(self) -> int:
         """Rows given up, and rows taken that are not visible yet: what a reader would miss now."""
         return self.trouble.dropped_rows + self._rows_taken - self._rows_settled
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that are visible by now."""
+        return len(self._parts.rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are visible by now."""
+        return sum(list(self._parts.rows.values()))  # a copy: the writing thread may add to it
 
     @property
     def waited_s(self) -> float:
@@ -231,18 +251,35 @@ class ParquetSink:
             self._thread = thread if thread.is_alive() else None
         atexit.unregister(self._at_exit)
 
+    def end(self, timeout_s: float = _EXIT_S) -> None:
+        """Write what there is because the process ends; ``run.json`` says that the run was not closed."""
+        if os.getpid() == self._pid and (self._thread is not None or self._rows_taken > self._rows_settled):
+            done = threading.Event()
+            self._put(Item("unclosed", done))
+            if not done.wait(timeout_s) and timeout_s > 0:
+                self.trouble.note(StoreError(f"{self.place.url!r} did not take all rows within {timeout_s:g} s."))
+
     def _put(self, item: Item) -> None:
         if os.getpid() != self._pid:
             return  # a forked copy has no writing thread, and the run is its parent's
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)
-            self._thread.start()
-        if not self._queue.put(item):
+        is_taken = self._queue.put(item)
+        if is_taken:
+            self._rows_taken += item.num_rows
+        else:
             self._spoilt.add(item.kind)
             self.trouble.drop(1, item.num_rows)
             self.trouble.note(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
-        else:
-            self._rows_taken += item.num_rows
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # the interpreter ends, and lets no thread begin
+            while self._queue.has_items:
+                self._work(self._queue.take())
 
     def _finish(self, kind: str) -> bool:
         if os.getpid() != self._pid:
@@ -258,32 +295,36 @@ class ParquetSink:
 
     def _at_exit(self) -> None:
         """A script that ends without close(), by an exception say, loses nothing; its run is not finished."""
-        if os.getpid() == self._pid and self._thread is not None:
-            done = threading.Event()
-            self._put(Item("checkpoint", done))
-            done.wait(min(self.flush_s, 30.0))
+        self.end(min(self.flush_s, _EXIT_S))
 
     # The writing thread's side.
 
     def _run(self) -> None:
         while True:
-            item = self._queue.take()
-            try:
-                self._handle(item)
-            except Exception as error:  # the thread outlives any of them
-                self.trouble.note(error)
-            finally:
-                self._queue.done(item)
-                if isinstance(item.value, threading.Event):
-                    item.value.set()
-            if item.kind == "close":
-                return
+            item = self._queue.take(self._until_flush())
+            if item is not None:
+                self._work(item)
+                if item.kind == "close":
+                    return
+            if self._until_flush() == 0:
+                self._guarded(self._flush)
+
+    def _work(self, item: Item | None) -> None:
+        assert item is not None
+        try:
+            self._handle(item)
+        except Exception as error:  # the thread outlives any of them
+            self.trouble.note(error)
+        finally:
+            self._queue.done(item)
+            if isinstance(item.value, threading.Event):
+                item.value.set()
 
     def _handle(self, item: Item) -> None:
         if item.kind == "info":
             self.trouble.patiently(lambda: self._write_info("running"), self.retry_after_s)
-        elif item.kind in ("checkpoint", "close"):
-            self._close_all(is_end=item.kind == "close")
+        elif item.kind in _STATES:
+            self._close_all(_STATES[item.kind])
         elif item.kind == "visits" and time.monotonic() < self._resting_until:
             self._give_up(1, item.num_rows)
         else:
@@ -302,51 +343,94 @@ class ParquetSink:
                 self._guarded(lambda: self._know_older_epochs(epoch))
             found = self._gathering[item.kind] = Gathering(item.kind, self.attempt, epoch, self._lose)
         found.add(item)
+        if item.kind in LOGS and self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
         if found.num_bytes * self._ratios.get(item.kind, _FIRST_RATIO) >= self.part_bytes:
             self._close_part(item.kind)
+
+    def _until_flush(self) -> float | None:
+        """Seconds until rows have waited long enough for their part to be full; None where none wait."""
+        if self._unflushed_since is None:
+            return None
+        pause = max(self.flush_every_s, self._flushed_bytes / _REWRITTEN_PER_S)
+        return max(0.0, self._unflushed_since + pause - time.monotonic())
+
+    def _flush(self) -> None:
+        """Make rows visible whose part is not full; the part is written again when it has grown."""
+        self._unflushed_since = time.monotonic()  # where it fails, it is tried again
+        waiting = [table for table in self._gathering if table in LOGS]
+        self._flushed_bytes = sum(self._write_part(table) for table in waiting)
+        self._unflushed_since = None
+        self._write_info("running")
+
+    def _write_part(self, table: str) -> int:
+        """Write the rows of a part that may still grow; return its bytes."""
+        found = self._gathering[table]
+        if found.num_rows == found.num_visible:
+            return 0
+        data = found.encode(self._kinds["id_kind"] or "int", is_last=False)
+        if data is None:
+            return 0
+        path = self._parts.path_of(table)
+        self.place.write(path, data)
+        self._show(path, found)
+        return len(data)
 
     def _close_part(self, table: str) -> None:
         found = self._gathering.pop(table, None)
         if found is None:
             return
+        path = self._parts.path_of(table)
         try:
+            if found.num_rows == found.num_visible:
+                return
             data = found.encode(self._kinds["id_kind"] or "int")
             if data is None:
                 return
             self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
-            path = name_part(table, self.rank, self._number(table), self._part_numbers.get(table, 0))
             self.trouble.patiently(lambda: self.place.write(path, data), self.retry_after_s)
+            self._show(path, found)
         except Exception:
-            self._give_up(found.num_blocks, found.num_rows)
+            self._give_up(found.num_blocks, found.num_rows - found.num_visible)
             self._spoilt.add(table)
             self._resting_until = time.monotonic() + self.rest_s
             raise
-        self._part_numbers[table] = self._part_numbers.get(table, 0) + 1
-        self.num_parts, self.num_rows = self.num_parts + 1, self.num_rows + found.num_rows
-        self._rows_settled += found.num_rows
-        if found.epoch is not None:
-            self._epochs.add(path, found.epoch, found.num_rows)
-            self.place.remove(self._epochs.outdated())
+        finally:
+            if found.num_visible:
+                self._parts.close(table)
+                if found.epoch is not None:
+                    self._epochs.add(path, found.epoch, found.num_visible)
+                    self._remove(self._epochs.outdated())
 
-    def _close_all(self, is_end: bool) -> None:
+    def _show(self, path: str, found: Gathering) -> None:
+        """Count rows that a reader sees now."""
+        self._rows_settled += found.num_rows - found.num_visible
+        found.num_visible = self._parts.rows[path] = found.num_rows
+
+    def _remove(self, paths: list[str]) -> None:
+        self.place.remove(paths)
+        self._parts.forget(paths)
+
+    def _close_all(self, state: str) -> None:
         self._resting_until, self.is_finished = 0.0, False  # a checkpoint is worth a try
         for table in list(self._gathering):
             self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
+        self._unflushed_since = None
         if self.keep_visits == "last":
             self._epochs.checkpoint_epoch = self._epochs.newest
-            self.place.remove(self._epochs.outdated(is_finished=is_end))
-        sound = self._new_editions.keys() - self._spoilt
-        self._complete_editions = {table: self._new_editions[table] for table in sound}
-        self.trouble.patiently(lambda: self._write_info("finished" if is_end else "running"), self.retry_after_s)
-        self.is_finished = is_end and self._spoilt <= set(LOGS)
+            self._remove(self._epochs.outdated(is_finished=state == "finished"))
+        self._guarded(self._count_deleted)
+        sound = self._parts.editions.keys() - self._spoilt
+        self._complete_editions = {table: self._parts.editions[table] for table in sound}
+        self.trouble.patiently(lambda: self._write_info(state), self.retry_after_s)
+        self.is_finished = state == "finished" and self._spoilt <= set(LOGS)
 
-    def _number(self, table: str) -> int:
-        """The attempt for a log; for a table that is written whole an edition that is not taken."""
-        if table in LOGS:
-            return self.attempt
-        if table not in self._new_editions:
-            self._new_editions[table] = 1 + max([0, *numbers_taken(self.place, table)])
-        return self._new_editions[table]
+    def _count_deleted(self) -> None:
+        """Rows that were on disk and are no longer: somebody deleted the folder, or another run took it."""
+        parts, rows = self._parts.lose_deleted()
+        if parts:
+            self.trouble.drop(parts, rows)
+            self.trouble.count(f"{parts} parts of the run were deleted while it went on, with {rows} rows")
 
     def _know_older_epochs(self, epoch: int) -> None:
         """A resumed run goes on in this epoch; parts that this rank wrote before it was killed are its own too."""

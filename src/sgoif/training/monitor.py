@@ -7,9 +7,12 @@ exchanged there.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.engine import Engine
+from sgoif.training.faults import FaultLog
 from sgoif.training.forecast import Forecaster
 from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses
 from sgoif.training.noticing import IdNotices
@@ -79,8 +83,9 @@ class Monitor(MonitorShell):
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_close, self._on_snapshot, self._on_weights = on_close, on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBook(recorder, self.peers, self.counts, self._cause_of_loss)
+        self._visits = VisitBook(recorder, self.peers, self.counts, partial(_note_loss, self.fault_log))
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
+        self._settle_at_end = self._visits.settle if self.peers.is_alone else None
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
         self._anchor_losses = loss.losses
@@ -169,6 +174,7 @@ class Monitor(MonitorShell):
     def _settle(self) -> None:
         """Bring the waiting visits to the host, in one transfer, and record them. The one place that waits."""
         self._visits.settle()
+        self._settled_at = time.monotonic()
         self._log_epoch()
 
     def _log_epoch(self) -> None:
@@ -238,18 +244,18 @@ class Monitor(MonitorShell):
             is_whole = self.peers.is_alone and self.recorder.keeps_evidence and self.recorder.attempt == 0
             self._visits.notices.close(len(self.recorder.index) if is_whole else None)
         self._close_counts(self.recorder.own_visits)
-        return None if self._on_close is None else self._on_close(self)
+        try:
+            return None if self._on_close is None else self._on_close(self)
+        finally:
+            self._cancel_ending()
 
     def _notices(self, train_size: int, holdout: HoldOut) -> IdNotices | None:
         try:
             held = None if holdout.examples.id_kind == "position" else holdout.ids
-            return IdNotices(train_size, self.warn_once, held, holdout.labels.cpu().numpy())
+            return IdNotices(train_size, _weakly(self.warn_once), held, holdout.labels.cpu().numpy())
         except Exception as error:  # ids of the hold-out that are no ids: nothing to compare with
             log.debug("ids of the hold-out are not compared with those of the training: %s", error)
             return None
-
-    def _cause_of_loss(self, error: Exception) -> str:
-        return self.fault_log.note(error, "visits could not be recorded; the training goes on.")
 
     def weights(self, ids: Any) -> Tensor:
         """How much each example should count in the loss, ``[B]``: less, the likelier its label is wrong.
@@ -356,3 +362,19 @@ class Monitor(MonitorShell):
 def _thinned(calls: list[LayerCapture], factor: Tensor | None) -> list[LayerCapture]:
     """The same calls with larger gradients: rows that are ignored have none, and would thin out their mean squares."""
     return calls if factor is None else [replace(call, scale=call.scale * factor) for call in calls]
+
+
+def _note_loss(log: FaultLog, error: Exception) -> str:
+    return log.note(error, "visits could not be recorded; the training goes on.")
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A bound method that does not keep its monitor: waiting visits outlive one that is forgotten unclosed."""
+    reference = WeakMethod(method)
+
+    def call(*arguments: Any, **named: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*arguments, **named)
+
+    return call

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,7 @@ from sgoif.evidence import Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
 from sgoif.training.accounting import VisitCounts
 from sgoif.training.clock import StepKind
+from sgoif.training.ending import Ending
 from sgoif.training.faults import FaultLog, cause_of
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import LossSettings, check_loss, logits_of
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _FAR = 2.0  # times the promised overhead: more is told of
 _SETTING_UP = 20  # steps within which the first that can be checked may raise; a GradScaler backs off in as many
+_SETTLE_EVERY_S = 30.0  # visits wait on the device for the next refresh, but in one process no longer than this
 
 
 class MonitorShell(ABC):
@@ -93,11 +96,13 @@ class MonitorShell(ABC):
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._is_switched_off, self._has_warned, self._has_looked = False, False, False
-        self._pid = os.getpid()
         self.counts = VisitCounts()
         self._ids = StepIds()
         self._unsettled = 0  # rows of the step that is being judged, of which nothing has become yet
         self._steps_here = 0  # since this process began or resumed
+        self._pid, self._settled_at = os.getpid(), 0.0
+        self._ending: Ending | None = None
+        self._settle_at_end: Callable[[], None] | None = None  # records visits that wait, without the monitor
         self._autocast: torch.dtype | None = None
 
     # A task's own.
@@ -144,14 +149,28 @@ class MonitorShell(ABC):
         return Step(self, ids, targets, grad_factor, accumulate, is_last, weights)
 
     def _prepare_step(self) -> None:
-        """On the first step: refuse a folder that holds another run. A forked process scores nothing."""
+        """On the first step refuse a folder that holds another run; later see that visits do not wait for long."""
         if os.getpid() != self._pid:
             self._leave_fork()
-        if not self._has_looked:
+        elif not self._has_looked:
             check_folder = getattr(self._sink, "check_folder", None)
             if check_folder is not None and self.is_on:
                 check_folder()
-            self._has_looked = True
+            self._has_looked, self._settled_at = True, time.monotonic()
+            if hasattr(self._sink, "end"):
+                self._ending = Ending(self, self._settle_at_end, self._sink)
+        elif self._ending is not None and self.is_on and time.monotonic() - self._settled_at > _SETTLE_EVERY_S:
+            self._settled_at = time.monotonic()
+            try:
+                with self.governor.timer.part("scoring"):
+                    self.flush()
+            except Exception as error:
+                self._fault(error)
+
+    def _cancel_ending(self) -> None:
+        """The run was closed: nothing is left to write when the process ends."""
+        if self._ending is not None:
+            self._ending.cancel()
 
     def _leave_fork(self) -> bool:
         """Whether this is a forked copy of the process that made the monitor: it must not write that one's run."""

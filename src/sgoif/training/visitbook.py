@@ -18,6 +18,7 @@ from torch import Tensor
 from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
+from sgoif.training.ending import undisturbed
 from sgoif.training.exchange import gather_scores
 from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
@@ -63,11 +64,12 @@ class VisitBook:
 
     def settle(self) -> None:
         """Record everything, together with the others. Waits for the device, once."""
-        pending = self._take()
         if self.peers.is_alone:
-            for visits in pending:
-                self._keep(visits, self.recorder.record)
+            with undisturbed():
+                for visits in self._take():
+                    self._keep(visits, self.recorder.record)
             return
+        pending = self._take()
         read = [read_visits(visits) for visits in pending]
         try:
             steps = gather_scores(self.peers, [(mine.num_visits, mine.scores) for mine in read], STANDARDISED)

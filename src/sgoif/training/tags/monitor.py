@@ -148,7 +148,10 @@ class TagMonitor(MonitorShell):
             self._fault(error)
         self._notices.close(len(self.recorder.examples))
         self._close_counts(self.recorder.num_visits)
-        return None if self._on_close is None else self._on_close(self)
+        try:
+            return None if self._on_close is None else self._on_close(self)
+        finally:
+            self._cancel_ending()
 
     def weights(self, ids: Any) -> Tensor:
         """Weights are of examples with one class; an example with tags may have one right and one wrong."""

@@ -1,0 +1,149 @@
+"""What is done for an open monitor when its process ends before ``close()``.
+
+By itself, by an exception or ``sys.exit``: visits that wait are recorded and all that was recorded is written, within
+seconds. So it is at SIGTERM, where that has its default handler and the training runs in the main thread: the handler
+writes what there is and then lets the signal end the process as it would have. A handler of the user's own is left
+alone, whenever it was set. A forked copy of the process does nothing of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["Ending", "undisturbed"]
+
+log = logging.getLogger(__name__)
+
+_EXIT_S = 10.0
+_SIGTERM_S = 5.0  # whoever sends it often sends SIGKILL after 10 s
+
+_open: list[Ending] = []
+_depth = 0  # of `undisturbed`
+_is_due = False  # a SIGTERM came meanwhile
+_is_told_of_forks = False
+_forking = threading.local()  # what a thread that forks masked before
+
+
+class Ending:
+    """Writes the visits of one monitor when the process ends, or when the monitor is forgotten unclosed.
+
+    Args:
+        monitor: kept alive by nobody here.
+        settle: records visits that wait; None where that takes other processes.
+        sink: has ``end(timeout_s)``.
+    """
+
+    def __init__(self, monitor: object, settle: Callable[[], None] | None, sink: Any) -> None:
+        self._settle, self._sink, self._pid = settle, sink, os.getpid()
+        self._forgotten = weakref.finalize(monitor, self._forget)
+        self._forgotten.atexit = False
+        atexit.register(self._at_exit)
+        _open.append(self)
+        _install()
+
+    def cancel(self) -> None:
+        """The monitor was closed."""
+        self._forgotten.detach()
+        atexit.unregister(self._at_exit)
+        if self in _open:
+            _open.remove(self)
+        if not _open:
+            _uninstall()
+
+    def run(self, timeout_s: float) -> None:
+        """Write what there is. Never raises."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            if self._settle is not None:
+                self._settle()
+        except Exception as error:
+            self._note(error)
+        try:
+            self._sink.end(timeout_s)
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        log.warning("visits that waited could not be recorded: %s: %s", type(error).__name__, error)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:
+            url = getattr(self._sink, "url", "the run")
+            log.warning("the process ends without monitor.close(); `sgoif info %s` says what was written.", url)
+            self.run(_EXIT_S)
+
+    def _forget(self) -> None:
+        self.run(0.0)  # the sink itself waits at exit
+        self.cancel()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put a SIGTERM off until visits that are on their way are recorded."""
+    global _depth, _is_due
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if _depth == 0 and _is_due:
+            _is_due = False
+            os.kill(os.getpid(), signal.SIGTERM)  # now for good
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    global _is_due
+    if _depth:
+        _is_due = True
+        return
+    until = time.monotonic() + _SIGTERM_S
+    for ending in list(_open):
+        ending.run(max(0.0, until - time.monotonic()))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _install() -> None:
+    global _is_told_of_forks
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    if not _is_told_of_forks and hasattr(os, "register_at_fork"):
+        _is_told_of_forks = True
+        os.register_at_fork(before=_before_fork, after_in_parent=_unmask, after_in_child=_after_in_child)
+
+
+def _uninstall() -> None:
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        with contextlib.suppress(ValueError):  # not in the main thread: it stays, and does no harm
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _before_fork() -> None:
+    """A new process forgets the signals that arrive while it is made: with a handler of ours they must wait."""
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _after_in_child() -> None:
+    _open.clear()
+    _uninstall()
+    _unmask()
+
+
+def _unmask() -> None:
+    mask, _forking.mask = getattr(_forking, "mask", None), None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
