@@ -1,13 +1,16 @@
 """``sgoif scan``: from a folder to findings, through the embeddings path, and the YAML that repeats it."""
 
 import json
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import sgoif
 from sgoif.cli.settings import read_settings
-from tests.cli.runs import answer, invoke
+from tests.cli.runs import answer, bare, command, invoke
 
 NAMES = ("ant", "bee", "cow")
 
@@ -100,3 +103,49 @@ def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path,
     assert document["summary"]["num_held_out"] == answer("info", scanned[0])["summary"]["num_held_out"]
     doubted = {row["id"]: row for row in answer("issues", "next", "--top", 0)["issues"]}
     assert not set(doubted) & {row["id"] for row in rows}  # what a person has checked is not asked again
+
+
+def test_what_could_not_be_read_or_judged_is_named(data, tmp_path):
+    """Before: pictures that could not be read went without a word, and no file named them."""
+    photos = tmp_path / "photos"
+    shutil.copytree(data[0] / "photos", photos)
+    for name in ("ant/zz1.jpg", "bee/=cmd.jpg", "cow/zz3.jpg"):
+        (photos / name).write_bytes(b"cut short")
+    (photos / "dodo").mkdir()
+    Image.new("RGB", (8, 8)).save(photos / "dodo" / "only.png")
+    (tmp_path / "colours.py").write_text(
+        "import torch\ndef make():\n    return lambda pictures: torch.nn.functional.adaptive_avg_pool2d(pictures, 2)\n"
+    )
+    done = subprocess.run(
+        command("scan", photos, "--backbone", "colours:make", "--out", "run"),
+        **{"cwd": tmp_path, "env": bare(), "capture_output": True, "text": True, "timeout": 300},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 pictures could not be read: ant/zz1.jpg, bee/=cmd.jpg, cow/zz3.jpg" in done.stdout
+    assert "listed with the reasons in run/unreadable.csv" in done.stdout
+    assert "Not judged: 1 example (dodo/only.png): class dodo has 1 example, too few to judge." in done.stdout
+    listed = (tmp_path / "run" / "unreadable.csv").read_text().splitlines()
+    assert len(listed) == 4 and listed[0] == "id,reason" and "cannot identify image file" in listed[1]
+    document = answer("info", tmp_path / "run")
+    assert document["summary"]["num_examples"] + document["summary"]["num_held_out"] == 361
+    found = sgoif.load(tmp_path / "run")
+    assert found.info["unreadable"] == 3
+    assert [item["id"] for item in found.info["unreadable_pictures"]] == ["ant/zz1.jpg", "bee/=cmd.jpg", "cow/zz3.jpg"]
+
+
+def test_an_error_in_a_backbone_is_the_backbones(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scan_backbone_bad.py").write_text("def make():\n    return lambda pictures: pictures.no_such_thing\n")
+    done = invoke("scan", data[0] / "photos", "--backbone", "scan_backbone_bad:make", "--out", "run")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 2 and "error in sgoif itself" not in said  # before: 3
+    assert "the backbone 'scan_backbone_bad:make', given float32 pictures [64, 3, 224, 224] in [0, 1], raised" in said
+    assert "scan_backbone_bad.py, line 2" in said
+
+
+def test_wrong_embeddings_are_refused_before_anything_is_written(data, tmp_path):
+    np.save(tmp_path / "short.npy", np.load(data[0] / "rows.npy")[:-1])
+    np.save(tmp_path / "same.npy", np.ones((360, 4), np.float32))
+    for name, words in (("short", "has 359 rows, needed is"), ("same", "all 4 features are the same")):
+        done = invoke("scan", data[0] / "photos", "--features", tmp_path / f"{name}.npy", "--out", tmp_path / name)
+        assert done.exit_code == 2 and words in " ".join(done.stderr.split())
