@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import IO, Any, NamedTuple
 
 from sgoif.errors import SgoifError
+from sgoif.pictures.decode import MOST_BYTES
 from sgoif.pictures.reading import PicturePlace, plain_id, shown_id
 from sgoif.pictures.sources import SUFFIXES
 
@@ -62,6 +63,8 @@ class ShardPictures(PicturePlace):
 
     def value(self, id: Any) -> bytes:
         shard, offset, size = self._member(id)
+        if size > MOST_BYTES:  # a header may claim any size, and reading asks for the memory first
+            raise SgoifError(f"the picture {shown_id(id)} has {size:,} bytes, more than {MOST_BYTES:,}.")
         with self._open(self._shards[shard]) as file:
             file.seek(offset)
             data = file.read(size)
@@ -147,7 +150,7 @@ def read_samples(file: IO[bytes]) -> Iterator[Sample]:
             pictures, labels = dict[int, bytes](), dict[str, bytes]()
             for member in group:
                 name, suffix = os.path.basename(member.name).lower(), member.name.rpartition(".")[2].lower()
-                if name.endswith(SUFFIXES) or suffix in ("cls", "json"):
+                if (name.endswith(SUFFIXES) or suffix in ("cls", "json")) and member.size <= MOST_BYTES:
                     opened = tar.extractfile(member)
                     data = b"" if opened is None else opened.read()
                     if suffix in ("cls", "json"):
