@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sgoif.cli.output import clean, count, emit_json, print_lines
+from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
 from sgoif.cli.settings import read_settings
 from sgoif.errors import SgoifError
 from sgoif.report.make import file_name_of
@@ -57,8 +57,6 @@ def show_report(
         print_lines(
             [f"{clean(page)} ({size / 1e6:.1f} MB): open it in any browser; it needs no server and no network."]
         )
-    if images == RUN_IMAGES:
-        print_lines([f"Pictures come from {clean(found)}, as the run says."])
     if found is None:
         named = scanned_data(run)
         own = "" if named is None else f"--images run for those in {clean(named)}, where the scan read them; or "
@@ -93,6 +91,7 @@ def find_images(run: Run, images: str | None) -> str | None:
         )
     if "://" in named or not (Path(named).is_dir() or Path(named).suffix in (".parquet", ".arrow")):
         raise SgoifError(f"the run was made from {named!r}, which is no folder or table here; pass --images FOLDER.")
+    stderr_console().print(f"Pictures come from {clean(named)}, as the run says.")
     return named
 
 
