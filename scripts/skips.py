@@ -7,6 +7,7 @@ A test that is skipped for want of a package proves nothing, and says so only in
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections import Counter
@@ -36,7 +37,15 @@ EXPECTED = (
 def read_reasons(path: str) -> Counter[str]:
     """Count the reasons of a file's skipped tests; a test that is expected to fail is not one."""
     skips = ElementTree.parse(path).iter("skipped")
-    return Counter(skip.get("message") or "no reason" for skip in skips if skip.get("type") != "pytest.xfail")
+    return Counter(_reason(skip) for skip in skips if skip.get("type") != "pytest.xfail")
+
+
+def _reason(skip: ElementTree.Element) -> str:
+    """The reason of one; where a whole file is skipped, it is the end of ``(file, line, reason)``."""
+    reason = skip.get("message") or "no reason"
+    if reason == "collection skipped" and skip.text:
+        reason = str(ast.literal_eval(skip.text)[2])
+    return reason.removeprefix("Skipped: ")
 
 
 def main(path: str) -> int:

@@ -45,6 +45,10 @@ def test_every_dependency_states_its_oldest_version(capsys):
 def test_a_skip_that_nobody_expects_fails(tmp_path, reason, code):
     import skips
 
-    file = tmp_path / "tests.xml"
-    file.write_text(f'<testsuite><testcase><skipped type="pytest.skip" message="{reason}"/></testcase></testsuite>')
-    assert skips.main(str(file)) == code
+    file, whole = tmp_path / "tests.xml", ("a.py", 1, f"Skipped: {reason}")
+    for skipped in (
+        f'<skipped type="pytest.skip" message="{reason}"/>',
+        f'<skipped message="collection skipped">{whole}</skipped>',
+    ):
+        file.write_text(f"<testsuite><testcase>{skipped}</testcase></testsuite>")
+        assert skips.main(str(file)) == code
