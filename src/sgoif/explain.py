@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,18 +36,6 @@ DIRECTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "harmful": lambda influence: influence,
     "helpful": torch.neg,
 }
-
-
-@overload
-def attribute(
-    model: nn.Module, dataset: Any, queries: Any, *, as_matrix: Literal[False] = ..., **settings: Any
-) -> pa.Table: ...
-
-
-@overload
-def attribute(
-    model: nn.Module, dataset: Any, queries: Any, *, as_matrix: Literal[True], **settings: Any
-) -> NDArray[np.floating[Any]]: ...
 
 
 def attribute(
@@ -150,7 +138,7 @@ def _effects(
         {
             "query": [pairs.queries.ids[v] for v in asked],
             "query_label": pairs.queries.labels.cpu().repeat_interleave(top).tolist(),
-            "query_loss": pairs.query_losses().repeat_interleave(top).numpy(),
+            "query_loss": pairs.query_losses().repeat_interleave(top).tolist(),
         },
         {"id": [pairs.examples.ids[i] for i in rows], "given_label": given.tolist()},
         -influence.flatten().double().numpy() / len(pairs.examples),
