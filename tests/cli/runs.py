@@ -6,14 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import typer.testing
 from typer.testing import CliRunner
 
 import sgoif
 from sgoif.cli.main import app
 from sgoif.store import ParquetSink
+
+# the program is put together once: for every command it takes longer than most commands do
+typer.testing._get_command = cache(typer.testing._get_command)
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ["cat", "dog", "bird", "fox"]

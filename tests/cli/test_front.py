@@ -138,6 +138,15 @@ def test_an_error_of_our_own_is_told_apart(run, monkeypatch):
     assert "an error in sgoif itself, ZeroDivisionError" in done.stderr and "--debug" in done.stderr
 
 
+def test_a_file_that_ends_early_is_no_interrupt(run, monkeypatch):
+    def read(_):
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr(info_command, "open_run", read)
+    done = invoke("info", run)
+    assert done.exit_code == 3 and "No data left in file" in done.stderr and "interrupted" not in done.stderr
+
+
 def test_a_process_ends_with_the_same_codes_and_json_alone_on_standard_output(run):
     done = spawn("check", run, "--max-error-rate", "2%", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["exit_code"] == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sgoif.cli.opened import open_run
 from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
@@ -21,19 +22,24 @@ from sgoif.run import load
 __all__ = ["KINDS", "left_out", "show_export"]
 
 KINDS = ("cleanlab", "label-studio")
+_ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",)}
 
 
 def show_export(url: str, *, to: str, out: str, images: str | None, top: int | None) -> None:
     """Write a run's findings in another tool's shape."""
-    if to == "cleanlab":
-        _write_datalab(url, out)
-    elif to == "label-studio":
-        _write_tasks(url, out, images, top)
-    else:
+    if to not in KINDS:
         raise SgoifError(
             f"--to is one of {', '.join(KINDS)}, got {clean(to)!r}; FiftyOne and Hugging Face are reached from Python: "
             "sgoif.export."
         )
+    endings = _ENDINGS[to]
+    if not out.endswith(endings):
+        raise SgoifError(f"{clean(out)!r} must end in {' or '.join(endings)} for {to}.")
+    open_run(url).need_examples()
+    if to == "cleanlab":
+        _write_datalab(url, out)
+    else:
+        _write_tasks(url, out, images, top)
 
 
 def left_out(sql: Callable[..., pa.Table], *, has_unlabelled: bool = False) -> list[str]:
@@ -57,10 +63,8 @@ def _write_datalab(url: str, out: str) -> None:
     table = datalab_issues(run)
     if out.endswith(".parquet"):
         write_parquet(table, out)
-    elif out.endswith(".csv"):
-        write_csv(table, out)
     else:
-        raise SgoifError(f"{clean(out)!r} ends with neither .parquet nor .csv.")
+        write_csv(table, out)
     held = int(pc.sum(pc.equal(table["source"], "holdout")).as_py() or 0)
     print_lines(
         [

@@ -57,17 +57,27 @@ class Front(TyperGroup):
             if not isinstance(leaving.__context__, BrokenPipeError):  # typer makes an exit of one
                 raise
             code = _leave_pipe()
-        except (KeyboardInterrupt, Abort):
-            print("interrupted", file=sys.stderr)
-            code = INTERRUPTED
+        except (KeyboardInterrupt, Abort) as leaving:
+            cause = leaving.__cause__ or leaving.__context__
+            if isinstance(cause, EOFError):  # of a file that was cut; click takes it for the end of what is typed
+                code = _tell(cause, is_debug)
+            else:
+                print("interrupted", file=sys.stderr)
+                code = INTERRUPTED
         except Exception as error:
-            if is_debug:
-                traceback.print_exc()
-            code, line = _explain(error, is_debug)
-            _print_red(line)
+            code = _tell(error, is_debug)
         if standalone_mode:
             sys.exit(code)
         return code
+
+
+def _tell(error: Exception, is_debug: bool) -> int:
+    """Print what went wrong, and return the exit code for it."""
+    if is_debug:
+        traceback.print_exception(error)
+    code, line = _explain(error, is_debug)
+    _print_red(line)
+    return code
 
 
 def _explain(error: Exception, is_debug: bool) -> tuple[int, str]:
