@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, Competence, Sketches, hash_ids, measure_competence
+from sgoif.reasons import Reasons
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
-from sgoif.training.calibration import Judged, RunCalibration, calibrate_run
+from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
@@ -107,8 +108,9 @@ def judged_so_far(monitor: Monitor) -> Columns | None:
         return None
     table = _added_up(monitor.recorder)
     sample = table if len(table["id"]) <= _SAMPLE else _sampled(table | {"id_hash": hash_ids(table["id"])})
-    found = calibrate_run(monitor.ledger, sample, monitor.engine)
-    if found is None:
+    try:
+        found = calibrate_run(monitor.ledger, sample, monitor.engine)
+    except NoProbabilities:
         return None
     if sample is table:
         return table | _judgement(table, found.examples)
@@ -126,22 +128,59 @@ def calibrated_run(
     noise: NoiseEvidence | None = None,
     more: Columns | None = None,
     unjudged: Columns | None = None,
+    is_out_of_fold: bool = False,
 ) -> Run:
-    """Add up a run with ``p_mislabeled`` where the canaries allow it; a run without is worth more than none."""
+    """Add up a run with ``p_mislabeled`` where the hold-out allows it; a run without is worth more than none.
+
+    Args:
+        ledger: what the hold-out says.
+        recorder: what was recorded of the training examples.
+        engine: whose hold-out it is.
+        facts: for the run's information.
+        sketches: by which copies are found.
+        noise: what a model of the noise says of the examples.
+        more: further columns of the examples.
+        unjudged: examples that were kept from the model, as for :func:`collect_run`.
+        is_out_of_fold: whether every example was scored by a model that was not trained on it: then the model's
+            competence is measured on them.
+    """
     examples, rest = _examples(recorder)
-    calibration = None
+    calibration, competence, why = None, None, None
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
-        calibration = calibrate_run(ledger, examples if rest is None else _sampled(examples), engine, noise)
+        sample = examples if rest is None else _sampled(examples)
+        competence = _out_of_fold(sample, ledger.num_classes) if is_out_of_fold else ledger.competence(engine)
+        calibration = calibrate_run(ledger, sample, engine, noise, competence)
+    except NoProbabilities as reason:
+        why = str(reason)
     except Exception as error:
-        log.warning("the run could not be calibrated: %s", error)
+        why = f"the calibration failed: {type(error).__name__}: {error}"
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
+    if why is not None:
+        log.warning("this run has no probabilities: %s. Its labels are ranked by `worst`.", why)
+    facts |= {"competence": None if competence is None else asdict(competence), "no_p_reason": why}
+    holdout = ledger.table(engine) if calibration is None else calibration.holdout
     if rest is not None:
         buckets = chain([examples], rest)
         del examples  # so that a bucket is forgotten once it is written
-        return _streamed_run(recorder, facts, calibration, buckets)
-    return collect_run(recorder, facts, calibration, examples=examples, sketches=sketches, more=more, unjudged=unjudged)
+        return _streamed_run(recorder, facts, calibration, buckets, holdout)
+    return collect_run(
+        recorder,
+        facts,
+        calibration,
+        examples=examples,
+        holdout=holdout,
+        sketches=sketches,
+        more=more,
+        unjudged=unjudged,
+    )
+
+
+def _out_of_fold(examples: Columns, num_classes: int) -> Competence:
+    """How often the given label is the most probable one; each example was scored by a model that has not seen it."""
+    is_known = np.isfinite(examples["margin"]) & (examples["given_label"] >= 0)
+    return measure_competence(examples["margin"][is_known] > 0, examples["given_label"][is_known], num_classes)
 
 
 def collect_run(
@@ -150,6 +189,7 @@ def collect_run(
     calibration: RunCalibration | None = None,
     *,
     examples: Columns | None = None,
+    holdout: Columns | None = None,
     sketches: Sketches | None = None,
     more: Columns | None = None,
     unjudged: Columns | None = None,
@@ -162,10 +202,13 @@ def collect_run(
         examples, rest = _examples(recorder)
         if rest is not None:
             return _streamed_run(recorder, facts, None, chain([examples], rest))
+    reasons = Reasons.of(facts, calibration)
     tables = {"examples": examples | (more or {})}
+    tables["examples"] |= _judgement(examples, None if calibration is None else calibration.examples, reasons)
+    tables |= {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
-        tables["examples"] |= _judgement(tables["examples"], calibration.examples)
-        tables |= _calibration_tables(calibration, recorder)
+        reasons.warn(tables["examples"])
+        tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
         facts = {**facts, "expected_errors": float(np.nansum(calibration.examples.p_mislabeled))}
         facts |= _calibration_facts(calibration)
     if unjudged is not None:
@@ -179,37 +222,42 @@ def collect_run(
 
 
 def _streamed_run(
-    recorder: Recorder, facts: dict[str, Any], calibration: RunCalibration | None, buckets: Iterator[Columns]
+    recorder: Recorder,
+    facts: dict[str, Any],
+    calibration: RunCalibration | None,
+    buckets: Iterator[Columns],
+    holdout: Columns | None = None,
 ) -> Run:
     """One row per example, judged and written bucket by bucket; no more than one bucket is held."""
     from sgoif.store import RunFiles, write_edition
 
     sink: Any = recorder.sink
     counts, expected = {"num_examples": 0, "num_not_judged": 0}, 0.0
+    reasons = Reasons.of(facts, calibration)
 
     def judged() -> Iterator[Columns]:
         nonlocal expected
         for part in chain.from_iterable(map(_pieces, buckets)):
             counts["num_examples"] += len(part["id"])
             counts["num_not_judged"] += _not_judged(part)
-            if calibration is not None and calibration.judge is not None:
-                said = calibration.judge.judged(part)
-                expected += float(np.nansum(said.p_mislabeled))
-                part |= _judgement(part, said)
-            yield part
+            said = None if calibration is None or calibration.judge is None else calibration.judge.judged(part)
+            expected += 0.0 if said is None else float(np.nansum(said.p_mislabeled))
+            yield part | _judgement(part, said, reasons)
 
     try:
         write_edition(RunFiles(sink.url), judged())
     except Exception as error:
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
         counts = dict.fromkeys(counts, 0)
+    tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is None:
-        return keep_run(sink, facts | counts, {})
+        return keep_run(sink, facts | counts, tables)
     facts = facts | {"expected_errors": expected, "calibrated_on": len(calibration.examples.p_mislabeled)}
     facts |= _calibration_facts(calibration)
     for item in facts["expected_precision"]:  # the list is as long as the sample's times what that stands for
         item["count"] = math.ceil(item["top"] * (counts["num_examples"] - counts["num_not_judged"]))
-    return keep_run(sink, facts | counts, _calibration_tables(calibration, recorder))
+    tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
+    return keep_run(sink, facts | counts, tables)
 
 
 def _pieces(table: Columns) -> Iterator[Columns]:
@@ -324,15 +372,15 @@ def _append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
     return {name: np.concatenate([values, added(name, values)]) for name, values in found.items()}
 
 
-def _judgement(examples: Columns, judged: Judged) -> Columns:
-    """Columns of what a calibration says of examples."""
-    found: Columns = {
-        "p_mislabeled": judged.p_mislabeled,
-        "p_mislabeled_low": judged.p_low,
-        "p_mislabeled_high": judged.p_high,
-    }
-    if judged.noise is not None:
-        found |= _suggestions(judged.noise, examples, np.isfinite(judged.p_mislabeled))
+def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None = None) -> Columns:
+    """Columns of what a calibration says of examples: probabilities, and why there is none where there is none."""
+    nothing = np.full(len(examples["id"]), np.nan)
+    p, low, high = (nothing,) * 3 if judged is None else (judged.p_mislabeled, judged.p_low, judged.p_high)
+    found: Columns = {"p_mislabeled": p, "p_mislabeled_low": low, "p_mislabeled_high": high}
+    if reasons is not None:
+        found["no_p_reason"] = reasons.of_examples(examples, p)
+    if judged is not None and judged.noise is not None:
+        found |= _suggestions(judged.noise, examples, np.isfinite(p))
     return found
 
 
@@ -342,15 +390,12 @@ def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.
     Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class.
     """
     given = examples["given_label"]
-    labels, probability = noise.suggested(given)
-    share = probability[:, 0] / np.maximum(probability.sum(1), 1e-12)
+    labels, _ = noise.suggested(given)
+    # votes are for what the visits saw; of another class it is not known how often it was seen
+    share = np.where(labels[:, 0] == examples["suggested_label"], examples["suggested_share"], np.nan)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
     found, is_known = (*labels.T, share), is_judged & (given >= 0)
     return {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
-
-
-def _calibration_tables(calibration: RunCalibration, recorder: Recorder) -> dict[str, Columns]:
-    return {"holdout": calibration.holdout, "canaries": _canaries(calibration, max(recorder.last_step, 0))}
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:

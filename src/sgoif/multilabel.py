@@ -192,8 +192,10 @@ def collect_tags(
     try:
         calibration = calibrate_tags(ledger, tags)
     except Exception as error:
-        log.warning("the run could not be calibrated: %s", error)
         facts["calibration_error"] = f"{type(error).__name__}: {error}"
+    facts["no_p_reason"] = None if calibration is not None else _why_not(facts, ledger, tags)
+    if calibration is None:
+        log.warning("this run has no probabilities: %s. Its tags are ranked by loss.", facts["no_p_reason"])
     where, examples = recorder.example_rows()
     if calibration is not None:
         tags |= {"p_wrong": calibration.p_wrong, "p_wrong_low": calibration.p_low, "p_wrong_high": calibration.p_high}
@@ -206,6 +208,14 @@ def collect_tags(
         facts["nearly_same"] = sketches.nearly_same
     info = {**facts, "num_examples": len(examples["id"]), "num_not_judged": int((examples["confidence"] <= 0).sum())}
     return keep_run(sink, info, {"examples": examples, "tags": tags})
+
+
+def _why_not(facts: dict[str, Any], ledger: TagLedger, tags: Columns) -> str:
+    if "calibration_error" in facts:
+        return f"the calibration failed: {facts['calibration_error']}"
+    if not np.isfinite(tags["loss"]).any():
+        return "no training example was seen while the scores could be trusted"
+    return "the hold-out was never looked at while the scores could be trusted, or has no tag both with and without it"
 
 
 def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:

@@ -23,8 +23,10 @@ from sgoif.adaptors import (
     with_probabilities,
 )
 from sgoif.adaptors.names import add_class_names
+from sgoif.adaptors.suspects import suspects
 from sgoif.errors import SgoifError
-from sgoif.tables import Columns, FileTables, Tables, with_holdout
+from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
+from sgoif.tables import Columns, FileTables, Tables, arrow_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,8 +69,9 @@ class Run:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the run knows probabilities."""
-        return "p_mislabeled" in self.table
+        """Whether the run knows probabilities; where not, ``info["no_p_reason"]`` says why."""
+        p = self.table.get("p_mislabeled")
+        return p is not None and bool(np.isfinite(p.astype(np.float64)).any())
 
     def examples(self) -> pa.Table:
         """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
@@ -86,13 +89,20 @@ class Run:
         """Answer one SELECT over ``examples``, ``visits``, ``holdout``, ``canaries`` and ``anchors``, in place."""
         return self._tables.sql(query, **parameters)
 
-    def label_issues(self, *, top: int | None = None, by: Sequence[Any] | None = None) -> pa.Table:
+    def label_issues(
+        self, *, top: int | None = None, min_p: float | None = None, by: Sequence[Any] | None = None
+    ) -> pa.Table:
         """Which labels are wrong, most suspicious first; or, with ``by``, how many in each group.
 
         ``given_name`` and ``suggested_name`` stand beside the numbers of the classes, null where these have no names.
 
+        Hold-out examples whose labels nobody verified are among them, with ``source="holdout"``; examples whose
+        targets name no class (Mixup, soft labels) are not. ``p_mislabeled`` is null where a label was not judged, and
+        ``no_p_reason`` says why; a run without any is ranked by ``worst``.
+
         Args:
             top: how many rows; all by default.
+            min_p: only those at least this probably wrong.
             by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera).
         """
         import pyarrow as pa
@@ -101,12 +111,9 @@ class Run:
             return pa.table(group_issues(self.table, by))
         from sgoif.report.notebook import show_issues_in_notebooks
 
-        table = pa.table(
-            label_issues(with_holdout(self.table, self._tables.columns("holdout")), self.class_names, top=top)
-        )
-        return show_issues_in_notebooks(
-            add_class_names(table, self.class_names, ("given", "suggested")), self.class_names
-        )
+        found = arrow_table(label_issues(suspects(self.sql, top=top, min_p=min_p), self.class_names))
+        found = add_class_names(found, self.class_names, ("given", "suggested"))
+        return show_issues_in_notebooks(found, self.class_names)
 
     def tag_issues(
         self,
@@ -342,6 +349,19 @@ class Run:
         from sgoif.report.notebook import picture_grid
 
         return picture_grid(self, ids, images=images, top=top, display=display)
+
+    def summary(self) -> Summary | TagSummary:
+        """What the run found, as a few numbers; its ``lines()`` are what ``print(run)`` shows."""
+        name = self.url or "run in memory"
+        if self.info.get("task") == "multilabel":
+            return summarise_tags(self.sql, self.info, run=name)
+        return summarise(self.sql, self.info, run=name, class_names=self.class_names)
+
+    def __repr__(self) -> str:
+        try:
+            return "\n".join(self.summary().lines())
+        except Exception as error:  # a debugger asks for it too, whatever the state of the files
+            return f"<sgoif.Run {self.url or 'in memory'}: {type(error).__name__}: {error}>"
 
     def _repr_html_(self) -> str:
         from sgoif.report.notebook import run_html

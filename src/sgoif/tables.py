@@ -14,9 +14,11 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Columns", "FileTables", "MemoryTables", "Tables", "with_holdout"]
+__all__ = ["Columns", "FileTables", "MemoryTables", "Tables", "arrow_table", "with_holdout"]
 
 Columns = Mapping[str, NDArray[Any]]
+
+_ALWAYS = ("id", "p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "no_p_reason")  # whatever is in them
 
 
 class Tables(Protocol):
@@ -36,6 +38,15 @@ class Tables(Protocol):
         """Where they lie; None for those held in memory."""
 
 
+def _arrow(name: str, column: NDArray[Any]) -> pa.Array:
+    """A column as it is on disk: null for what is not a number, which a ranking would begin with."""
+    import pyarrow as pa
+
+    if name == "no_p_reason":
+        return pa.array(column, pa.string())
+    return pa.array(column, from_pandas=bool(np.issubdtype(column.dtype, np.floating)))
+
+
 class MemoryTables:
     """Tables held as arrays."""
 
@@ -49,14 +60,10 @@ class MemoryTables:
 
     def arrow(self, name: str) -> pa.Table:
         """Read a whole table as Arrow; one that nobody filled has the columns of the schema, and no rows."""
-        import pyarrow as pa
-
         from sgoif.store.schema import TABLES, schema_of
 
-        columns = dict(self.columns(name))
-        if not columns and name in TABLES:
-            return schema_of(name, "int").empty_table()
-        return pa.table(columns)
+        columns = self.columns(name)
+        return schema_of(name, "int").empty_table() if not columns and name in TABLES else arrow_table(columns)
 
     def sql(self, query: str, **parameters: Any) -> pa.Table:
         import duckdb
@@ -98,7 +105,14 @@ def _is_spare(name: str, column: pa.ChunkedArray) -> bool:
 
     if not len(column) or column.null_count < len(column):
         return False
-    return name.startswith("p_mislabeled") or not pa.types.is_floating(column.type)
+    return name not in _ALWAYS and not pa.types.is_floating(column.type)
+
+
+def arrow_table(rows: Columns) -> pa.Table:
+    """Columns as an Arrow table, null where there is no number."""
+    import pyarrow as pa
+
+    return pa.table({name: _arrow(name, column) for name, column in rows.items()})
 
 
 def with_holdout(examples: Columns, held: Columns) -> Columns:
@@ -113,7 +127,7 @@ def with_holdout(examples: Columns, held: Columns) -> Columns:
             extra = held[name]
         elif name.startswith("suggested_label"):
             extra = np.full(count, -1)
-        elif name in ("harm", "worst"):
+        elif f"{name}_solved" in held:
             extra = held[f"{name}_solved"]
         elif name in ("n_visits", "suggested_share"):
             extra = np.ones(count, dtype=column.dtype)

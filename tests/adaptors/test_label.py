@@ -37,7 +37,8 @@ def test_rows_come_most_suspicious_first_and_say_why():
     assert found["is_label_issue"].tolist() == [True, True, False, False]
     np.testing.assert_allclose(found["label_score"][:3], [0.1, 0.4, 0.9])
     assert found["why"][0] == (
-        "looks like dog in 9 of 10 visits; the model does not believe cat, and learning it as cat hurts held-out dog"
+        "looks like dog in about 9 of 10 visits; "
+        "the model does not believe cat, and learning it as cat hurts held-out dog"
     )
     assert len(label_issues(examples([0.1, 0.9], [0, 0], [1, 1]), NAMES, top=1)["id"]) == 1
 
@@ -55,11 +56,28 @@ def test_phrases_follow_the_signals():
     why = label_issues(table, NAMES)["why"][order].tolist()
     assert why == [
         "looks like dog in every visit; learning it as cat hurts held-out dog",
-        "looks like dog in 7 of 10 visits; the model does not believe cat",
+        "looks like dog in about 7 of 10 visits; the model does not believe cat",
         "nothing speaks against cat",
         "nothing speaks against cat; the next best is dog",
         "not judged: it was never seen while the scores could be trusted",
     ]
+
+
+@pytest.mark.parametrize(
+    ("visits", "share", "said"),
+    [
+        (1, 0.9, ""),  # before: "in 9 of 10 visits"
+        (1, 1.0, ""),
+        (3, 0.9, " in about 2 of 3 visits"),
+        (3, 1.0, " in every visit"),
+        (40, 0.96, " in about 9 of 10 visits"),  # before: "in every visit"
+        (40, np.nan, ""),  # a model of the noise suggests another class than the visits did
+    ],
+)
+def test_a_phrase_counts_no_more_visits_than_there_were(visits, share, said):
+    table = examples([0.9], [0], [1], suggested_share=[share], n_visits=[visits])
+    (why,) = label_issues(table, NAMES)["why"]
+    assert why.startswith(f"looks like dog{said};")
 
 
 def test_a_run_without_probabilities_is_ranked_and_calls_nothing_an_issue():

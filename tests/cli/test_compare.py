@@ -73,7 +73,7 @@ def test_both_runs_need_probabilities(tmp_path):
     other = write_run(tmp_path / "other", bare)
     for pair in ((run, other), (other, run)):
         done = invoke("compare", *pair)
-        assert done.exit_code == 2 and "other' was not calibrated" in done.stderr
+        assert done.exit_code == 2 and "other' has no probabilities" in done.stderr
 
 
 @pytest.mark.parametrize("shared", [0, 5])

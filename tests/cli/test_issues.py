@@ -91,11 +91,11 @@ def test_a_run_without_probabilities_says_so_and_ranks_by_worst(tmp_path):
     run = write_run(tmp_path / "run", examples, calibration_error="SgoifError: no second fold")
     done = invoke("issues", run, "--top", 2)
     assert done.exit_code == 0
-    assert "Not calibrated" in done.stdout and "no second fold" in done.stdout
+    assert "No probabilities" in done.stdout and "no second fold" in done.stdout
     rows = answer("issues", run)["issues"]
     assert rows[0]["id"] == "img/399.png" and not any(row["is_label_issue"] for row in rows)
     assert invoke("issues", run, "--min-p", 0.5).exit_code == 2
-    assert "not calibrated" in invoke("classes", run).stderr
+    assert "has no probabilities" in invoke("classes", run).stderr
 
 
 def test_classes_are_listed_the_worst_first(run):

@@ -39,9 +39,12 @@ class TwoParts(nn.Module):
         return self.fc(self.backbone(x))
 
 
-def data(num=48, held=24, classes=4, dtype=torch.float64, seed=0):
+def data(num=48, held=24, classes=4, dtype=torch.float64, seed=0, apart=0.0):
+    """Noise with labels that mean nothing; ``apart`` gives each class a colour, for a model that is to learn them."""
     pixels, labels = images(batch=num + held, seed=seed, classes=classes)
     labels[num:] = torch.arange(held) % classes
+    colours = torch.randn(classes, 3, generator=torch.Generator().manual_seed(1), dtype=pixels.dtype)
+    pixels = pixels + apart * colours[labels][:, :, None, None]
     return (pixels[:num].to(dtype), labels[:num]), (pixels[num:].to(dtype), labels[num:])
 
 

@@ -92,12 +92,12 @@ def group_issues(examples: Columns, groups: Sequence[Any] | NDArray[Any]) -> dic
 
 
 def _probabilities(examples: Columns) -> NDArray[np.float64]:
-    if "p_mislabeled" not in examples:
-        raise SgoifError(
-            "this run has no probabilities, so it cannot tell error rates; its hold-out was too small or had no "
-            "second fold. Rank by `worst` instead, or give watch() a larger hold-out."
-        )
-    return np.asarray(examples["p_mislabeled"], dtype=np.float64)
+    p = np.asarray(examples.get("p_mislabeled", [np.nan]), dtype=np.float64)
+    if len(p) and not np.isfinite(p).any():
+        noted = examples.get("no_p_reason", np.zeros(0, object))
+        why = next((str(reason) for reason in noted if reason is not None), "the run does not say why")
+        raise SgoifError(f"this run has no probabilities, so it cannot tell error rates: {why}. Rank by `worst`.")
+    return p
 
 
 def _rates(examples: Columns, groups: NDArray[np.int64], num_groups: int) -> ErrorRates:

@@ -1,8 +1,8 @@
 """Which labels are wrong: one row per example, most suspicious first, in the shape curators know.
 
-``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high. A
-run that could not be calibrated has no probabilities: then examples are ranked by ``worst``, and none is called an
-issue.
+``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high.
+Where an example has no probability, ``no_p_reason`` says why. A run without any is ranked by ``worst``, and no label is
+called an issue.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ __all__ = ["class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_susp
 Columns = Mapping[str, NDArray[Any]]
 
 _MORE_LIKELY_WRONG = 0.5  # from here on a label is an issue
-_PASSED_ON = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm", "worst", "confidence", "n_visits")
+_PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")  # always there, NaN where there is none
+_MOST_VISITS = 10  # from so many visits on their share is told in tenths
+_PASSED_ON = ("harm", "worst", "confidence", "n_visits")
 
 
 def rank_by_suspicion(examples: Columns) -> NDArray[np.int64]:
-    """Order rows by ``p_mislabeled``, or by ``worst`` where there is none; rows that were not judged come last."""
-    key = examples["p_mislabeled" if "p_mislabeled" in examples else "worst"]
+    """Order rows by ``p_mislabeled``, or by ``worst`` where nobody has one; rows that were not judged come last."""
+    key = examples["p_mislabeled" if _has_probabilities(examples) else "worst"]
     return np.argsort(-np.nan_to_num(key.astype(np.float64), nan=-np.inf), kind="stable")
+
+
+def _has_probabilities(rows: Columns) -> bool:
+    return "p_mislabeled" in rows and bool(np.isfinite(rows["p_mislabeled"].astype(np.float64)).any())
 
 
 def label_issues(
@@ -39,8 +45,8 @@ def label_issues(
     """
     order = rank_by_suspicion(examples)[:top]
     rows = {name: column[order] for name, column in examples.items()}
-    is_calibrated = "p_mislabeled" in rows
-    p = rows["p_mislabeled"].astype(np.float64) if is_calibrated else np.full(len(order), np.nan)
+    nothing = np.full(len(order), np.nan)
+    p = rows["p_mislabeled"].astype(np.float64) if "p_mislabeled" in rows else nothing
     table: dict[str, NDArray[Any]] = {
         "id": rows["id"],
         "is_label_issue": np.nan_to_num(p) >= _MORE_LIKELY_WRONG,
@@ -50,6 +56,8 @@ def label_issues(
         "suggested_label_2": rows["suggested_label_2"],
         "suggested_label_3": rows["suggested_label_3"],
     }
+    table |= {name: rows.get(name, nothing) for name in _PROBABILITIES}
+    table["no_p_reason"] = rows.get("no_p_reason", np.full(len(order), None, dtype=object))
     table |= {name: rows[name] for name in _PASSED_ON if name in rows}
     table["why"] = _phrases(rows, class_names)
     table["source"] = rows["source"] if "source" in rows else np.full(len(order), "train")
@@ -62,15 +70,18 @@ def class_name(label: int, names: Sequence[str]) -> str:
 
 
 def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
-    """What speaks against each label, ``[N, 4]``: tenths of the visits' weight for the suggestion; whether learning it
-    does harm, whether the model doubts it, and whether it was judged at all.
+    """What speaks against each label, ``[N, 5]``: in how many visits it looked like the suggestion, of how many (0 of 0
+    where that is not known); whether learning it does harm, whether the model doubts it, and whether it was judged.
     """
-    share = np.rint(10 * np.nan_to_num(rows["suggested_share"])).astype(np.int64)
+    share = rows["suggested_share"].astype(np.float64)
+    of = np.where(np.isfinite(share), np.minimum(np.nan_to_num(rows["n_visits"]), _MOST_VISITS), 0).astype(np.int64)
+    times = np.rint(of * np.nan_to_num(share)).astype(np.int64)
+    times = np.where(share < 1, np.minimum(times, of - 1), times).clip(min=1)  # "every visit" only where it was
     harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
     doubt = (np.nan_to_num(rows["margin"]) < 0).astype(np.int64)
     known = np.isfinite(rows["p_mislabeled"].astype(np.float64)) if "p_mislabeled" in rows else False
     judged = np.asarray(known | np.isfinite(rows["worst"])).astype(np.int64)
-    return np.stack([share, harmful, doubt, judged], 1)
+    return np.stack([times, of, harmful, doubt, judged], 1)
 
 
 def _phrases(rows: Columns, names: Sequence[str]) -> NDArray[Any]:
@@ -86,13 +97,15 @@ def _phrases(rows: Columns, names: Sequence[str]) -> NDArray[Any]:
 
 def phrase(given: int, suggested: int, kind: Sequence[int], names: Sequence[str]) -> str:
     """Say in plain words what speaks against a label; ``kind`` is a row of :func:`phrase_kinds`."""
-    tenths, harmful, doubt, judged = kind
+    times, of, harmful, doubt, judged = kind
     if not judged:
         return "not judged: it was never seen while the scores could be trusted"
     held, other = class_name(given, names), class_name(suggested, names)
     if suggested < 0 or suggested == given:
         return f"nothing speaks against {held}"
-    looks = f"looks like {other} in {tenths} of 10 visits" if tenths < 10 else f"looks like {other} in every visit"
+    looks = f"looks like {other}"
+    if of > 1:
+        looks += " in every visit" if times == of else f" in about {times} of {of} visits"
     if harmful and doubt:
         return f"{looks}; the model does not believe {held}, and learning it as {held} hurts held-out {other}"
     if harmful:

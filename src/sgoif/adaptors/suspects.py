@@ -16,7 +16,7 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FLAGGED", "columns_of", "rate_columns", "suspects"]
+__all__ = ["FLAGGED", "Sql", "columns_of", "has_probabilities", "rate_columns", "suspects"]
 
 FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
 
@@ -51,12 +51,12 @@ def suspects(
     where, parameters = ["given_label >= 0"], dict[str, Any]()
     if given is not None:
         where, parameters["given"] = [*where, "given_label = $given"], given
-    if min_p is not None and _has_p(sql):
+    if min_p is not None:
         where, parameters["min_p"] = [*where, "p_mislabeled >= $min_p"], min_p
     if ids is not None:
         where = [*where, "id::varchar in (select unnest($ids))"]
         parameters["ids"] = [str(value) for value in ids]
-    is_calibrated = bool(sql("select count(p_mislabeled) as n from examples")["n"][0].as_py()) if _has_p(sql) else False
+    is_calibrated = has_probabilities(sql)
     key = "p_mislabeled" if is_calibrated else "worst"
     limit = "" if top is None else f" limit {int(top)}"
     table = sql(
@@ -64,10 +64,7 @@ def suspects(
         f"order by {key} desc nulls last, source desc, id{limit}",
         **parameters,
     )
-    rows = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    if is_calibrated:
-        return rows
-    return {name: column for name, column in rows.items() if not name.startswith("p_mislabeled")}
+    return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
 
 
 def rate_columns(sql: Sql) -> dict[str, NDArray[Any]]:
@@ -87,8 +84,11 @@ def columns_of(sql: Sql, table: str) -> Mapping[str, str]:
         return {}
 
 
-def _has_p(sql: Sql) -> bool:
-    return "p_mislabeled" in columns_of(sql, "examples")
+def has_probabilities(sql: Sql) -> bool:
+    """Whether any training example of a run has a probability."""
+    if "p_mislabeled" not in columns_of(sql, "examples"):
+        return False
+    return bool(sql("select count(p_mislabeled) as n from examples")["n"][0].as_py())
 
 
 def _selected(sql: Sql, is_calibrated: bool) -> str:
@@ -99,11 +99,11 @@ def _selected(sql: Sql, is_calibrated: bool) -> str:
     has_holdout = is_calibrated and "p_mislabeled" in held
     are_numbers = "int" in own["id"] and (not has_holdout or "int" in held["id"])
     id_type = "bigint" if are_numbers else "varchar"
-    fields = [_whole(name, own) for name in _WHOLE] + [_number(name, own) for name in _NUMBERS]
+    fields = [_whole(name, own) for name in _WHOLE] + [_number(name, own) for name in _NUMBERS] + [_reason(own)]
     selected = f"select id::{id_type} as id, {', '.join(fields)}, 'train' as source from examples"
     if not has_holdout:
         return selected
-    fields = [_on_holdout(name, held) for name in (*_WHOLE, *_NUMBERS)]
+    fields = [_on_holdout(name, held) for name in (*_WHOLE, *_NUMBERS)] + [_reason(held)]
     return (
         f"{selected} union all select id::{id_type} as id, {', '.join(fields)}, 'holdout' as source from holdout "
         "where not coalesce(trusted, false)"
@@ -119,6 +119,10 @@ def _on_holdout(name: str, present: Mapping[str, str]) -> str:
 def _whole(name: str, present: Mapping[str, str]) -> str:
     value = f'coalesce("{name}", {_WHOLE[name]})' if name in present else f"({_WHOLE[name]})"
     return f'{value}::bigint as "{name}"'
+
+
+def _reason(present: Mapping[str, str]) -> str:
+    return f"{'no_p_reason' if 'no_p_reason' in present else 'null'}::varchar as no_p_reason"
 
 
 def _number(name: str, present: Mapping[str, str], alias: str | None = None) -> str:

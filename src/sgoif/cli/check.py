@@ -16,6 +16,7 @@ from sgoif.cli.output import count, emit_json, interval, percent, print_lines, p
 from sgoif.cli.summary import Summary, summarise
 from sgoif.errors import SgoifError
 from sgoif.files import write_text
+from sgoif.summary import competence_line
 
 __all__ = ["check", "junit_xml", "markdown"]
 
@@ -72,12 +73,14 @@ def check(
             }
         )
     else:
-        _print(url, verdict)
+        _print(url, verdict, found)
     return _CODES[verdict.state]
 
 
-def _print(url: str, verdict: Verdict) -> None:
+def _print(url: str, verdict: Verdict, found: Summary | None) -> None:
     print_lines([f"{url}: {_SAID[verdict.state]}"])
+    known = None if found is None else competence_line(found.competence)
+    print_lines([] if known is None else [known])
     if verdict.reason is not None:
         print_lines([verdict.reason])
     rows = sorted(verdict.outcomes, key=lambda item: _ORDER.index(item.state))

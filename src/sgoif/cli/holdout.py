@@ -23,6 +23,7 @@ from sgoif.review.decisions import read_decisions
 from sgoif.review.merge import merge
 from sgoif.review.naming import find_class, some_of
 from sgoif.run import load
+from sgoif.summary import why_no_probabilities
 
 __all__ = ["choose_doubtful", "merge_filled", "write_doubtful", "write_doubtful_page"]
 
@@ -140,12 +141,8 @@ def read_verified(path: str) -> dict[str, str]:
 
 def _held_out(run: OpenRun, known: set[str]) -> list[dict[str, Any]]:
     """Hold-out examples that nobody has verified, with what the run thinks of them."""
-    columns = run.files.sql("select * from holdout limit 0").column_names
-    if "p_mislabeled" not in columns:
-        raise SgoifError(
-            f"{run.url!r} has not judged its hold-out: it was not calibrated, or has not finished. See `sgoif info "
-            f"{run.url}`."
-        )
+    if not run.one("select count(p_mislabeled) as n from holdout")["n"]:
+        raise SgoifError(f"{run.url!r} has not judged its hold-out: {why_no_probabilities(run.about)}.")
     rows: list[dict[str, Any]] = run.files.sql(
         "select id::varchar as id, given_label, coalesce(suggested_label, -1) as suggested_label, p_mislabeled as p "
         "from holdout where not coalesce(trusted, false) and given_label >= 0 order by id"

@@ -151,7 +151,7 @@ def _calibration(run: OpenRun) -> Facts:
     summary = _summary(run)
     lines = summary.lines()
     if not summary.is_calibrated:
-        return [*found, ("calibrated", f"no: {summary.why_not_calibrated}")]
+        return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}")]
     return [*found, ("calibrated", f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged")] + [
         (line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines[1:] if ": " in line
     ]

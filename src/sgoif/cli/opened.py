@@ -21,6 +21,8 @@ from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.errors import SgoifError
 from sgoif.review.naming import find_class, some_of
 from sgoif.store import RunFiles
+from sgoif.summary import why_no_probabilities
+from sgoif.tables import arrow_table
 
 __all__ = ["FLAGGED", "OpenRun", "open_run"]
 
@@ -48,6 +50,11 @@ class OpenRun:
         """What the training said about the run."""
         found = self.info.get("facts")
         return found if isinstance(found, dict) else {}
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the training said, and how it ended, as ``Run.info`` has both."""
+        return {**self.facts, "state": self.info.get("state")}
 
     @cached_property
     def class_names(self) -> list[str]:
@@ -126,14 +133,11 @@ class OpenRun:
         )
 
     def need_probabilities(self) -> None:
-        """Raise where the run was not calibrated, and say why."""
+        """Raise where the run has no probabilities, and say why."""
         self.need_examples()
         if not self.is_calibrated:
-            reason = self.facts.get("calibration_error") or "its hold-out was too small or had no second fold"
-            raise SgoifError(
-                f"{self.url!r} was not calibrated ({reason}), so it has no probabilities. `sgoif issues` ranks its "
-                "labels; for probabilities run it again with a larger hold-out."
-            )
+            reason = why_no_probabilities(self.about)
+            raise SgoifError(f"{self.url!r} has no probabilities: {reason}. `sgoif issues` ranks its labels without.")
 
     def rates_columns(self) -> Columns:
         """What error rates by class need of every example."""
@@ -150,7 +154,7 @@ class OpenRun:
             min_p: only those at least this probably wrong.
         """
         rows = suspects(self.files.sql, top=top, given=given, min_p=min_p)
-        return pa.table(label_issues(rows, self.class_names))
+        return arrow_table(label_issues(rows, self.class_names))
 
     def _largest_label(self) -> int:
         found = self.one("select max(given_label) as a, max(suggested_label) as b from examples")

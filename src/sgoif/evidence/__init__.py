@@ -4,6 +4,7 @@ from sgoif.evidence.accumulate import Evidence
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, calibrate_on, cross_fitted_ap
 from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
+from sgoif.evidence.competence import Competence, measure_competence
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
@@ -48,6 +49,7 @@ __all__ = [
     "Canaries",
     "CanaryCalibration",
     "CleaningChoice",
+    "Competence",
     "ErrorRates",
     "Evidence",
     "ExpectedPrecision",
@@ -84,6 +86,7 @@ __all__ = [
     "influence_under_any_label",
     "labels_to_try",
     "make_canaries",
+    "measure_competence",
     "picture_sketch",
     "rescore",
     "self_clean",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["with_findings"]
 
-_COLUMNS = ("p_mislabeled", "suggested_label", "harm", "worst", "confidence")
+_COLUMNS = ("p_mislabeled", "no_p_reason", "suggested_label", "harm", "worst", "confidence")
 
 
 def with_findings(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sgoif.adaptors import label_issues
 from sgoif.adaptors.label import phrase_kinds, rank_by_suspicion
 from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
-from sgoif.adaptors.suspects import columns_of, suspects
+from sgoif.adaptors.suspects import columns_of, has_probabilities, suspects
 from sgoif.report.findings import Findings
 
 __all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards", "isolated"]
@@ -123,7 +123,7 @@ def isolated(name: str) -> str:
 
 def _typical(run: Findings, classes: set[int]) -> dict[int, list[Beside]]:
     """The examples of each class whose labels are least in doubt."""
-    key = "p_mislabeled" if "p_mislabeled" in columns_of(run.sql, "examples") else "worst"
+    key = "p_mislabeled" if has_probabilities(run.sql) else "worst"
     table = run.sql(
         f"select given_label as label, arg_min(id, {key}, {_NUM_TYPICAL}) as ids from examples "
         f"where {key} is not null and given_label in (select unnest($classes)) group by given_label",

@@ -14,6 +14,7 @@ from sgoif.adaptors.label import class_name
 from sgoif.adaptors.suspects import FLAGGED, rate_columns
 from sgoif.evidence import error_rates
 from sgoif.report.figures import bars, curve, heat_map
+from sgoif.summary import why_no_probabilities
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,17 +99,20 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
     p = columns["p_mislabeled"]
     held = run.info.get("held_out_per_class")
     found = [(f"{len(p):,}", "examples", f"in {_num_classes(run, columns):,} classes")]
-    if is_calibrated:
+    flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
+    unsure = run.info.get("no_totals_reason")
+    if is_calibrated and unsure:
+        found.append(("unknown", "number of wrong labels", str(unsure)))
+        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
+    elif is_calibrated:
         low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
         interval = f"{share(float(rates.low[0]))} to {share(float(rates.high[0]))}, 90% interval"
         what = "wrong labels expected" if run.info.get("trusted") else "wrong labels expected, at least"
         found.append((f"{np.nansum(p):,.0f}", what, f"{share(float(rates.rate[0]))} ({interval})"))
-        flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     else:
-        reason = str(run.info.get("calibration_error") or "the hold-out was too small")
-        found.append(("no", "probabilities", f"{reason}; cards are ranked by harm"))
+        found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by harm"))
     if isinstance(held, list):
         kind = "verified by people" if run.info.get("trusted") else "labels as given"
         found.append((f"{sum(held):,}", "held out as the yardstick", kind))

@@ -11,6 +11,7 @@ import numpy as np
 from sgoif.adaptors.suspects import columns_of
 from sgoif.report.figures import curve
 from sgoif.report.findings import Figure, Findings, share
+from sgoif.summary import competence_line, why_no_probabilities
 
 __all__ = ["Sign", "health_figures", "health_signs"]
 
@@ -30,7 +31,7 @@ class Sign:
 
 def health_signs(run: Findings) -> list[Sign]:
     """What the run's own record says: how it ended, cost, coverage, hold-out, calibration, faults."""
-    signs = [_state(run.info), _coverage(run), _calibration(run.info), _holdout(run.info)]
+    signs = [_state(run.info), _coverage(run), _competence(run.info), _calibration(run.info), _holdout(run.info)]
     return [*signs, _overhead(run.info), _faults(run.info)]
 
 
@@ -65,11 +66,19 @@ def _coverage(run: Findings) -> Sign:
     )
 
 
+def _competence(info: Mapping[str, Any]) -> Sign:
+    found = info.get("competence")
+    said = competence_line(found if isinstance(found, dict) else None)
+    if said is None or not isinstance(found, dict):
+        return Sign("Accuracy", "unknown", UNKNOWN, "The run does not say how often its model is right.")
+    return Sign("Accuracy", share(float(found["accuracy"])), FINE if found.get("is_competent") else LOOK, said)
+
+
 def _calibration(info: Mapping[str, Any]) -> Sign:
-    error = info.get("calibration_error")
-    errors = info.get("expected_errors")
-    if error or errors is None:
-        return Sign("Calibration", "none", LOOK, str(error or "The hold-out was too small or had no second fold."))
+    if info.get("no_totals_reason"):
+        return Sign("Calibration", "no totals", LOOK, f"{info['no_totals_reason']}.")
+    if info.get("expected_errors") is None:
+        return Sign("Calibration", "none", LOOK, f"{why_no_probabilities(info)}.")
     tops = info.get("expected_precision") or []
     said = ", ".join(f"{share(item['value'])} of the top {100 * item['top']:g}%" for item in tops)
     return Sign("Calibration", said or "yes", FINE, "How many of the first cards are expected to be wrong.")

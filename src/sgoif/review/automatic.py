@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sgoif.adaptors.suspects import suspects
+from sgoif.adaptors.suspects import has_probabilities, suspects
 from sgoif.errors import SgoifError
 from sgoif.review.merge import Merged, Outcome
 
@@ -35,9 +35,9 @@ def automatic_outcomes(
         SgoifError: The run has no probabilities.
     """
     least = min(value for value in (relabel_from, drop_from) if value is not None)
-    rows = suspects(sql, min_p=least)
-    if "p_mislabeled" not in rows:
+    if not has_probabilities(sql):
         raise SgoifError("this run has no probabilities, so nothing can be cleaned without people looking at it.")
+    rows = suspects(sql, min_p=least)
     columns = (rows[name].tolist() for name in ("id", "given_label", "suggested_label", "p_mislabeled"))
     found = []
     for ident, given, suggested, p in zip(*columns, strict=True):

@@ -117,7 +117,16 @@ def cross_fitted_audit(
         "num_folds": num_folds,
         "noise_model": noise is not None,
     }
-    return calibrated_run(ledger, recorder, parts[0].engine, facts, sketches=sketches, noise=noise, unjudged=unjudged)
+    return calibrated_run(
+        ledger,
+        recorder,
+        parts[0].engine,
+        facts,
+        sketches=sketches,
+        noise=noise,
+        unjudged=unjudged,
+        is_out_of_fold=num_folds > 1,
+    )
 
 
 def _batches(

@@ -137,7 +137,8 @@ def encode_part(schema: pa.Schema, groups: Iterable[pa.Table]) -> pa.Buffer:
     """Encode row groups as a Parquet file."""
     numbers = [field.name for field in schema if pa.types.is_integer(field.type)]
     repeated = [name for name in numbers if name not in ("id", "holdout_id", "id_hash")]
-    repeated += [name for name in ("confidence", "confidence_worst") if name in schema.names]  # one per step
+    # one per step, and one sentence for many
+    repeated += [name for name in ("confidence", "confidence_worst", "no_p_reason") if name in schema.names]
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(
         out,

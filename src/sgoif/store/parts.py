@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sgoif.store.info import find_info, step_limits
 from sgoif.store.places import Place, place_of
-from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
+from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
 
 __all__ = [
     "DAMAGE",
@@ -224,6 +224,8 @@ def _schema_trouble(schema: pa.Schema, table: str, kind: IdKind | None) -> str |
         return f"its schema version is {version or 'not given'}, this sgoif reads 1 to {SCHEMA_VERSION}"
     for field in schema_of(table, kind or "int"):
         if field.name not in schema.names:
+            if field.name in ADDED_COLUMNS.get(table, ()):
+                continue
             return f"it has no column {field.name!r}"
         if schema.field(field.name).type != field.type:
             return f"its column {field.name!r} is {schema.field(field.name).type}, not {field.type}"

@@ -18,6 +18,7 @@ from sgoif.records import SIGNALS, TAG_SIGNALS
 from sgoif.store.errors import StoreError
 
 __all__ = [
+    "ADDED_COLUMNS",
     "CLASSLESS_SIGNALS",
     "FLAGS_NOT_FINITE",
     "FLAGS_NOT_USABLE",
@@ -59,6 +60,15 @@ def _signal_fields() -> list[tuple[str, pa.DataType]]:
     return [*of_signal, *((f"{name}_std", pa.float32()) for name in STANDARDISED), flags]
 
 
+# null where a label was not judged, and then a sentence says why; both null in runs that are older than the sentence
+_PROBABILITIES: list[tuple[str, pa.DataType | None]] = [
+    *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ("no_p_reason", pa.string()),
+]
+
+# what tables of this version gained since they were first written; null in older parts
+ADDED_COLUMNS = {"examples": ("no_p_reason",), "holdout": tuple(name for name, _ in _PROBABILITIES)}
+
 _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind of the user's ids
     "visits": [
         ("id", None),
@@ -91,6 +101,7 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("trusted", pa.bool_()),
         ("belief", pa.float32()),  # probability that the given label is right, by the hold-out's own judgement
         ("posterior", pa.list_(pa.float32())),  # prediction for what was last seen of it, one entry per class
+        *_PROBABILITIES,
         *_signal_fields(),
     ],
     "anchors": [
@@ -115,7 +126,7 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("confidence", pa.float64()),
         *((name, pa.float64()) for name in MEAN_SIGNALS),
         *((f"{name}_std{tail}", pa.float64()) for name in STANDARDISED for tail in ("", "_error")),
-        *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+        *_PROBABILITIES,
     ],
     # Of a multi-label run: one row per example and tag that was worth keeping.
     "tags": [

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.errors import SgoifError
 from sgoif.evidence import (
     CalibrationDraws,
     Canaries,
     CleaningChoice,
+    Competence,
     ExpectedPrecision,
     LabelCalibration,
     LikelyOthers,
@@ -25,10 +27,14 @@ from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factor
 from sgoif.training.engine import Engine
 from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
 
-__all__ = ["Judged", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
+__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
 
 Floats = NDArray[np.float64]
 Table = Mapping[str, NDArray[Any]]  # one row per training example
+
+
+class NoProbabilities(SgoifError):
+    """A run cannot have ``p_mislabeled``; the message is a sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class RunCalibration:
     calibration: LabelCalibration
     precision: list[ExpectedPrecision]
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
+    known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others are not judged
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
     holdout_ids: NDArray[Any]  # of all hold-out examples, by row
 
@@ -91,9 +98,13 @@ def probabilities(
 
 
 def calibrate_run(
-    ledger: CanaryLedger, examples: Table, engine: Engine, noise: NoiseEvidence | None = None
-) -> RunCalibration | None:
-    """Learn ``p_mislabeled`` from the canaries; None where there are none to learn from.
+    ledger: CanaryLedger,
+    examples: Table,
+    engine: Engine,
+    noise: NoiseEvidence | None = None,
+    competence: Competence | None = None,
+) -> RunCalibration:
+    """Learn ``p_mislabeled`` from the canaries.
 
     With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips. Where
     none is given, one is read off a first calibration.
@@ -103,13 +114,26 @@ def calibrate_run(
         examples: the run's table, or a sample of it.
         engine: whose hold-out it is.
         noise: what a model of the noise says of them.
+        competence: of the model; measured on the hold-out if left out.
+
+    Raises:
+        NoProbabilities: There is too little to learn from, or the model does not know enough to judge labels.
     """
     canaries, columns, known = ledger.canaries(engine), _columns(engine), ledger.known_classes(engine)
-    if canaries is None or not len(examples["id"]):
-        return None
+    if not len(examples["id"]):
+        raise NoProbabilities("no training example was scored")
+    if (examples["given_label"] < 0).all():
+        raise NoProbabilities("no target names one class (Mixup, CutMix or soft labels), so there is no label to judge")
+    if canaries is None:
+        raise NoProbabilities(ledger.why_none(engine))
     signals, judged = _signals(examples, columns, known)
     if judged.sum() < 2:
-        return None
+        is_shut = (examples["confidence"] <= 0).all()
+        why = "the gate was shut at every visit" if is_shut else "the others have no finite score or no known class"
+        raise NoProbabilities(f"only {judged.sum()} of {len(judged):,} training examples could be judged: {why}")
+    why_not = (competence or ledger.competence(engine)).why_not
+    if why_not is not None:
+        raise NoProbabilities(why_not)
     given, choice = examples["given_label"], ledger.choice
     asked = Examples(signals, given[judged], examples["suggested_label"][judged])
     if noise is None:
@@ -130,8 +154,22 @@ def calibrate_run(
         noise = None if found.noise is None else found.noise.at_rows(judged)
     said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
-    holdout, ids = ledger.judged(calibration, engine), np.asarray(engine.holdout.ids)
-    return RunCalibration(said, judge, calibration, precision, choice, holdout, ids)
+    holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
+    return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids)
+
+
+def _judged_holdout(
+    ledger: CanaryLedger, engine: Engine, calibration: LabelCalibration, draws: CalibrationDraws
+) -> dict[str, NDArray[Any]]:
+    """The hold-out's own labels, judged like those of training examples; NaN where no other of the class is known."""
+    columns, rows, canaries = ledger.table(engine), ledger.rows_seen(engine), calibration.canaries
+    own = np.flatnonzero(~canaries.is_flip)
+    is_judged = np.isin(rows, canaries.holdout_row[own])
+    found = probabilities(calibration, draws, canaries.signals[own], canaries.label[own], is_judged)
+    columns["belief"][is_judged] = canaries.belief[own]
+    for tail, values in zip(("", "_low", "_high"), found, strict=True):
+        columns[f"p_mislabeled{tail}"] = np.where(ledger.verified[rows], 0.0, values)  # by hand: not doubted here
+    return columns
 
 
 def _signals(

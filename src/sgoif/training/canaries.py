@@ -24,8 +24,8 @@ from sgoif.evidence import (
     SIGNALS,
     Canaries,
     CleaningChoice,
+    Competence,
     Holdout,
-    LabelCalibration,
     LikelyOthers,
     Snapshot,
     best_others,
@@ -33,6 +33,7 @@ from sgoif.evidence import (
     estimate_transition,
     fold_of,
     labels_to_try,
+    measure_competence,
     self_clean,
     should_clean,
 )
@@ -79,7 +80,7 @@ class CanaryLedger:
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
         self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
-        self._refreshes = 0
+        self._refreshes = self._looks = 0
         self.choice: CleaningChoice | None = None
         self.forget()
 
@@ -118,6 +119,7 @@ class CanaryLedger:
             features.double().cpu().numpy(), logits.double().cpu().numpy(), _inverse_factors(engine), rows, step
         )
         self._recent.append(snapshot)
+        self._looks += 1
         believed = engine.anchors.trust.double().cpu().numpy()
         assigned = self._labels_for(snapshot)
         part = Holdout(self.labels[rows], self.fold[rows], self.num_classes, [replace(snapshot, rows=None)])
@@ -223,6 +225,33 @@ class CanaryLedger:
         )
         return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
+    def why_none(self, engine: Engine) -> str:
+        """Say why there are no canaries, or too few."""
+        count, draws = len(self.labels), engine.draws
+        if self.num_classes > _MOST_CLASSES:
+            return f"there are {self.num_classes:,} classes, and probabilities are learnt for at most {_MOST_CLASSES:,}"
+        if not self.is_on:
+            return (
+                f"the hold-out is too small: its {count} examples fall into one of the two folds that judge each other"
+            )
+        if not engine.settings.probe:
+            return "the head was not re-fitted on the hold-out (probe=False), which probabilities need"
+        if self._looks:
+            return f"the hold-out is too small: of its {count} examples too few have another one of their class"
+        if draws < 2:
+            times = "only once" if draws else "never"
+            return (
+                f"the training was too short: it looked at the hold-out {times}, and at least two looks are needed; "
+                "train longer, or lower refresh_every in the plan"
+            )
+        return f"the gate was shut at all {draws} looks at the hold-out: no score could be trusted"
+
+    def competence(self, engine: Engine) -> Competence:
+        """How often the model was right on the hold-out, each example as it was last seen."""
+        predicted = engine.predicted.cpu().numpy()
+        seen = predicted >= 0
+        return measure_competence(predicted[seen] == self.labels[seen], self.labels[seen], self.num_classes)
+
     def _told(self) -> NDArray[np.bool_]:
         """Which labels tried count, ``[m, F]``: those scored, of classes with an example scored under its own label.
 
@@ -259,21 +288,30 @@ class CanaryLedger:
         p_given = canaries.signals[:, CALIBRATED_SIGNALS.index("p_given")]
         return others.spread(p_given, canaries.assigned_label, self.num_classes)
 
-    def judged(self, calibration: LabelCalibration, engine: Engine) -> dict[str, NDArray[Any]]:
-        """The hold-out's own labels, judged like those of training examples: one row per example that was seen."""
-        own = np.flatnonzero(~calibration.canaries.is_flip)
-        rows, signals = calibration.canaries.holdout_row[own], calibration.canaries.signals[own]
-        p = calibration.predict(signals, self.labels[rows])
+    def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
+        """Which hold-out examples were seen, ascending."""
+        is_seen = engine.predicted.cpu().numpy() >= 0
+        if self._mass.size:  # a state from before predictions were kept
+            is_seen = is_seen | (self._mass[:, :, 0] > 0).any(1)
+        return np.flatnonzero(is_seen)
+
+    def table(self, engine: Engine) -> dict[str, NDArray[Any]]:
+        """One row per hold-out example that was seen: its signals under its own label, not judged yet."""
+        rows = self.rows_seen(engine)
+        signals = np.full((len(rows), len(CALIBRATED_SIGNALS)), np.nan)
+        if self._assigned.shape[1]:
+            own = (self._assigned[rows] == self.labels[rows, None]).argmax(1)
+            mass = self._mass[rows, own]
+            signals = np.where(mass > 0, self._total[rows, own] / np.where(mass > 0, mass, 1.0), np.nan)
         columns: dict[str, NDArray[Any]] = {
             "id": np.asarray(engine.holdout.ids)[rows],
             "given_label": self.labels[rows],
-            "suggested_label": self._suggested[rows],
+            "suggested_label": self._suggested[rows] if len(self._suggested) else np.full(len(rows), -1),
             "trusted": self.verified[rows],
-            "belief": calibration.canaries.belief[own],
-            "p_mislabeled": np.where(self.verified[rows], 0.0, p),  # verified by hand: not to be doubted here
+            "belief": engine.anchors.trust.double().cpu().numpy().clip(0, 1)[rows],
         }
-        columns |= {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}  # a noise model's is last
-        return columns | _last_seen(engine, rows)
+        columns |= {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}
+        return columns | (_last_seen(engine, rows) if engine.settings.probe else {})
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
@@ -286,6 +324,7 @@ class CanaryLedger:
             "suggested": self._suggested.copy(),
             "recent": [asdict(item) for item in self._recent],
             "refreshes": self._refreshes,
+            "looks": self._looks,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -298,7 +337,7 @@ class CanaryLedger:
         # states from before it have none, and half of the sums would be worse than none
         self._others = state["others"].copy() if "others" in state else np.zeros((*self._assigned.shape, 0), np.float32)
         self._suggested = state["suggested"].copy()
-        self._refreshes = int(state["refreshes"])
+        self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
         recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
         self._recent = deque(recent, maxlen=_KEPT_SNAPSHOTS)
 

@@ -148,6 +148,7 @@ class Engine:
         keeps = len(holdout) if settings.probe else 0
         self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
         self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
+        self.predicted = torch.full((len(holdout),), -1, device=device)  # class of each, when last seen; -1 before
         num_features, moves = columns - head.shape.has_bias, horizon < float("inf")
         self.likeness = Likeness(num_features, moves=moves, seed=seed, device=device, dtype=self.dtype)
         self.probe_weight: Tensor | None = None
@@ -157,7 +158,7 @@ class Engine:
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
         self.reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
-        self._draws = 0
+        self.draws = 0  # how often the hold-out was looked at
         self.holdout_not_finite = 0  # hold-out examples left out of a refresh
         self._statistics: list[dict[str, Statistic]] = []
         self._gradient = StepGradient()
@@ -264,9 +265,11 @@ class Engine:
                 return draw
             self.anchors.absorb(draw)
             self._note_anchors()
-            right = (draw.outputs.argmax(1) == draw.labels).to(self.dtype).mean()
-            self.agreement = right if self._draws == 0 else 0.8 * self.agreement + 0.2 * right
-            self._draws += 1
+            predicted = draw.outputs.argmax(1)
+            self.predicted[draw.positions] = predicted
+            right = (predicted == draw.labels).to(self.dtype).mean()
+            self.agreement = right if self.draws == 0 else 0.8 * self.agreement + 0.2 * right
+            self.draws += 1
             head_rows = draw.rows[self.head.name]
             features = pooled(head_rows)[0].to(self.dtype)
             self.likeness.follow(features)
@@ -340,10 +343,11 @@ class Engine:
             "gate": self.gate.state_dict(),
             "reading": None if reading is None else {k: getattr(reading, k).clone() for k in _READING},
             "agreement": self.agreement.clone(),
-            "draws": self._draws,
+            "draws": self.draws,
             "holdout_not_finite": self.holdout_not_finite,
             "features": self.features.clone(),
             "seen": self.seen.clone(),
+            "predicted": self.predicted.clone(),
             "probe_weight": None if self.probe_weight is None else self.probe_weight.clone(),
             "probe_shift": None if self.probe_shift is None else self.probe_shift.clone(),
             "refreshes": self._refreshes,
@@ -361,11 +365,13 @@ class Engine:
         if self.curvature.counters.observations:
             self.tracker.use_operator(self.curvature.operator())
         self.gate.load_state_dict(state["gate"])
-        self.agreement, self._draws = state["agreement"].to(self.agreement), int(state["draws"])
+        self.agreement, self.draws = state["agreement"].to(self.agreement), int(state["draws"])
         self.holdout_not_finite = int(state.get("holdout_not_finite", 0))
         reading = state["reading"]
         self.reading = None if reading is None else GateReading(**reading)
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
+        if "predicted" in state:  # states from before it have none
+            self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
         self.probe_shift, self._refreshes = state["probe_shift"], int(state["refreshes"])
         if self.is_sharded:

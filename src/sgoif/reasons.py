@@ -1,0 +1,91 @@
+"""Why an example has no ``p_mislabeled``, in words: for the whole run, for its class, or for the example itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.adaptors.label import class_name
+
+if TYPE_CHECKING:
+    from sgoif.training.calibration import RunCalibration
+
+__all__ = ["Reasons"]
+
+log = logging.getLogger(__name__)
+
+Columns = dict[str, NDArray[Any]]
+
+_NO_CLASS = "its target names no class (Mixup, CutMix or soft labels)"
+_SHUT = "it was never seen while the scores could be trusted"
+_NOT_FINITE = "its scores are not finite"
+_ALONE = "no other held-out example of its class could judge it"
+_SHOWN_CLASSES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why examples of a run have no probability."""
+
+    run: str | None  # why none of them has; None where some have
+    known_classes: NDArray[np.bool_]  # classes whose labels can be judged, [C]
+    held_out: Sequence[int]  # hold-out examples by class
+    class_names: Sequence[str]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None) -> Reasons:
+        """From the facts of a run and its calibration."""
+        why = facts.get("no_p_reason") or "this run was not calibrated"
+        names, held = facts.get("class_names") or (), facts.get("held_out_per_class") or ()
+        if calibration is None:
+            return cls(why, np.ones(0, bool), held, names)
+        return cls(None, calibration.known_classes, held, names)
+
+    def of_examples(self, examples: Mapping[str, NDArray[Any]], p: NDArray[np.float64]) -> NDArray[np.object_]:
+        """One sentence per example without a probability, None for the others, ``[N]``."""
+        found = np.full(len(p), None, dtype=object)
+        is_open = ~np.isfinite(p)
+        if self.run is not None:
+            found[is_open] = self.run
+            return found
+        given = examples["given_label"]
+        found[is_open] = np.where(examples["confidence"][is_open] <= 0, _SHUT, _NOT_FINITE)
+        is_unknown = is_open & (given >= 0) & ~self.known_classes[given]
+        labels, place = np.unique(given[is_unknown], return_inverse=True)
+        found[is_unknown] = np.array([self._of_class(label) for label in labels.tolist()], dtype=object)[place]
+        found[is_open & (given < 0)] = _NO_CLASS
+        return found
+
+    def with_holdout(self, holdout: Columns) -> Columns:
+        """The table of the hold-out with probabilities, empty ones where there are none, and the reason."""
+        nothing = np.full(len(holdout["id"]), np.nan)
+        found = {f"p_mislabeled{tail}": nothing for tail in ("", "_low", "_high")} | holdout
+        reasons = np.full(len(nothing), None, dtype=object)
+        reasons[np.isnan(found["p_mislabeled"])] = self.run or _ALONE
+        return found | {"no_p_reason": reasons}
+
+    def warn(self, examples: Mapping[str, NDArray[Any]]) -> None:
+        """Log which classes of the training examples cannot be judged."""
+        given = examples["given_label"]
+        counts = np.bincount(given[given >= 0], minlength=len(self.known_classes))
+        lost = np.flatnonzero((counts > 0) & ~self.known_classes)
+        if len(lost):
+            names = ", ".join(class_name(int(label), self.class_names) for label in lost[:_SHOWN_CLASSES])
+            more = f" and {len(lost) - _SHOWN_CLASSES} more" if len(lost) > _SHOWN_CLASSES else ""
+            log.warning(
+                "%d labels have no probability: no held-out example of their class (%s%s) was seen.",
+                counts[lost].sum(),
+                names,
+                more,
+            )
+
+    def _of_class(self, label: int) -> str:
+        name = class_name(label, self.class_names)
+        if label < len(self.held_out) and self.held_out[label]:
+            return f"no held-out example of class {name} was looked at"
+        return f"class {name} has no held-out example"

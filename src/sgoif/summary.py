@@ -1,0 +1,268 @@
+"""What a run found, in a few lines: how many errors to expect, how good its list is, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sgoif.adaptors.label import class_name
+from sgoif.adaptors.suspects import FLAGGED, Sql, columns_of, rate_columns
+from sgoif.evidence import error_rates
+from sgoif.wording import clean, count, percent, percents
+
+__all__ = [
+    "Leak",
+    "Summary",
+    "TagSummary",
+    "competence_line",
+    "kind_of_holdout",
+    "summarise",
+    "summarise_tags",
+    "why_no_probabilities",
+]
+
+_SHOWN_LEAKS = 4
+_NOTABLE_LEAK = 0.01
+_SIDES = {"extra": "num_present", "missing": "num_absent"}
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A class that is labelled as another: share of it that is, by the estimated noise transition."""
+
+    true_class: str
+    given_class: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of a whole run; numbers about errors are None where it has none, and a reason says why."""
+
+    run: str
+    state: str
+    kind: str
+    num_examples: int
+    num_judged: int
+    num_classes: int
+    num_held_out: int | None
+    is_calibrated: bool
+    no_p_reason: str | None  # why there are no probabilities
+    no_totals_reason: str | None  # why there are probabilities, and no numbers of errors
+    competence: dict[str, Any] | None
+    holdout: str
+    num_flagged: int
+    expected_errors: float | None
+    error_rate: float | None
+    error_rate_low: float | None
+    error_rate_high: float | None
+    expected_precision: list[dict[str, Any]]
+    leaks: list[Leak]
+
+    def document(self) -> dict[str, Any]:
+        """The summary for ``--json``."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        about = f"{clean(self.run)}: {count(self.num_examples, 'example')} in {count(self.num_classes, 'class')}"
+        held = "" if self.num_held_out is None else f" of {count(self.num_held_out)}"
+        known = competence_line(self.competence)
+        lines = [f"{about}; hold-out{held} {self.holdout}.{'' if known is None else f' {known}'}"]
+        if not self.num_examples:
+            return lines
+        if not self.is_calibrated:
+            return [*lines, f"No probabilities, so ranked by `worst`: {clean(self.no_p_reason)}."]
+        likely = f"{count(self.num_flagged)} are more likely wrong than right"
+        if self.no_totals_reason is not None:
+            lines.append(f"Expected errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
+        else:
+            # measured on human labels: an unverified hold-out shares the blind spots of the labels that it judges
+            least = "" if self.holdout == "trusted" else "at least about "
+            rates = f"{percent(self.error_rate)} of the labels, 90% interval "
+            rates += percents(self.error_rate_low, self.error_rate_high)
+            lines.append(f"Expected errors: {least}{count(self.expected_errors or 0)} ({rates}); {likely}.")
+        tops = [
+            f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
+            f"[{percents(item['low'], item['high'])}]"
+            for item in self.expected_precision
+        ]
+        if tops:
+            lines.append(f"Expected to be errors: {', '.join(tops)}.")
+        leaks = [
+            f"{clean(leak.true_class)} labelled {clean(leak.given_class)}: {percent(leak.share)}" for leak in self.leaks
+        ]
+        lines.append(f"Most often confused: {', '.join(leaks)}." if leaks else "No class is often taken for another.")
+        return lines
+
+
+def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Sequence[str] = ()) -> Summary:
+    """Collect the summary of a run.
+
+    Args:
+        sql: answers a SELECT over its tables.
+        info: how it went, as ``Run.info`` has it.
+        run: its name.
+        class_names: names, where there are any.
+    """
+    held = info.get("held_out_per_class")
+    columns = rate_columns(sql) if columns_of(sql, "examples") else {}
+    p = columns.get("p_mislabeled", np.zeros(0))
+    num_judged = int(np.isfinite(p).sum())
+    why_not = info.get("no_totals_reason")
+    rate = low = high = errors = None
+    if num_judged and why_not is None:
+        errors = float(np.nansum(p))
+        lows, highs = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
+        found = error_rates(p, lows, highs, np.zeros(len(p), np.int64), 1)
+        rate, low, high = (float(values[0]) for values in (found.rate, found.low, found.high))
+    precision = info.get("expected_precision") if num_judged and why_not is None else None
+    labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
+    num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
+    competence = info.get("competence")
+    return Summary(
+        run=run,
+        state=str(info.get("state") or "finished"),
+        kind=str(info.get("kind", "watch")),
+        num_examples=_num_examples(sql),
+        num_judged=num_judged,
+        num_classes=num_classes,
+        num_held_out=sum(held) if isinstance(held, list) else None,
+        is_calibrated=num_judged > 0,
+        no_p_reason=None if num_judged else why_no_probabilities(info),
+        no_totals_reason=str(why_not) if num_judged and why_not is not None else None,
+        competence=competence if isinstance(competence, dict) else None,
+        holdout=kind_of_holdout(info),
+        num_flagged=int((np.nan_to_num(p) >= FLAGGED).sum()),
+        expected_errors=errors,
+        error_rate=rate,
+        error_rate_low=low,
+        error_rate_high=high,
+        expected_precision=precision if isinstance(precision, list) else [],
+        leaks=_leaks(info, class_names),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TagSummary:
+    """What is known of a whole multi-label run; expectations are empty where it was not calibrated."""
+
+    run: str
+    state: str
+    kind: str
+    num_examples: int
+    num_tags: int
+    num_held_out: int
+    holdout: str
+    num_present: int
+    num_absent: int
+    num_pairs: int
+    is_calibrated: bool
+    no_p_reason: str | None
+    expected_errors: Mapping[str, float]
+    expected_precision: Mapping[str, list[dict[str, Any]]]
+    share_noticed: float | None
+
+    def document(self) -> dict[str, Any]:
+        """The summary for ``--json``."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        about = f"{clean(self.run)}: {count(self.num_examples, 'example')}, each with or without {self.num_tags} tags"
+        lines = [f"{about}; hold-out of {count(self.num_held_out)} {self.holdout}."]
+        lines.append(f"Kept: {count(self.num_pairs)} of {count(self.num_present + self.num_absent)} pairs.")
+        if not self.is_calibrated:
+            return [*lines, f"Not calibrated, so ranked by loss without probabilities: {self.no_p_reason}."]
+        for side, total in _SIDES.items():
+            if side not in self.expected_errors:
+                lines.append(f"{side.capitalize()} tags: no held-out example to judge them by.")
+                continue
+            of = "given" if side == "extra" else "not given"
+            tops = ", ".join(
+                f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
+                f"[{percents(item['low'], item['high'])}]"
+                for item in self.expected_precision.get(side, [])
+            )
+            expected = f"{count(self.expected_errors[side])} expected among {count(getattr(self, total))} {of}"
+            lines.append(f"{side.capitalize()} tags: {expected}; {tops}.")
+        if self.share_noticed is not None and self.share_noticed < 0.995:
+            lines.append(f"Of tags that are missing, {percent(self.share_noticed)} would be noticed at all.")
+        return lines
+
+
+def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary:
+    """Collect the summary of a multi-label run; arguments as for :func:`summarise`."""
+    expected, noticed = info.get("expected_tag_errors") or {}, info.get("share_noticed")
+    return TagSummary(
+        run=run,
+        state=str(info.get("state") or "finished"),
+        kind=str(info.get("kind", "watch")),
+        num_examples=_num_examples(sql),
+        num_tags=len(info.get("held_out_per_tag") or []),
+        num_held_out=int(info.get("held_out") or 0),
+        holdout=kind_of_holdout(info),
+        num_present=int(info.get("num_present") or 0),
+        num_absent=int(info.get("num_absent") or 0),
+        num_pairs=int(info.get("num_pairs") or 0),
+        is_calibrated=bool(expected),
+        no_p_reason=None if expected else why_no_probabilities(info),
+        expected_errors=expected,
+        expected_precision=info.get("expected_tag_precision") or {},
+        share_noticed=noticed if isinstance(noticed, float) and noticed == noticed else None,
+    )
+
+
+def competence_line(competence: Mapping[str, Any] | None) -> str | None:
+    """Say how often the model is right where it has not trained, beside guessing; None where that was not measured."""
+    try:
+        accuracy, number = float(competence["accuracy"]), int(competence["num_examples"])  # type: ignore[index]
+        guessing = max(float(competence["chance"]), float(competence["majority"]))  # type: ignore[index]
+    except (TypeError, KeyError, ValueError):
+        return None
+    if not number:
+        return None
+    said = f"The model is right on {percent(accuracy)} of {count(number, 'example')} that it was not trained on"
+    return f"{said}; guessing is right on {percent(guessing)}."
+
+
+def why_no_probabilities(info: Mapping[str, Any]) -> str:
+    """Say why a run has no probabilities, as it noted itself."""
+    for key in ("no_p_reason", "calibration_error"):
+        if info.get(key):
+            return str(info[key])
+    if str(info.get("state") or "finished") != "finished":
+        return "the run did not finish, and they are learnt when it ends"
+    return "the run did not note why"
+
+
+def kind_of_holdout(info: Mapping[str, Any]) -> str:
+    """Whether the hold-out's labels were verified, and if not, whether they were cleaned and why."""
+    if info.get("trusted"):
+        return "trusted"
+    choice, verified = info.get("holdout_cleaning"), info.get("num_verified")
+    labels = f"as given but for {count(verified)} verified" if isinstance(verified, int) and verified else "as given"
+    if not isinstance(choice, dict):
+        return f"{labels}, not self-cleaned"
+    return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
+
+
+def _num_examples(sql: Sql) -> int:
+    return int(sql("select count(*) as n from examples")["n"][0].as_py()) if columns_of(sql, "examples") else 0
+
+
+def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:
+    try:
+        transition = np.array(info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
+    except (TypeError, ValueError):
+        return []
+    if transition.ndim != 2 or transition.shape[0] != transition.shape[1]:
+        return []
+    shares = np.nan_to_num(transition) * (1 - np.eye(len(transition)))
+    order = np.argsort(-shares, axis=None, kind="stable")[:_SHOWN_LEAKS]
+    pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, shares.shape), strict=True)]
+    named = [Leak(class_name(i, class_names), class_name(j, class_names), float(shares[i, j])) for i, j in pairs]
+    return [leak for leak in named if leak.share >= _NOTABLE_LEAK]

@@ -1,0 +1,170 @@
+"""A run that cannot give probabilities says why: for itself and for every example, wherever it is read."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sgoif
+from sgoif.scan.heads import audit_embeddings
+from tests.cli.runs import answer, invoke
+from tests.training.test_canaries import watched_run, world
+
+P = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
+
+
+def trained(train, holdout, *, epochs=4, mixed=False, soft=0, lr=0.1, plan=None, **settings):
+    """Watch a small network; ``mixed`` mixes every batch, the first ``soft`` examples have soft targets."""
+    torch.manual_seed(0)
+    points, given = train[:2]
+    num_classes = int(given.max()) + 1
+    model = nn.Sequential(nn.Linear(points.shape[1], 32), nn.ReLU(), nn.Linear(32, num_classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    plan = plan or sgoif.Plan(refresh_every=10, examples_per_refresh=256)
+    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), plan=plan, **settings)
+    generator = torch.Generator().manual_seed(0)
+    whole = F.one_hot(given, num_classes).float()
+    for _ in range(epochs):
+        for rows in torch.randperm(len(given), generator=generator).split(50):
+            inputs, targets = points[rows], given[rows]
+            if mixed:
+                inputs, targets = 0.6 * inputs + 0.4 * inputs.flip(0), 0.6 * whole[rows] + 0.4 * whole[rows].flip(0)
+            elif soft:
+                targets = torch.where((rows < soft)[:, None], 0.8 * whole[rows] + 0.2 / num_classes, whole[rows])
+            with monitor.step(rows, targets):
+                F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return monitor.close()
+
+
+def short(**settings):
+    train, holdout = world(num=200)
+    return trained(train, holdout, epochs=1, plan=sgoif.Plan(refresh_every=100), trusted=True, **settings)
+
+
+def mixed_up(**settings):
+    train, holdout = world(num=400)
+    return trained(train, holdout, mixed=True, soft_targets="mixed", trusted=True, **settings)
+
+
+def ignorant(**settings):
+    """Labels that have nothing to do with the inputs: the network cannot be right more often than by guessing."""
+    train, holdout = world(num=400)
+    shuffled = train[1][torch.randperm(len(train[1]), generator=torch.Generator().manual_seed(1))]
+    return trained((train[0], shuffled), holdout, trusted=True, **settings)
+
+
+def one_fold(**settings):
+    train, holdout = world(num=400)
+    return trained(train, tuple(part[:1] for part in holdout[:2]), trusted=True, **settings)
+
+
+CASES = {
+    short: "looked at the hold-out only once, and at least two looks are needed",
+    mixed_up: "no target names one class",
+    ignorant: "of 300 examples that it was not trained on, and guessing is right on",
+    one_fold: "fall into one of the two folds",
+}
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_the_columns_are_there_and_the_reason_is_the_true_one(make, place, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="sgoif"):
+        run = make(out=str(tmp_path / "run") if place == "disk" else None)
+    reason = run.info["no_p_reason"]
+    assert CASES[make] in reason
+    assert sum(reason in record.getMessage() for record in caplog.records) == 1  # close() says so, once
+    assert not run.is_calibrated
+    assert all(np.isnan(run.table[name]).all() for name in P) and set(run.table["no_p_reason"]) == {reason}
+    issues = run.label_issues(top=5).select([*P, "no_p_reason", "label_score"])  # before, a KeyError
+    assert all(issues[name].null_count == len(issues) for name in P)
+    assert run.examples()["p_mislabeled"].null_count == len(run.examples())
+    held = run.holdout()
+    assert held["p_mislabeled"].null_count == len(held) and set(held["no_p_reason"].to_pylist()) <= {reason}
+    assert run.sql("select count(p_mislabeled) as n from examples")["n"][0].as_py() == 0
+    assert reason in repr(run)
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_the_commands_and_the_page_give_the_same_reason(make, tmp_path):
+    run = make(out=str(tmp_path / "run"))
+    reason, url = run.info["no_p_reason"], str(tmp_path / "run")
+    assert answer("info", url)["summary"]["no_p_reason"] == reason
+    assert reason in " ".join(invoke("info", url).stdout.split())
+    issues = answer("issues", url)
+    assert issues["summary"]["no_p_reason"] == reason
+    assert all(row["p_mislabeled"] is None and row["no_p_reason"] == reason for row in issues["issues"])
+    checked = invoke("check", url, "--max-error-rate", "5%")
+    assert checked.exit_code == 2 and reason in " ".join(checked.stdout.split())
+    if make is mixed_up:  # there is no label to show
+        return
+    (page,) = run.report(tmp_path / "page.html")
+    assert reason.partition(":")[0][:60] in page.read_text(encoding="utf-8")
+
+
+def test_labels_of_a_class_without_a_held_out_example_say_so(tmp_path):
+    train, holdout = world(classes=6)
+    kept = holdout[1] != 3
+    out, names = str(tmp_path / "run"), ["a", "b", "c", "d", "e", "f"]
+    run = trained(train, (holdout[0][kept], holdout[1][kept]), epochs=12, trusted=True, out=out, class_names=names)
+    assert run.info["no_p_reason"] is None and run.is_calibrated
+    given, reasons = run.table["given_label"], run.table["no_p_reason"]
+    assert set(reasons[given == 3]) == {"class d has no held-out example"} and set(reasons[given != 3]) == {None}
+    assert (np.isfinite(run.table["p_mislabeled"]) == (given != 3)).all()
+    # the README's first question; before, a KeyError
+    assert run.label_issues(top=5).select(["id", "given_label", "p_mislabeled", "why"])["p_mislabeled"].null_count == 0
+
+
+def test_a_scan_with_a_class_of_one_example_judges_the_others():
+    generator = torch.Generator().manual_seed(0)
+    centres = 4 * torch.randn(4, 20, generator=generator)
+    truth = torch.cat([torch.arange(900) % 3, torch.tensor([3])])
+    rows = centres[truth] + torch.randn(len(truth), 20, generator=generator)
+    given, wrong = truth.clone(), np.arange(901) % 10 == 0
+    given[:900:10] = (truth[:900:10] + 1) % 3
+    wrong[900] = False
+    held = (np.arange(901) % 10 == 4) & (truth.numpy() != 3)
+    run = audit_embeddings(rows.numpy(), given.numpy(), np.arange(901), held, num_classes=4)
+    table = run.table
+    assert table["no_p_reason"][table["id"] == 900].tolist() == ["class 3 has no held-out example"]
+    p = table["p_mislabeled"]
+    assert np.isnan(p).sum() == 1 and ((p > 0.5) == wrong[table["id"]]).mean() > 0.98
+    assert run.info["competence"]["num_examples"] == (~held).sum() and run.info["competence"]["accuracy"] > 0.8
+
+
+def rows_of(table):
+    return [{name: row[name] for name in ("id", "source", *P, "no_p_reason")} for row in table]
+
+
+@pytest.mark.parametrize("kind", ["soft", "as given", "not calibrated"])
+def test_python_and_the_command_list_the_same_labels(kind, tmp_path):
+    train, holdout = world(num=420, holdout_rate=0.1)
+    settings = {"soft": 200, "soft_targets": "soft"} if kind == "soft" else {}
+    epochs = 1 if kind == "not calibrated" else 12
+    url = str(tmp_path / "run")
+    run = trained(train, holdout, epochs=epochs, out=url, **settings)
+    asked = [{}, {"top": 7}] if kind == "not calibrated" else [{}, {"top": 7}, {"min_p": 0.3}]
+    for question in asked:
+        flags = ["--min-p", question["min_p"]] if "min_p" in question else ["--top", question.get("top", 10_000)]
+        flags += ["--top", 10_000] if "min_p" in question else []
+        listed = answer("issues", url, *flags)["issues"]
+        assert rows_of(run.label_issues(**question).to_pylist()) == rows_of(listed)
+    train_rows = [row for row in listed if row["source"] == "train"]
+    if kind == "soft":  # before, 420 rows in Python: a soft target is no label that could be wrong
+        assert not {row["id"] for row in train_rows} & set(range(200))
+        assert set(run.table["no_p_reason"][run.table["given_label"] < 0]) <= {
+            "its target names no class (Mixup, CutMix or soft labels)"
+        }
+
+
+def test_a_run_prints_its_summary(tmp_path):
+    train, holdout = world()
+    _, run = watched_run(train, holdout, trusted=True)
+    text = str(run)
+    assert "1,200 examples in 4 classes" in text and "Expected errors" in text
+    assert f"right on {run.info['competence']['accuracy']:.0%} of 300 examples" in text and "guessing" in text
