@@ -116,7 +116,7 @@ def test_a_stopped_run_goes_on_with_what_is_left(trained, tmp_path):
     whole = scored(trained, data, tmp_path / "whole")
     assert rest.done == 3 and run.info["state"] == "finished"
     for name, column in rows_by(whole).items():
-        assert np.array_equal(rows_by(run)[name], column), name
+        np.testing.assert_array_equal(rows_by(run)[name], column, err_msg=name)
 
 
 def test_a_folder_that_was_begun_with_something_else_is_left_alone(trained, tmp_path):

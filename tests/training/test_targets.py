@@ -136,7 +136,7 @@ def test_soft_targets_give_harm_only():
     table = run.table
     assert (table["given_label"] == -1).all()
     assert (table["suggested_label"] == -1).all()
-    assert "p_mislabeled" not in table
+    assert np.isnan(table["p_mislabeled"]).all()
     for name in ("harm", "harm_std", "harm_identity", "harm_solved", "loss"):
         assert np.isfinite(table[name]).all(), name
     for name in ("worst", "own", "margin", "p_given", "probe_loss"):

@@ -60,7 +60,7 @@ def suspects(
     key = "p_mislabeled" if is_calibrated else "worst"
     limit = "" if top is None else f" limit {int(top)}"
     table = sql(
-        f"select * from ({_selected(sql, is_calibrated)}) where {' and '.join(where)} "
+        f"select * from ({_selected(sql)}) where {' and '.join(where)} "
         f"order by {key} desc nulls last, source desc, id{limit}",
         **parameters,
     )
@@ -91,12 +91,12 @@ def has_probabilities(sql: Sql) -> bool:
     return bool(sql("select count(p_mislabeled) as n from examples")["n"][0].as_py())
 
 
-def _selected(sql: Sql, is_calibrated: bool) -> str:
+def _selected(sql: Sql) -> str:
     """Training examples, and hold-out examples whose labels are not verified, with the same columns."""
     own, held = columns_of(sql, "examples"), columns_of(sql, "holdout")
     if not own:
         raise SgoifError("this run has no examples; they are added up when it ends.")
-    has_holdout = is_calibrated and "p_mislabeled" in held
+    has_holdout = bool(held)
     are_numbers = "int" in own["id"] and (not has_holdout or "int" in held["id"])
     id_type = "bigint" if are_numbers else "varchar"
     fields = [_whole(name, own) for name in _WHOLE] + [_number(name, own) for name in _NUMBERS] + [_reason(own)]

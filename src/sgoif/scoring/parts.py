@@ -28,7 +28,7 @@ __all__ = ["copy_judged", "judged_hashes", "pieces_done", "write_part", "write_q
 _EDITION = 1
 _SCORED, _COPIED = 0, 1  # the "ranks" under which parts of the two kinds lie
 _PART = re.compile(r"examples/rank-00000/edition-0001-part-(\d+)\.parquet")
-_JUDGED = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm_std", "worst_std")
+_JUDGED = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "no_p_reason", "harm_std", "worst_std")
 
 
 def write_part(

@@ -204,6 +204,8 @@ def _facts(job: Job, plan: _Plan, only_unjudged: str | None) -> dict[str, Any]:
         "head": about.head,
         "held_out_per_class": list(about.held_out_per_class),
         "holdout_cleaning": about.cleaning,
+        "competence": about.competence,
+        "no_p_reason": about.no_p_reason,
         "transition": None if found.calibration is None else found.calibration.transition.tolist(),
         "expected_precision": list(plan.precision),
         "snapshot": {"weights": about.weights, "step": about.step, "num_adapted": about.num_adapted},

@@ -96,7 +96,11 @@ def snapshot_of(
     step: int | None = None,
 ) -> Snapshot:
     """Keep what an audit's engine judges by, and its canaries, before they meet any training example."""
-    canaries = None if ledger is None else ledger.canaries(engine)
+    competence = None if ledger is None else ledger.competence(engine)
+    why = "the hold-out was not judged" if competence is None else competence.why_not
+    canaries = None if ledger is None or why is not None else ledger.canaries(engine)
+    if ledger is not None and canaries is None and why is None:
+        why = ledger.why_none(engine)
     choice = None if ledger is None else ledger.choice
     is_trusted = ledger is not None and ledger.trusted
     ids = engine.holdout.ids
@@ -113,6 +117,8 @@ def snapshot_of(
         adapts=is_trusted or (choice is not None and choice.clean),
         cleaning=None if choice is None else asdict(choice),
         held_out_per_class=tuple(engine.holdout.counts.tolist()),
+        competence=None if competence is None else asdict(competence),
+        no_p_reason=why,
         step=step,
         made_with=environment()["libraries"],
         made=now(),

@@ -57,6 +57,8 @@ class About:
     adapts: bool = False  # whether the share of errors can be learnt from the scores of training examples
     cleaning: Mapping[str, Any] | None = None  # whether an as-given hold-out was cleaned, and why
     held_out_per_class: tuple[int, ...] = ()
+    competence: Mapping[str, Any] | None = None  # of the model, on the hold-out
+    no_p_reason: str | None = None  # why it gives no probabilities
     step: int | None = None
     num_adapted: int = 0  # examples that the probabilities were adapted to
     scales: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # median and MAD of a signal there
@@ -128,13 +130,21 @@ class Snapshot:
         columns |= {"suggested_label": anchor, "runner_up": np.where(is_sound, signals["runner_up"], -1)}
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
+        can, nothing = is_sound & self._is_known(labels), np.full(len(labels), np.nan)
+        found = (nothing,) * 3
         if self.calibration is not None:
-            can = is_sound & self._is_known(labels)
-            p, low, high = probabilities(self.calibration, self.draws, inputs[can], labels[can], can)
-            columns["p_mislabeled"] = p
-            if self.draws is not None:
-                columns |= {"p_mislabeled_low": low, "p_mislabeled_high": high}
-        return columns
+            found = probabilities(self.calibration, self.draws, inputs[can], labels[can], can)
+        columns |= {f"p_mislabeled{tail}": values for tail, values in zip(("", "_low", "_high"), found, strict=True)}
+        return columns | {"no_p_reason": self._reasons(is_sound, labels)}
+
+    def _reasons(self, is_sound: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.object_]:
+        """Why examples have no probability, None for those that have one, ``[B]``."""
+        found = np.full(len(labels), None, dtype=object)
+        found[~is_sound] = "its scores are not finite"
+        found[~self._is_known(labels)] = "its class has no held-out example"
+        if self.calibration is None:
+            found[:] = self.about.no_p_reason or "the snapshot was made without probabilities"
+        return found
 
     def adapted(self, signals: Columns, labels: NDArray[np.int64]) -> Snapshot:
         """Learn from the signals of training examples how many errors there are, and of which kind.
