@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, Competence, Sketches, hash_ids, measure_competence
-from sgoif.reasons import Reasons
+from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
+from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
-from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
+from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run, competence_of
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
@@ -150,7 +150,7 @@ def calibrated_run(
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
         sample = examples if rest is None else _sampled(examples)
-        competence = _out_of_fold(sample, ledger.num_classes) if is_out_of_fold else ledger.competence(engine)
+        competence = competence_of(sample, ledger.num_classes) if is_out_of_fold else ledger.competence(engine)
         calibration = calibrate_run(ledger, sample, engine, noise, competence)
     except NoProbabilities as reason:
         why = str(reason)
@@ -175,12 +175,6 @@ def calibrated_run(
         more=more,
         unjudged=unjudged,
     )
-
-
-def _out_of_fold(examples: Columns, num_classes: int) -> Competence:
-    """How often the given label is the most probable one; each example was scored by a model that has not seen it."""
-    is_known = np.isfinite(examples["margin"]) & (examples["given_label"] >= 0)
-    return measure_competence(examples["margin"][is_known] > 0, examples["given_label"][is_known], num_classes)
 
 
 def collect_run(
@@ -212,7 +206,7 @@ def collect_run(
         facts = {**facts, "expected_errors": float(np.nansum(calibration.examples.p_mislabeled))}
         facts |= _calibration_facts(calibration)
     if unjudged is not None:
-        tables["examples"] = _append_unjudged(tables["examples"], unjudged)
+        tables["examples"] = append_unjudged(tables["examples"], unjudged)
     if sketches is not None:
         for name in tables.keys() & {"examples", "holdout"}:
             tables[name] |= sketches.columns(tables[name]["id"])
@@ -357,19 +351,6 @@ def _added_up(recorder: Recorder) -> Columns:
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
     words = recorder.likeness.words(count)
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
-
-
-def _append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
-    """Add rows that are empty but for id, given label and the reason why there is no probability."""
-    count, none = len(unjudged["id"]), {"n_visits": 0, "confidence": 0.0} | dict.fromkeys(LIKENESS_COLUMNS, 0)
-    names = dict.fromkeys([*examples, *unjudged])
-    found = {name: examples.get(name, np.full(len(examples["id"]), None, dtype=object)) for name in names}
-
-    def added(name: str, like: NDArray[Any]) -> NDArray[Any]:
-        empty = {"f": np.nan, "i": -1, "O": None}.get(like.dtype.kind)
-        return unjudged[name] if name in unjudged else np.full(count, none.get(name, empty), dtype=like.dtype)
-
-    return {name: np.concatenate([values, added(name, values)]) for name, values in found.items()}
 
 
 def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None = None) -> Columns:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.adaptors.label import class_name
+from sgoif.evidence import LIKENESS_COLUMNS
 
 if TYPE_CHECKING:
     from sgoif.training.calibration import RunCalibration
 
-__all__ = ["Reasons"]
+__all__ = ["Reasons", "append_unjudged"]
 
 log = logging.getLogger(__name__)
 
@@ -89,3 +90,16 @@ class Reasons:
         if label < len(self.held_out) and self.held_out[label]:
             return f"no held-out example of class {name} was looked at"
         return f"class {name} has no held-out example"
+
+
+def append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
+    """Add rows that are empty but for id, given label and the reason why there is no probability."""
+    count, none = len(unjudged["id"]), {"n_visits": 0, "confidence": 0.0} | dict.fromkeys(LIKENESS_COLUMNS, 0)
+    names = dict.fromkeys([*examples, *unjudged])
+    found = {name: examples.get(name, np.full(len(examples["id"]), None, dtype=object)) for name in names}
+
+    def added(name: str, like: NDArray[Any]) -> NDArray[Any]:
+        empty = {"f": np.nan, "i": -1, "O": None}.get(like.dtype.kind)
+        return unjudged[name] if name in unjudged else np.full(count, none.get(name, empty), dtype=like.dtype)
+
+    return {name: np.concatenate([values, added(name, values)]) for name, values in found.items()}

@@ -22,12 +22,13 @@ from sgoif.evidence import (
     calibrate_on,
     draw_calibrations,
     expected_precision,
+    measure_competence,
 )
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
 from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
 
-__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
+__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "competence_of", "probabilities"]
 
 Floats = NDArray[np.float64]
 Table = Mapping[str, NDArray[Any]]  # one row per training example
@@ -156,6 +157,12 @@ def calibrate_run(
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
     return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids)
+
+
+def competence_of(examples: Table, num_classes: int) -> Competence:
+    """How often the given label is the most probable one, where every example was scored by a model new to it."""
+    is_known = np.isfinite(examples["margin"]) & (examples["given_label"] >= 0)
+    return measure_competence(examples["margin"][is_known] > 0, examples["given_label"][is_known], num_classes)
 
 
 def _judged_holdout(
