@@ -239,3 +239,24 @@ def refused(recipe, settings):
     except SgoifError as error:
         return str(error)
     return None
+
+
+def with_odd_rows(settings):
+    """Train with labels that are no classes on every rank, and on rank 1 a batch of ids that are no ids."""
+    rank, size = rank_and_size()
+    (pixels, labels), holdout = data()
+    labels = labels.clone()
+    labels[::6] = -100
+    model = DistributedDataParallel(fresh(GroupNormNet)) if size > 1 else fresh(GroupNormNet)
+    monitor = sgoif.watch(model, anchors=holdout, train_size=48, plan=PLAN, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(12):
+        part = (torch.arange(8) + 8 * (step * size + rank)) % 48
+        ids = part.float() if (step, rank) == (6, 1) else part
+        with monitor.step(ids, labels[part]):
+            F.cross_entropy(model(pixels[part]), labels[part]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    is_on, own = monitor.is_on, dict(monitor.counters)
+    run = monitor.close()
+    return {"is_on": is_on, "own": own, "faults": dict(monitor.faults), "info": None if run is None else run.info}

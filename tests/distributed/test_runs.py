@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sgoif
-from tests.distributed.loops import Recipe, joined, refused, resumed, stopped, trained
+from tests.distributed.loops import Recipe, joined, refused, resumed, stopped, trained, with_odd_rows
 
 RECIPE = Recipe(steps=14, saves_at=6)  # between two refreshes
 CLOSE = ("harm", "worst", "confidence", "probe_margin", "harm_solved", "loss", "p_mislabeled")
@@ -77,3 +77,22 @@ def test_all_ranks_hear_of_a_folder_that_cannot_hold_a_run(worlds, tmp_path):
     (tmp_path / "run.json").write_text("{")
     said = worlds.run(2, refused, RECIPE, {"out": str(tmp_path)}, timeout_s=60)
     assert said[0] == said[1] and "not valid JSON" in said[0]
+
+
+def test_rows_that_cannot_be_scored_cost_no_other_rank_and_are_counted(worlds, tmp_path):
+    """Before, a label of ignore_index or one bad batch of ids on one rank ended scoring on all."""
+    parts = worlds.run(2, with_odd_rows, {"out": str(tmp_path / "run")})
+    assert all(part["is_on"] for part in parts)
+    assert parts[0]["faults"] == {} and len(parts[1]["faults"]) == 1
+    for part in parts:
+        own = part["own"]
+        waiting = own["visits_waiting"]
+        assert own["visits_offered"] == 96
+        assert own["visits_offered"] == own["visits"] + own["visits_refused"] + own["visits_lost"] + waiting
+    counters = parts[0]["info"]["counters"]
+    assert counters["visits_offered"] == 2 * 96
+    assert counters["visits_waiting"] == 0
+    assert counters["visits_offered"] == counters["visits"] + counters["visits_refused"] + counters["visits_lost"]
+    assert counters["visits_refused"] == counters["visits_ignored"] + 8
+    run = sgoif.load(tmp_path / "run")
+    assert len(run.visits["id"]) == counters["visits"] and (run.visits["given_label"] >= 0).all()
