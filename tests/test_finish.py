@@ -89,3 +89,17 @@ def test_a_run_of_no_step_or_one_can_be_asked_everything(tmp_path, on_disk, step
         for table in ("examples", "visits", "holdout", "anchors", "canaries"):
             (count,) = opened.sql(f"select count(*) as n from {table}").to_pydict()["n"]
             assert count == 48 * steps or table not in ("examples", "visits")
+
+
+@pytest.mark.parametrize("keep_visits", ["all", "none"])
+def test_a_run_that_is_closed_twice_holds_every_example_once(tmp_path, keep_visits):
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, out=str(tmp_path / "run"), keep_visits=keep_visits)
+    train(model, train_set, monitor)
+    first, second = monitor.close(), monitor.close()
+    assert len(first.table["id"]) == len(second.table["id"]) == 48
+    read = sgoif.load(tmp_path / "run")
+    for table in ("examples", "holdout", "canaries"):
+        assert read.sql(f"select count(*) as n from {table}") == first.sql(f"select count(*) as n from {table}")
+    assert len(read.table["id"]) == 48

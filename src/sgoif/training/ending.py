@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Ending", "undisturbed"]
+__all__ = ["Ending", "close_once", "undisturbed"]
 
 log = logging.getLogger(__name__)
 
@@ -147,3 +147,15 @@ def _unmask() -> None:
     mask, _forking.mask = getattr(_forking, "mask", None), None
     if mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def close_once(on_close: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Give the run of the first call to every later one: written twice, a run would hold every example twice."""
+    runs: list[Any] = []
+
+    def close(monitor: Any) -> Any:
+        if not runs:
+            runs.append(None if on_close is None else on_close(monitor))
+        return runs[0]
+
+    return close

@@ -27,6 +27,7 @@ from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchorlog import anchor_health, anchor_rows
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.checkpoint import pack, unpack
+from sgoif.training.ending import close_once
 from sgoif.training.engine import Engine
 from sgoif.training.faults import FaultLog
 from sgoif.training.forecast import Forecaster
@@ -81,7 +82,7 @@ class Monitor(MonitorShell):
             peers=peers,
         )
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
-        self._on_close, self._on_snapshot, self._on_weights = on_close, on_snapshot, on_weights
+        self._on_close, self._on_snapshot, self._on_weights = close_once(on_close), on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
         self._visits = VisitBook(recorder, self.peers, self.counts, partial(_note_loss, self.fault_log))
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
@@ -245,7 +246,7 @@ class Monitor(MonitorShell):
             self._visits.notices.close(len(self.recorder.index) if is_whole else None)
         self._close_counts(self.recorder.own_visits)
         try:
-            return None if self._on_close is None else self._on_close(self)
+            return self._on_close(self)
         finally:
             self._cancel_ending()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sgoif.errors import SgoifError
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
+from sgoif.training.ending import close_once
 from sgoif.training.losses import LossSettings
 from sgoif.training.noticing import IdNotices
 from sgoif.training.portable import portable, restored
@@ -58,7 +59,7 @@ class TagMonitor(MonitorShell):
             facts=facts,
         )
         self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
-        self._on_close = on_close
+        self._on_close = close_once(on_close)
         self._train_size, self._visits_since = train_size, 0  # the last refresh
         given = engine.holdout.examples.given_ids
         self._notices = IdNotices(train_size, self.warn_once, None if given is None else sorted(given))
@@ -149,7 +150,7 @@ class TagMonitor(MonitorShell):
         self._notices.close(len(self.recorder.examples))
         self._close_counts(self.recorder.num_visits)
         try:
-            return None if self._on_close is None else self._on_close(self)
+            return self._on_close(self)
         finally:
             self._cancel_ending()
 
