@@ -68,11 +68,13 @@ class MemoryTables:
     def sql(self, query: str, **parameters: Any) -> pa.Table:
         import duckdb
 
+        from sgoif.store.confined import confine
         from sgoif.store.schema import TABLES
 
         with duckdb.connect(":memory:") as connection:
             for name in {*self._tables, *TABLES}:
                 connection.register(name, self.arrow(name))
+            confine(connection)
             try:
                 return connection.sql(query, params=parameters or None).to_arrow_table()
             except duckdb.Error as error:

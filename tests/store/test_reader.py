@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import duckdb
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence
+from sgoif.errors import SgoifError
+from sgoif.store import ParquetSink, RunFiles, StoreError, info, merge_evidence
+from sgoif.tables import MemoryTables
 from tests.store.visits import expected_pairs, pairs, write_steps
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "run_v1"
@@ -194,3 +198,120 @@ def test_the_fixture_of_schema_version_1_loads(tmp_path):
     merged = {key: value for bucket in merge_evidence(files) for key, value in zip(bucket["id"], bucket["harm"])}
     stored = files.sql("select id, harm from examples")
     assert merged == pytest.approx(dict(zip(stored["id"].to_pylist(), stored["harm"].to_pylist())), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('{file}')",
+        "select * from read_text('{file}')",
+        "select * from '{file}'",
+        "select * from glob('{folder}/*')",
+        "select v.id from visits v, read_csv('{file}') c",
+        "select id from visits where id in (select column0 from read_csv('{file}'))",
+        "with t as (select * from read_parquet('{folder}/other.parquet')) select * from t, examples",
+        "select * from read_parquet('{run}/visits/../../other.parquet')",
+    ],
+)
+def test_a_query_reads_no_other_files(tmp_path, query):
+    """Of a run of somebody else, in a folder with characters that have a meaning in patterns."""
+    sink = ParquetSink(tmp_path / "r*[n]'s")
+    write_steps(sink, range(3))
+    sink.close()
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    files = RunFiles(tmp_path / "r*[n]'s")
+    asked = query.format(
+        file=tmp_path / "secret.csv", folder=tmp_path, run=str(tmp_path / "r*[n]'s").replace("'", "''")
+    )
+    for _ in range(2):  # before and after the tables were opened
+        with pytest.raises(StoreError, match=r"refused|failed"):
+            files.sql(asked)
+        assert files.sql("select count(*) as n from visits")["n"].to_pylist() == [24]
+    for change in ("set enable_external_access = true", "set allowed_directories = ['/']"):
+        with pytest.raises(duckdb.Error):
+            files._connect().execute(change)
+
+
+def test_a_query_over_tables_in_memory_reads_no_files(tmp_path):
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    tables = MemoryTables({"examples": {"id": np.arange(3)}})
+    assert tables.sql("select sum(id)::int as n from examples where id > $least", least=0)["n"].to_pylist() == [3]
+    with pytest.raises(SgoifError, match="refused"):
+        tables.sql(f"select * from read_csv('{tmp_path / 'secret.csv'}')")
+
+
+def test_a_query_that_needs_more_than_memory_still_spills(tmp_path):
+    sink = ParquetSink(tmp_path)
+    write_steps(sink, range(20), size=10_000, num_examples=200_000)
+    sink.close()
+    files = RunFiles(tmp_path, memory_limit="30MB")
+    query = "select count(*) as n from (select id, harm, loss, margin, row_number() over (order by harm) from visits)"
+    assert files.sql(query)["n"].to_pylist() == [200_000]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempts": [{"attempt": "0", "start_step": 0}]},
+        {"attempts": [{"attempt": 10**30, "start_step": 0}]},
+        {"attempts": [{"attempt": 0, "start_step": -1}]},
+        {"attempts": [{"attempt": True, "start_step": 0}]},
+        {"dropped_blocks": "many"},
+        {"facts": {"class_names": 3}},
+        {"facts": {"counters": [1]}},
+        {"facts": {"held_out_per_class": ["a"]}},
+        {"facts": {"overhead": float("nan")}},
+        {"facts": [1]},
+    ],
+)
+def test_a_run_json_of_the_wrong_kinds_is_refused_with_the_field(run, change):
+    file = run / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    facts = change.get("facts")
+    with pytest.raises(StoreError, match=next(iter(facts if isinstance(facts, dict) else change))):
+        RunFiles(run)
+
+
+def test_a_run_json_that_is_nested_too_deeply_or_huge_is_refused(run, monkeypatch):
+    file = run / "run.json"
+    text = file.read_text()
+    file.write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(StoreError, match="nested too deeply"):
+        RunFiles(run)
+    file.write_text(text)
+    monkeypatch.setattr(info, "_MOST_BYTES", 100)
+    with pytest.raises(StoreError, match="bytes, which no run's has"):
+        RunFiles(run)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string(), pa.float64(), pa.list_(pa.int64())])
+def test_a_part_whose_columns_are_of_other_types_is_named_and_passed_over(tmp_path, kind):
+    sink = ParquetSink(tmp_path)
+    write_steps(sink, range(3))
+    sink.close()
+    (path,) = (tmp_path / "visits").rglob("*.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("id_hash")
+    foreign = table.set_column(place, pa.field("id_hash", kind), pa.nulls(len(table), kind))
+    pq.write_table(foreign, path.with_name("attempt-0000-part-000007.parquet"))
+    versioned = table.replace_schema_metadata({"sgoif.schema_version": "9" * 5000})
+    pq.write_table(versioned, path.with_name("attempt-0000-part-000008.parquet"))
+    files = RunFiles(tmp_path)
+    assert files.sql("select count(*) as n from visits")["n"].to_pylist() == [24]
+    assert [item.path[-9:-8] for item in files.skipped] == ["7", "8"]
+    assert "id_hash" in files.skipped[0].reason and "schema version" in files.skipped[1].reason
+
+
+def test_a_query_reads_no_other_objects_of_a_registered_filesystem():
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/confined/secret.csv", b"a,b\n1,2\n")
+    sink = ParquetSink("memory://confined/run")
+    write_steps(sink, range(3))
+    sink.close()
+    files = RunFiles("memory://confined/run")
+    assert files.sql("select count(*) as n from visits")["n"].to_pylist() == [24]
+    for place in ("memory://confined/secret.csv", "/etc/hostname", "/etc/passwd"):
+        with pytest.raises(StoreError, match=r"refused|failed"):
+            files.sql(f"select * from read_csv('{place}')")
+    fs.rm("/confined", recursive=True)

@@ -20,6 +20,7 @@ SCRIPT = """
 import gc, json, multiprocessing, os, signal, sys, time, weakref
 import torch
 import sgoif
+import sgoif.store.deferred
 from tests.training.loops import data, fresh, train
 PLAN = sgoif.Plan(refresh_every=10, examples_per_refresh=16, observe_every=2)
 
@@ -63,6 +64,7 @@ def run(ending, out, ready):
     return monitor if ending != "forgotten" else None
 
 folder, *endings = sys.argv[1:]
+train_one(None, 1)  # imports what the processes below have then
 codes = {}
 for ending in endings:
     waits, ready = os.pipe()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["find_damage", "make_encodable"]
+__all__ = ["find_damage", "is_whole", "make_encodable"]
 
 MOST_LEVELS = 50  # of lists and mappings within each other; ours have five
 
@@ -66,7 +66,8 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether a value is a count: not a bool, not negative, and no more than any store could hold."""
     return type(value) is int and 0 <= value < 2**62
 
 
@@ -93,17 +94,17 @@ def _is_forecast(value: Any) -> bool:
 
 
 _TEXT = (_is_text, "a text")
-_WHOLE = (_is_whole, "a whole number")
+_WHOLE = (is_whole, "a whole number")
 _NUMBER = (_is_number, "a number")
-_COUNTS = (_mapping_of(_is_whole), "counts by name")
+_COUNTS = (_mapping_of(is_whole), "counts by name")
 _NUMBERS = (_mapping_of(_is_number), "numbers by name")
 _MAPPING = (_is_mapping, "a mapping")
-_WHOLES = (_list_of(_is_whole), "a list of whole numbers")
+_WHOLES = (_list_of(is_whole), "a list of whole numbers")
 _PRECISIONS = _list_of(_record_of("top", "count", "value", "low", "high"))
 
 _FIELDS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("state", "created", "updated"), _TEXT),
-    **dict.fromkeys(("next_step", "dropped_rows"), _WHOLE),
+    **dict.fromkeys(("next_step", "dropped_rows", "dropped_blocks"), _WHOLE),
     **dict.fromkeys(("faults", "editions"), _COUNTS),
     "keep_visits": (_is_scalar, "a word"),
     "libraries": (_mapping_of(_is_scalar), "versions by name"),

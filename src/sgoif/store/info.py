@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from sgoif.store.errors import StoreError
-from sgoif.store.facts import find_damage, make_encodable
+from sgoif.store.facts import find_damage, is_whole, make_encodable
 from sgoif.store.places import Place
 from sgoif.store.schema import SCHEMA_VERSION
 
 __all__ = ["environment", "find_info", "now", "read_info", "restarts", "step_limits", "write_info"]
 
 FILE = "run.json"
+_MOST_BYTES = 256 << 20  # names and counts of ten million classes
 
 
 def read_info(place: Place) -> dict[str, Any]:
@@ -34,6 +35,8 @@ def read_info(place: Place) -> dict[str, Any]:
         StoreError: There is none, it is no JSON, it was not written by sgoif, or by a newer version of it.
     """
     try:
+        if place.size(FILE) > _MOST_BYTES:
+            raise StoreError(f"{FILE} of {place.url!r} has {place.size(FILE):,} bytes, which no run's has.")
         text = place.read(FILE)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise StoreError(
@@ -121,7 +124,7 @@ def restarts() -> dict[str, int]:
 def _check_fields(info: Mapping[str, Any], url: str) -> None:
     attempts = info.get("attempts")
     sound = isinstance(attempts, list) and all(
-        isinstance(item, dict) and all(isinstance(item.get(key), int) for key in ("attempt", "start_step"))
+        isinstance(item, dict) and all(is_whole(item.get(key)) for key in ("attempt", "start_step"))
         for item in attempts
     )
     kinds = [info.get(name) for name in ("id_kind", "holdout_id_kind")]

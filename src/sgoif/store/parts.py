@@ -209,7 +209,7 @@ def _read_footer(place: Place, item: _Named) -> tuple[_Named, str | tuple[pa.Sch
 
 
 def _bounds(footer: Any, schema: pa.Schema) -> tuple[Ints, Ints] | None:
-    if "id_hash" not in schema.names:
+    if "id_hash" not in schema.names or schema.field("id_hash").type != pa.int64():
         return None
     place = [footer.schema.column(i).path for i in range(footer.num_columns)].index("id_hash")
     found = [footer.row_group(i).column(place).statistics for i in range(footer.num_row_groups)]
@@ -220,8 +220,8 @@ def _bounds(footer: Any, schema: pa.Schema) -> tuple[Ints, Ints] | None:
 
 def _schema_trouble(schema: pa.Schema, table: str, kind: IdKind | None) -> str | None:
     version = (schema.metadata or {}).get(b"sgoif.schema_version", b"").decode("ascii", "replace")
-    if not version.isdigit() or not 1 <= int(version) <= SCHEMA_VERSION:
-        return f"its schema version is {version or 'not given'}, this sgoif reads 1 to {SCHEMA_VERSION}"
+    if not version.isdigit() or len(version) > 9 or not 1 <= int(version) <= SCHEMA_VERSION:
+        return f"its schema version is {version[:20] or 'not given'}, this sgoif reads 1 to {SCHEMA_VERSION}"
     for field in schema_of(table, kind or "int"):
         if field.name not in schema.names:
             if field.name in ADDED_COLUMNS.get(table, ()):

@@ -53,6 +53,11 @@ class Place:
         self.fs.invalidate_cache()
         return bool(self.fs.exists(self.full(path)))
 
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        self.fs.invalidate_cache()
+        return int(self.fs.size(self.full(path)) or 0)
+
     def read(self, path: str) -> bytes:
         self.fs.invalidate_cache()
         return bytes(self.fs.cat_file(self.full(path)))

@@ -6,7 +6,6 @@ Rows that a resumed run repeated are hidden. Parts that cannot be read are passe
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from sgoif.store.confined import confine, quoted, refuse_files
 from sgoif.store.errors import StoreError
 from sgoif.store.info import read_info
 from sgoif.store.parts import DAMAGE, UNREACHABLE, Part, SkippedPart, check_parts, list_parts, read_rows, trouble_of
@@ -26,7 +26,13 @@ from sgoif.store.schema import TABLES, IdKind, id_column, kind_field, schema_of,
 
 __all__ = ["RunFiles"]
 
-_USERS_MISTAKES = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException)
+_USERS_MISTAKES = (
+    duckdb.PermissionException,
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+)
 _SQL_TYPES = {"int64": "BIGINT", "int32": "INTEGER", "float": "FLOAT", "double": "DOUBLE", "string": "VARCHAR"} | {
     "bool": "BOOLEAN",
     "list<element: float>": "FLOAT[]",
@@ -51,6 +57,7 @@ class RunFiles:
         self.memory_limit, self.threads = memory_limit, threads
         self._connection: Any = None
         self._views: set[str] = set()
+        self._is_confined = False  # whether DuckDB itself keeps a query to the run's files
         self.refresh()
 
     def __enter__(self) -> RunFiles:
@@ -134,10 +141,15 @@ class RunFiles:
         pieces = list(self.batches(table, columns))
         if columns is not None:
             empty = empty.select([name for name in columns if name in empty.column_names])
-        return pa.concat_tables([empty, *pieces], promote_options="default")
+        try:
+            return pa.concat_tables([empty, *pieces], promote_options="default")
+        except pa.ArrowException as error:
+            raise StoreError(f"parts of {table!r} in {self.place.url!r} differ in their columns: {error}.") from error
 
     def sql(self, query: str, /, **parameters: Any) -> pa.Table:
         """Ask a question in SQL over ``visits``, ``canaries``, ``holdout``, ``anchors`` and ``examples``, in place.
+
+        A query reads no other files: a run may be of somebody else, and so may the query.
 
         Args:
             query: one SELECT; ``$name`` stands for a parameter.
@@ -167,6 +179,8 @@ class RunFiles:
         if len(statements) != 1 or statements[0].type not in allowed:
             kinds = ", ".join(str(item.type).rpartition(".")[2] for item in statements) or "nothing"
             raise StoreError(f"sql() takes one SELECT, and a run is read-only; got {kinds}.")
+        if not self._is_confined:
+            refuse_files(connection, query)
         for table in self._named_in(query):
             if table not in self._views:
                 connection.execute(f'create view "{table}" as {self._view(table)}')
@@ -187,10 +201,9 @@ class RunFiles:
             }
             self._connection = duckdb.connect(":memory:", config=settings)
             weakref.finalize(self._connection, shutil.rmtree, folder, ignore_errors=True)
-            with contextlib.suppress(duckdb.Error):  # unknown to old versions of DuckDB
-                self._connection.execute("set python_enable_replacements = false")  # a table is never a local variable
             if not self.place.is_local:
                 self._connection.register_filesystem(self.place.fs)
+            self._is_confined = confine(self._connection, [self.place.address(table) for table in TABLES])
         return self._connection
 
     def _named_in(self, query: str) -> list[str]:
@@ -202,7 +215,7 @@ class RunFiles:
         empty = ", ".join(f'cast(null as {_SQL_TYPES[str(f.type)]}) as "{f.name}"' for f in schema)
         groups: dict[int | None, list[str]] = {}
         for part in self.parts(table):
-            groups.setdefault(part.limit, []).append(_quoted(self.place.address(part.path)))
+            groups.setdefault(part.limit, []).append(quoted(self.place.address(part.path)))
         # columns beyond the schema may be in some parts alone; visits have none, and 10,000 footers need not be read
         by_name = str(table != "visits").lower()
         selects = [f"select {empty} where false"]
@@ -230,9 +243,3 @@ class RunFiles:
         self._views.discard(part.table)
         if self._connection is not None:
             self.close()
-
-
-def _quoted(path: str) -> str:
-    """Write a path as an SQL string that names this file and no other, whatever characters are in it."""
-    literal = re.sub(r"([*?\[])", r"[\1]", path)
-    return "'" + literal.replace("'", "''") + "'"
