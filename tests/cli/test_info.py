@@ -36,6 +36,19 @@ def test_a_finished_run_is_described(tmp_path, monkeypatch):
     assert document["faults"]["training"] == {"LinalgError: singular": 2}
 
 
+def test_rows_that_were_not_scored_and_warnings_are_named(tmp_path):
+    run = write_run(
+        tmp_path / "run",
+        noisy(),
+        visits_refused={"the label is no class": 12},
+        visits_lost={"MemoryError: no room": 48},
+        warnings={"batch_positions": "the ids of all 20 steps were\x1b[31m 0..7"},
+    )
+    shown = " ".join(invoke("info", run).stdout.split())
+    assert "visits refused 12: the label is no class" in shown and "visits lost 48: MemoryError: no room" in shown
+    assert "warning the ids of all 20 steps were" in shown and "\x1b" not in shown
+
+
 def test_a_killed_run_is_told_from_a_finished_one(tmp_path):
     from sgoif.store import ParquetSink
 

@@ -165,6 +165,11 @@ def _trouble(document: Mapping[str, Any]) -> Facts:
     found: Facts = []
     for kind, faults in document["faults"].items():
         found += [(f"while {kind}", f"{number} x {clean(cause)}") for cause, number in faults.items()]
+    facts = _mapping(document["facts"])
+    for what in ("refused", "lost"):
+        causes = _counts(facts.get(f"visits_{what}"))
+        found += [(f"visits {what}", f"{count(number)}: {clean(cause)}") for cause, number in causes.items()]
+    found += [("warning", clean(str(text))) for text in _mapping(facts.get("warnings")).values()]
     if document["dropped_rows"]:
         found.append(("dropped rows", f"{count(document['dropped_rows'])}, which could not be written"))
     skipped = document["skipped_parts"]
