@@ -49,9 +49,9 @@ def run_page(page, names):
             exec(compile(text, page, "exec"), names)
         else:
             for line in commands(text):
-                run_command(
-                    line if page != "docs/cli.md" else line.replace("runs/first", "runs/photos")
-                )  # a scan there
+                # runs/first is the start page's, and runs/photos a scan
+                place = "runs/scanned" if line.startswith("sgoif scan") else "runs/photos"
+                run_command(line.replace("runs/first", place) if page == "docs/cli.md" else line)
 
 
 def commands(text):
