@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from sgoif.unlearning import UnlearningPlan
 
 __all__ = ["Run", "load"]
+
+log = logging.getLogger(__name__)
 
 
 class Run:
@@ -389,4 +392,9 @@ def load(path: str | os.PathLike[str]) -> Run:
     facts, writing = tables.files.info.get("facts", {}), dict(tables.files.info)
     writing.pop("facts", None)
     writing["writing_faults"] = writing.pop("faults", {})
+    if not tables.files.is_finished and not tables.files.parts("examples"):
+        from sgoif.store.holding import describe_unclosed
+
+        visits = sum(part.num_rows for part in tables.files.parts("visits"))
+        log.warning("%s It has %s visits.", describe_unclosed(path, writing), f"{visits:,}")
     return Run({**writing, **facts}, tables)

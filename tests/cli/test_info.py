@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import sgoif
 from tests.cli.runs import answer, golden, invoke, noisy, write_run
 from tests.store.visits import batch, kill
 
@@ -66,6 +67,29 @@ def test_a_killed_run_is_told_from_a_finished_one(tmp_path):
         done = invoke(command[0], tmp_path / "run", *command[1:])
         assert done.exit_code == 2
         assert "still running or was killed" in done.stdout + done.stderr
+
+
+def test_a_run_that_was_not_closed_says_so_and_how_to_add_it_up(tmp_path, caplog):
+    from sgoif.store import ParquetSink
+
+    sink = ParquetSink(tmp_path / "run")
+    for step in range(4):
+        sink.write(batch([f"id{i}" for i in range(8)], step, 0, seed=step))
+    sink.end()  # as at the end of a process
+    kill(sink)
+    done = invoke("info", tmp_path / "run")
+    said = " ".join(done.stdout.split())
+    assert done.exit_code == 0
+    assert "ended without monitor.close()" in said and "32 on disk" in said and "s.write_examples(" in said
+    run = sgoif.load(tmp_path / "run")
+    assert "ended without monitor.close()" in caplog.text and "It has 32 visits." in caplog.text
+    assert run.info["state"] == "unclosed" and len(run.visits["id"]) == 32
+    done = invoke("issues", tmp_path / "run")
+    assert done.exit_code == 2 and "ended without monitor.close()" in done.stderr
+    command = re.search(r'python -c "(.*?)"`', " ".join(done.stderr.split()))[1]
+    exec(command, {})  # what the message says
+    assert invoke("issues", tmp_path / "run").exit_code == 0
+    assert len(sgoif.load(tmp_path / "run").table["id"]) == 8
 
 
 def test_damaged_parts_are_named_and_the_rest_is_shown(tmp_path):

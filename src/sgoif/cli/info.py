@@ -9,6 +9,7 @@ from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, print_facts, print_lines
 from sgoif.cli.summary import Summary, kind_of_holdout, summarise
 from sgoif.cli.tags import TagSummary, has_tags, summarise_tags
+from sgoif.store.holding import describe_unclosed
 from sgoif.store.schema import TABLES
 
 __all__ = ["describe", "show_info"]
@@ -91,7 +92,8 @@ def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
     attempts = info.get("attempts") or []
     state = "finished"
     if not run.files.is_finished:
-        state = f"running or killed; last sign of life {info.get('updated', '?')}, at step {info.get('next_step', '?')}"
+        ended = "ended without monitor.close()" if info.get("state") == "unclosed" else "running or killed"
+        state = f"{ended}; last sign of life {info.get('updated', '?')}, at step {info.get('next_step', '?')}"
     found = [
         ("state", state),
         ("kind", str(facts.get("kind") or "watch")),
@@ -99,6 +101,8 @@ def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
         ("examples", count(rows["examples"]) + ("" if rows["examples"] else ", added up when the run ends")),
         ("visits", f"{count(rows['visits'])} on disk (kept: {info.get('keep_visits', '?')})"),
     ]
+    if not run.files.is_finished and rows["visits"] and not rows["examples"]:
+        found.append(("to add up", clean(describe_unclosed(run.url, info).partition("probabilities: ")[2])))
     if facts.get("num_not_judged"):
         where = "every visit met a shut gate; see `sgoif score --only-unjudged`"
         found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))

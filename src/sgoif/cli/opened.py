@@ -21,6 +21,7 @@ from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.errors import SgoifError
 from sgoif.review.naming import find_class, some_of
 from sgoif.store import RunFiles
+from sgoif.store.holding import describe_unclosed
 from sgoif.summary import why_no_probabilities
 from sgoif.tables import arrow_table
 
@@ -126,11 +127,7 @@ class OpenRun:
             return
         if self.info.get("state") == "finished":
             raise SgoifError(f"{self.url!r} finished without a single scored example; see `sgoif info {self.url}`.")
-        raise SgoifError(
-            f"{self.url!r} is still running or was killed, and its examples are added up when it ends. Wait for it or "
-            "resume the training; or add up what was written: "
-            f'`python -c "import sgoif.store as s; s.write_examples(s.RunFiles({self.url!r}))"`.'
-        )
+        raise SgoifError(describe_unclosed(self.url, self.info))
 
     def need_probabilities(self) -> None:
         """Raise where the run has no probabilities, and say why."""

@@ -1,4 +1,4 @@
-"""What a folder holds already: a new run must not hide an older one unasked.
+"""What a folder holds already: a new run must not hide an older one unasked, and one that was not closed says so.
 
 An attempt that starts at step 0 supersedes all that earlier attempts wrote. So a folder that holds a run is refused,
 unless that run is resumed, is to be overwritten, or is the one that torchrun has just started again.
@@ -7,6 +7,7 @@ unless that run is resumed, is to be overwritten, or is the one that torchrun ha
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from sgoif.store.errors import StoreError
@@ -14,7 +15,7 @@ from sgoif.store.info import find_info, restarts
 from sgoif.store.places import place_of
 from sgoif.store.reader import RunFiles
 
-__all__ = ["refusal_of"]
+__all__ = ["describe_unclosed", "refusal_of"]
 
 _RESUME = ", or resume it with monitor.load_state_dict(state) before the first step"
 
@@ -46,3 +47,13 @@ def _describe(url: str | os.PathLike[str], info: dict[str, Any]) -> str:
     except (StoreError, OSError):
         return f"{state} that cannot be read"
     return f"{state} of {counts['examples']:,} examples and {counts['visits']:,} visits"
+
+
+def describe_unclosed(url: str | os.PathLike[str], info: Mapping[str, Any]) -> str:
+    """Say of a run that is not finished how it ended, as far as is known, and how its visits are added up."""
+    ended = "ended without monitor.close()" if info.get("state") == "unclosed" else "is still running or was killed"
+    command = f'python -c "import sgoif.store as s; s.write_examples(s.RunFiles({str(url)!r}))"'
+    return (
+        f"{str(url)!r} {ended}, and its examples are added up when it is closed. Resume the training, or wait for it; "
+        f"or add up what was written, without probabilities: `{command}`."
+    )
