@@ -20,7 +20,6 @@ settings.load_profile("ci")
 # What meets the libraries below: files, queries, the command line, pictures, pages. `.ci/run` repeats these tests with
 # the oldest versions that pyproject.toml allows.
 FLOORS = (
-    "tests/cli/test_bad_input.py",
     "tests/cli/test_check.py",
     "tests/cli/test_compare.py",
     "tests/cli/test_duplicates.py",
@@ -39,7 +38,6 @@ FLOORS = (
     "tests/store/test_schema.py",
     "tests/store/test_writer.py",
     "tests/test_files.py",
-    "tests/test_package.py",
     "tests/training/test_portable.py",
     "tests/training/test_monitor.py::test_a_run_is_written_and_reads_back",
 )

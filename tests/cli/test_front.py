@@ -185,12 +185,13 @@ def test_a_terminal_without_unicode_is_written_to_all_the_same(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_no_line_is_wider_than_the_terminal(run, tmp_path, width, monkeypatch):
-    ids = [f"{i:03d}/" + "日本" * 1700 for i in range(400)]
-    long = write_run(tmp_path / "long", noisy(ids=ids), names=["n" * 90, *"abc"])
+def test_no_line_is_wider_than_the_terminal(tmp_path, width, monkeypatch):
+    ids, names = [f"{i:03d}/" + "日本" * 1700 for i in range(400)], ["n" * 90, *"abc"]
+    long = write_run(tmp_path / "long", noisy(ids=ids), names=names)
+    other = write_run(tmp_path / "other", noisy((0.0, 0.3, 0.0, 0.0), ids=ids), names=names)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
-    for arguments in (["issues", long, "--top", "3"], ["classes", long], ["info", long], ["compare", run, long]):
+    for arguments in (["issues", long, "--top", "3"], ["classes", long], ["info", long], ["compare", other, long]):
         text = terminal(arguments, monkeypatch)
         lines = [Text.from_ansi(line).plain.rstrip() for line in text.splitlines()]
         assert max(cell_len(line) for line in lines) <= width, arguments
