@@ -82,7 +82,10 @@ def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
 
 def _call(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """Call a model with the entries of a batch that it knows by name; with the only one, where it knows none."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):  # compiled code need not tell
+        return model(**inputs)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return model(**inputs)
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
