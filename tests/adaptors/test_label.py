@@ -92,6 +92,13 @@ def test_a_run_without_probabilities_is_ranked_and_calls_nothing_an_issue():
         class_issues(table)
 
 
+def test_classes_without_a_probability_say_why():
+    table = examples([np.nan] * 4, [0, 0, 1, 1], [1, 1, 0, 0])
+    table["no_p_reason"] = np.array(["the model is right on a third"] * 4, dtype=object)
+    with pytest.raises(SgoifError, match="cannot tell error rates: the model is right on a third"):
+        class_issues(table)
+
+
 def test_an_empty_run_gives_an_empty_table():
     found = label_issues(examples([], np.zeros(0, int), np.zeros(0, int)))
     assert len(found["id"]) == len(found["why"]) == 0

@@ -24,7 +24,7 @@ FINE, MISLABELLED, OVERLAPPING, TOO_FEW = "fine", "mislabelled", "overlapping de
 
 _OF_CLASSES = (
     *("given_label", "suggested_label"),
-    *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"),
+    *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "no_p_reason"),
 )
 _MIN_EXAMPLES = 20  # of a class or group, to judge it
 _MIN_HELD_OUT = 5  # of a class
