@@ -156,7 +156,8 @@ def no_tags() -> Run:
     recorder = TagRecorder(1)
     info = {"disabled": True, "task": "multilabel", "num_examples": 0, "num_not_judged": 0}
     tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
-    return keep_run(None, info, {"examples": recorder.example_rows()[1], "tags": tags})
+    examples = recorder.example_rows()[1] | {f"p_mislabeled{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
+    return keep_run(None, info, {"examples": examples | {"no_p_reason": np.zeros(0, object)}, "tags": tags})
 
 
 def finish_tags(monitor: TagMonitor) -> Run:
@@ -203,6 +204,9 @@ def collect_tags(
         examples |= _any_wrong(tags, where, len(examples["id"]))
     else:
         tags |= {f"p_wrong{tail}": np.full(len(tags["id"]), np.nan) for tail in ("", "_low", "_high")}
+        examples |= {f"p_mislabeled{tail}": np.full(len(examples["id"]), np.nan) for tail in ("", "_low", "_high")}
+    why = facts["no_p_reason"] or "none of its tags was seen while the scores could be trusted"
+    examples["no_p_reason"] = np.where(np.isnan(examples["p_mislabeled"]), why, None).astype(object)
     if sketches is not None:
         examples |= sketches.columns(examples["id"])
         facts["nearly_same"] = sketches.nearly_same

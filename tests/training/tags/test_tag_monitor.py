@@ -139,6 +139,8 @@ def test_a_hold_out_that_cannot_be_judged_by_gives_a_list_without_probabilities(
     run = monitor.close()
     assert run.info["counters"]["faults"] == 0
     assert all(row["p_wrong"] is None or math.isnan(row["p_wrong"]) for row in run.tag_issues(top=5).to_pylist())
+    assert np.isnan(run.table["p_mislabeled"]).all() and len(run.table["id"])
+    assert set(run.table["no_p_reason"]) == {run.info["no_p_reason"]}
 
 
 def test_a_resumed_run_ends_like_one_that_was_not_stopped():
