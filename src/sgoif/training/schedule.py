@@ -174,6 +174,16 @@ class Governor:
             return self.probe.readings[-1].bare_s
         return sum(t - o for o, t in self._recent) / max(len(self._recent), 1)
 
+    def describe_cost(self, overhead: float, when: str) -> str:
+        """Say that an overhead is far above the promise, and why that can be."""
+        parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in self.shares.items())
+        return (
+            f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), where max_overhead="
+            f"{self.max_overhead:g} was asked for. A bare step takes {1e3 * self.bare_step_s:.2g} ms, and watching one "
+            "has a fixed price, which small models and small batches feel most: use larger batches or a rarer plan "
+            "(docs/howto/too-slow.md), or audit the trained model instead."
+        )
+
     def decide(self, step: int, measured: float | None = None) -> Plan:
         """Called at a refresh: the plan from here on.
 

@@ -201,7 +201,8 @@ class MonitorShell(ABC):
         if not self.is_on:
             return False
         if not isinstance(targets, Tensor) or targets.dim() == 0:
-            raise SgoifError(f"step() needs targets as a tensor [B] or [B, C], got {_kind_of(targets)}.")
+            kind = "a single number" if isinstance(targets, Tensor) else type(targets).__name__
+            raise SgoifError(f"step() needs targets as a tensor [B] or [B, C], got {kind}.")
         if len(targets) == 1:
             self._warn_of_one()
         if self._micro == 0:
@@ -272,18 +273,7 @@ class MonitorShell(ABC):
         (overhead,) = self.peers.largest([self.governor.recent_overhead()])
         self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
         if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
-            self._warn_of_cost(overhead, "even by the rarest plan")
-
-    def _warn_of_cost(self, overhead: float, when: str) -> None:
-        governor = self.governor
-        parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in governor.shares.items())
-        self.warn_once(
-            "overhead",
-            f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), where max_overhead="
-            f"{governor.max_overhead:g} was asked for. A bare step takes {1e3 * governor.bare_step_s:.2g} ms, and "
-            "watching one has a fixed price, which small models and small batches feel most: use larger batches or a "
-            "rarer plan (docs/howto/too-slow.md), or audit the trained model instead.",
-        )
+            self.warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
 
     def warn_once(self, key: str, text: str) -> None:
         """Warn in the log, and write the sentence into the run (``run.info["warnings"]``)."""
@@ -344,8 +334,7 @@ class MonitorShell(ABC):
         if isinstance(error, SgoifError) and self.peers.is_alone:
             self._refuse(error)
             return
-        counted = self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose
-        counted(self._unsettled, cause_of(error))
+        (self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose)(self._unsettled, cause_of(error))
         self._unsettled = 0
         self._fault(error)
 
@@ -401,7 +390,7 @@ class MonitorShell(ABC):
         """Say in one line what became of the visits, and whether their price was above the promise."""
         governor = self.governor
         if not governor.fixed and governor.overhead > _FAR * governor.max_overhead and self._steps_here >= _SETTING_UP:
-            self._warn_of_cost(governor.overhead, "over the whole run")
+            self.warn_once("overhead", governor.describe_cost(governor.overhead, "over the whole run"))
         level = logging.WARNING if self.counts.num_lost or self.faults else logging.INFO
         log.log(level, "%s.", self.counts.describe(recorded))
         self.facts["visits_refused"], self.facts["visits_lost"] = dict(self.counts.refused), dict(self.counts.lost)
@@ -409,7 +398,3 @@ class MonitorShell(ABC):
     def detach(self) -> None:
         """Stop scoring; the training loop may go on using the monitor, which then does nothing."""
         self.is_on = False
-
-
-def _kind_of(targets: Any) -> str:
-    return "a single number" if isinstance(targets, Tensor) else type(targets).__name__
