@@ -15,41 +15,34 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
 from sgoif.records import ScoreBatch
 from sgoif.store.blocks import table_of
-from sgoif.store.errors import StoreError, TakenOver
-from sgoif.store.gathering import Gathering
+from sgoif.store.errors import StoreError
 from sgoif.store.ids import check_kind, kind_of_ids
-from sgoif.store.info import environment, find_info, now, restarts, write_info
+from sgoif.store.info import environment, find_info, now, restarts
 from sgoif.store.ownparts import OwnParts
-from sgoif.store.parts import free_attempt, list_parts, older_parts, open_part
+from sgoif.store.parts import free_attempt, older_parts
 from sgoif.store.places import place_of
 from sgoif.store.queue import BoundedQueue, Item
-from sgoif.store.retention import EpochParts
-from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, kind_field
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
 from sgoif.store.trouble import Trouble
+from sgoif.store.writing import PartWriter
 
 __all__ = ["KeepVisits", "ParquetSink"]
 
-_STATES = {"checkpoint": "running", "close": "finished", "unclosed": "unclosed"}  # what run.json says after each
 _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 
 KeepVisits = Literal["all", "last", "none"]
 
-_FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
-_REWRITTEN_PER_S = (
-    256 << 10
-)  # bytes of parts that are not full, on average: a part of 64 MB is rewritten every 4 minutes
 _EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to be written
 
 
-class ParquetSink:
+class ParquetSink(PartWriter):
     """A score sink that writes a run folder.
 
     What is written after :meth:`close` is written too, once closed again.
@@ -68,7 +61,7 @@ class ParquetSink:
         patience_s: how long a step may wait for room in a full queue before its visits are dropped.
         flush_s: how long :meth:`checkpoint` and :meth:`close` may wait; not again while a checkpoint is overdue.
         flush_every_s: rows are on disk after this many seconds, whether or not their part is full; less often where the
-            part is large, see ``_REWRITTEN_PER_S``.
+            part is large, see :mod:`sgoif.store.writing`.
         retry_after_s: pauses before writing again what failed; then it is given up.
         rest_s: how long visits are dropped unseen after that, before the next try.
         facts: free-form facts about the run for ``run.json``.
@@ -101,28 +94,21 @@ class ParquetSink:
             raise StoreError(
                 f"rank and start_step count from 0, sizes from 1: {rank}, {start_step}, {part_bytes} and {queue_bytes}."
             )
+        super().__init__()
         self.place = place_of(url)
         self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
         self.part_bytes, self.flush_s, self.flush_every_s, self.rest_s = part_bytes, flush_s, flush_every_s, rest_s
         self.retry_after_s = tuple(retry_after_s)
         self.trouble = trouble or Trouble()
         self.is_finished = False  # and whole, but for rows of the logs that were dropped and counted
-        self._facts: dict[str, Any] = dict(facts or {})
+        self._facts = dict(facts or {})
         self._queue = BoundedQueue(queue_bytes, patience_s)
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._next_step = start_step
         self._dropped_before = 0  # rows dropped up to the last checkpoint
         self._unanswered: threading.Event | None = None  # of a checkpoint that waited in vain
-        self._rows_taken, self._rows_settled = 0, 0  # counted by one thread each
-        self._gathering: dict[str, Gathering] = {}  # by table; the writing thread's own, like all below
-        self._unflushed_since: float | None = None
-        self._flushed_bytes = 0  # by the last flush
-        self._complete_editions: dict[str, int] = {}
-        self._spoilt: set[str] = set()  # tables of which a part could not be written
-        self._ratios: dict[str, float] = {}  # encoded bytes per byte in memory, as the last part had it
-        self._epochs = EpochParts()
-        self._resting_until = 0.0
+        self._rows_taken = 0
         self._begin(attempt, overwrite)
         atexit.register(self._at_exit)
 
@@ -139,8 +125,8 @@ class ParquetSink:
                 )
             info = None if overwrite else info
             self._parts = OwnParts(self.place, self.rank, self.attempt)
-            self._info: dict[str, Any] = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
-            self._kinds: dict[str, IdKind | None] = {name: self._info.get(name) for name in _KIND_FIELDS}
+            self._info = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
+            self._kinds = {name: self._info.get(name) for name in _KIND_FIELDS}
             self._environment = environment()
             self._facts = {**self._info.get("facts", {}), **self._facts}
             self._earlier = {} if self.start_step == 0 else dict(self._info)
@@ -296,190 +282,6 @@ class ParquetSink:
     def _at_exit(self) -> None:
         """A script that ends without close(), by an exception say, loses nothing; its run is not finished."""
         self.end(min(self.flush_s, _EXIT_S))
-
-    # The writing thread's side.
-
-    def _run(self) -> None:
-        while True:
-            item = self._queue.take(self._until_flush())
-            if item is not None:
-                self._work(item)
-                if item.kind == "close":
-                    return
-            if self._until_flush() == 0:
-                self._guarded(self._flush)
-
-    def _work(self, item: Item | None) -> None:
-        assert item is not None
-        try:
-            self._handle(item)
-        except Exception as error:  # the thread outlives any of them
-            self.trouble.note(error)
-        finally:
-            self._queue.done(item)
-            if isinstance(item.value, threading.Event):
-                item.value.set()
-
-    def _handle(self, item: Item) -> None:
-        if item.kind == "info":
-            self.trouble.patiently(lambda: self._write_info("running"), self.retry_after_s)
-        elif item.kind in _STATES:
-            self._close_all(_STATES[item.kind])
-        elif item.kind == "visits" and time.monotonic() < self._resting_until:
-            self._give_up(1, item.num_rows)
-        else:
-            self._gather(item)
-
-    def _gather(self, item: Item) -> None:
-        found = self._gathering.get(item.kind)
-        epoch = item.value.epoch if item.kind == "visits" and self.keep_visits == "last" else None
-        if found is not None and epoch != found.epoch:
-            self._guarded(lambda: self._close_part(item.kind))
-            found = None
-        if found is None:
-            if item.kind == "visits" and self._info["id_kind"] is None:
-                self._guarded(lambda: self._write_info("running"))  # the kind of the ids is known from now on
-            if epoch is not None and self._epochs.checkpoint_epoch is None and self.start_step > 0:
-                self._guarded(lambda: self._know_older_epochs(epoch))
-            found = self._gathering[item.kind] = Gathering(item.kind, self.attempt, epoch, self._lose)
-        found.add(item)
-        if item.kind in LOGS and self._unflushed_since is None:
-            self._unflushed_since = time.monotonic()
-        if found.num_bytes * self._ratios.get(item.kind, _FIRST_RATIO) >= self.part_bytes:
-            self._close_part(item.kind)
-
-    def _until_flush(self) -> float | None:
-        """Seconds until rows have waited long enough for their part to be full; None where none wait."""
-        if self._unflushed_since is None:
-            return None
-        pause = max(self.flush_every_s, self._flushed_bytes / _REWRITTEN_PER_S)
-        return max(0.0, self._unflushed_since + pause - time.monotonic())
-
-    def _flush(self) -> None:
-        """Make rows visible whose part is not full; the part is written again when it has grown."""
-        self._unflushed_since = time.monotonic()  # where it fails, it is tried again
-        waiting = [table for table in self._gathering if table in LOGS]
-        self._flushed_bytes = sum(self._write_part(table) for table in waiting)
-        self._unflushed_since = None
-        self._write_info("running")
-
-    def _write_part(self, table: str) -> int:
-        """Write the rows of a part that may still grow; return its bytes."""
-        found = self._gathering[table]
-        if found.num_rows == found.num_visible:
-            return 0
-        data = found.encode(self._kinds["id_kind"] or "int", is_last=False)
-        if data is None:
-            return 0
-        path = self._parts.path_of(table)
-        self.place.write(path, data)
-        self._show(path, found)
-        return len(data)
-
-    def _close_part(self, table: str) -> None:
-        found = self._gathering.pop(table, None)
-        if found is None:
-            return
-        path = self._parts.path_of(table)
-        try:
-            if found.num_rows == found.num_visible:
-                return
-            data = found.encode(self._kinds["id_kind"] or "int")
-            if data is None:
-                return
-            self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
-            self.trouble.patiently(lambda: self.place.write(path, data), self.retry_after_s)
-            self._show(path, found)
-        except Exception:
-            self._give_up(found.num_blocks, found.num_rows - found.num_visible)
-            self._spoilt.add(table)
-            self._resting_until = time.monotonic() + self.rest_s
-            raise
-        finally:
-            if found.num_visible:
-                self._parts.close(table)
-                if found.epoch is not None:
-                    self._epochs.add(path, found.epoch, found.num_visible)
-                    self._remove(self._epochs.outdated())
-
-    def _show(self, path: str, found: Gathering) -> None:
-        """Count rows that a reader sees now."""
-        self._rows_settled += found.num_rows - found.num_visible
-        found.num_visible = self._parts.rows[path] = found.num_rows
-
-    def _remove(self, paths: list[str]) -> None:
-        self.place.remove(paths)
-        self._parts.forget(paths)
-
-    def _close_all(self, state: str) -> None:
-        self._resting_until, self.is_finished = 0.0, False  # a checkpoint is worth a try
-        for table in list(self._gathering):
-            self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
-        self._unflushed_since = None
-        if self.keep_visits == "last":
-            self._epochs.checkpoint_epoch = self._epochs.newest
-            self._remove(self._epochs.outdated(is_finished=state == "finished"))
-        self._guarded(self._count_deleted)
-        sound = self._parts.editions.keys() - self._spoilt
-        self._complete_editions = {table: self._parts.editions[table] for table in sound}
-        self.trouble.patiently(lambda: self._write_info(state), self.retry_after_s)
-        self.is_finished = state == "finished" and self._spoilt <= set(LOGS)
-
-    def _count_deleted(self) -> None:
-        """Rows that were on disk and are no longer: somebody deleted the folder, or another run took it."""
-        parts, rows = self._parts.lose_deleted()
-        if parts:
-            self.trouble.drop(parts, rows)
-            self.trouble.count(f"{parts} parts of the run were deleted while it went on, with {rows} rows")
-
-    def _know_older_epochs(self, epoch: int) -> None:
-        """A resumed run goes on in this epoch; parts that this rank wrote before it was killed are its own too."""
-        self._epochs.checkpoint_epoch = epoch
-        for item in list_parts(self.place, "visits", self._info):
-            if f"/rank-{self.rank:05d}/" in item.path:
-                with open_part(self.place, item.path) as file:
-                    found = file.read(columns=["epoch"])["epoch"].to_numpy()
-                if len(found):
-                    self._epochs.add(item.path, int(found.max()), len(found))
-
-    def _write_info(self, state: str) -> None:
-        if self.rank != 0:
-            return
-        current = find_info(self.place)
-        if current is not None:
-            attempts = [item["attempt"] for item in current["attempts"]]
-            if max(attempts, default=-1) > self.attempt:
-                raise TakenOver("a later attempt has taken over this run; its run.json is left alone.")
-            if self.attempt in attempts:  # tables may have been written whole by somebody else meanwhile
-                self._info["editions"] = current.get("editions", {})
-        self._info = {
-            **self._info,
-            **self._environment,
-            **self.trouble.since(self._earlier),
-            "state": state,
-            "updated": now(),
-            **self._kinds,
-            "keep_visits": self.keep_visits,
-            "waited_s": round(self.waited_s, 3),
-            "next_step": self._next_step,
-            "editions": {**self._info["editions"], **self._complete_editions},
-            "facts": self._facts,
-        }
-        write_info(self.place, self._info)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:
-            self.trouble.note(error)
-
-    def _lose(self, num_rows: int, error: Exception) -> None:
-        self._give_up(1, num_rows)
-        self.trouble.note(error)
-
-    def _give_up(self, blocks: int, rows: int) -> None:
-        self._rows_settled += rows
-        self.trouble.drop(blocks, rows)
 
 
 def _new_info() -> dict[str, Any]:

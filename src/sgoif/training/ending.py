@@ -80,7 +80,10 @@ class Ending:
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
             url = getattr(self._sink, "url", "the run")
-            log.warning("the process ends without monitor.close(); `sgoif info %s` says what was written.", url)
+            said = "`sgoif info %s` says what was written."
+            if getattr(self._sink, "keep_visits", None) == "none":  # or a multi-label run, whose visits are never kept
+                said = "no visits are kept in %s, so what was scored is lost."
+            log.warning(f"the process ends without monitor.close(); {said}", url)
             self.run(_EXIT_S)
 
     def _forget(self) -> None:

@@ -1,0 +1,248 @@
+"""The writing thread of a sink: gathers rows into parts, writes them in time, and keeps ``run.json``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from sgoif.store.errors import TakenOver
+from sgoif.store.gathering import Gathering
+from sgoif.store.info import find_info, now, write_info
+from sgoif.store.ownparts import OwnParts
+from sgoif.store.parts import list_parts, open_part
+from sgoif.store.places import Place
+from sgoif.store.queue import BoundedQueue, Item
+from sgoif.store.retention import EpochParts
+from sgoif.store.schema import LOGS, IdKind
+from sgoif.store.trouble import Trouble
+
+__all__ = ["PartWriter"]
+
+_STATES = {"checkpoint": "running", "close": "finished", "unclosed": "unclosed"}  # what run.json says after each
+_FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
+_REWRITTEN_PER_S = 256 << 10  # bytes of parts that are not full: one of 64 MB is rewritten every four minutes
+
+
+class PartWriter(ABC):
+    """The side of :class:`sgoif.store.writer.ParquetSink` that its thread runs; only that sets what is below."""
+
+    place: Place
+    rank: int
+    attempt: int
+    start_step: int
+    keep_visits: str
+    part_bytes: int
+    flush_every_s: float
+    rest_s: float
+    retry_after_s: tuple[float, ...]
+    trouble: Trouble
+    is_finished: bool  # and whole, but for rows of the logs that were dropped and counted
+    _queue: BoundedQueue
+    _parts: OwnParts
+    _info: dict[str, Any]
+    _facts: dict[str, Any]
+    _environment: dict[str, Any]
+    _earlier: dict[str, Any]
+    _kinds: dict[str, IdKind | None]
+    _next_step: int
+
+    def __init__(self) -> None:
+        self._rows_settled = 0
+        self._gathering: dict[str, Gathering] = {}  # by table
+        self._unflushed_since: float | None = None
+        self._flushed_bytes = 0  # by the last flush
+        self._complete_editions: dict[str, int] = {}
+        self._spoilt: set[str] = set()  # tables of which a part could not be written
+        self._ratios: dict[str, float] = {}  # encoded bytes per byte in memory, as the last part had it
+        self._epochs = EpochParts()
+        self._resting_until = 0.0
+
+    @property
+    @abstractmethod
+    def waited_s(self) -> float:
+        """Seconds that training waited for room in the queue."""
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.take(self._until_flush())
+            if item is not None:
+                self._work(item)
+                if item.kind == "close":
+                    return
+            if self._until_flush() == 0:
+                self._guarded(self._flush)
+
+    def _work(self, item: Item | None) -> None:
+        assert item is not None
+        try:
+            self._handle(item)
+        except Exception as error:  # the thread outlives any of them
+            self.trouble.note(error)
+        finally:
+            self._queue.done(item)
+            if isinstance(item.value, threading.Event):
+                item.value.set()
+
+    def _handle(self, item: Item) -> None:
+        if item.kind == "info":
+            self.trouble.patiently(lambda: self._write_info("running"), self.retry_after_s)
+        elif item.kind in _STATES:
+            self._close_all(_STATES[item.kind])
+        elif item.kind == "visits" and time.monotonic() < self._resting_until:
+            self._give_up(1, item.num_rows)
+        else:
+            self._gather(item)
+
+    def _gather(self, item: Item) -> None:
+        found = self._gathering.get(item.kind)
+        epoch = item.value.epoch if item.kind == "visits" and self.keep_visits == "last" else None
+        if found is not None and epoch != found.epoch:
+            self._guarded(lambda: self._close_part(item.kind))
+            found = None
+        if found is None:
+            if item.kind == "visits" and self._info["id_kind"] is None:
+                self._guarded(lambda: self._write_info("running"))  # the kind of the ids is known from now on
+            if epoch is not None and self._epochs.checkpoint_epoch is None and self.start_step > 0:
+                self._guarded(lambda: self._know_older_epochs(epoch))
+            found = self._gathering[item.kind] = Gathering(item.kind, self.attempt, epoch, self._lose)
+        found.add(item)
+        if item.kind in LOGS and self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
+        if found.num_bytes * self._ratios.get(item.kind, _FIRST_RATIO) >= self.part_bytes:
+            self._close_part(item.kind)
+
+    def _until_flush(self) -> float | None:
+        """Seconds until rows have waited long enough for their part to be full; None where none wait."""
+        if self._unflushed_since is None:
+            return None
+        pause = max(self.flush_every_s, self._flushed_bytes / _REWRITTEN_PER_S)
+        return max(0.0, self._unflushed_since + pause - time.monotonic())
+
+    def _flush(self) -> None:
+        """Make rows visible whose part is not full; the part is written again when it has grown."""
+        self._unflushed_since = time.monotonic()  # where it fails, it is tried again
+        waiting = [table for table in self._gathering if table in LOGS]
+        self._flushed_bytes = sum(self._write_part(table) for table in waiting)
+        self._unflushed_since = None
+        self._write_info("running")
+
+    def _write_part(self, table: str) -> int:
+        """Write the rows of a part that may still grow; return its bytes."""
+        found = self._gathering[table]
+        if found.num_rows == found.num_visible:
+            return 0
+        data = found.encode(self._kinds["id_kind"] or "int", is_last=False)
+        if data is None:
+            return 0
+        path = self._parts.path_of(table)
+        self.place.write(path, data)
+        self._show(path, found)
+        return len(data)
+
+    def _close_part(self, table: str) -> None:
+        found = self._gathering.pop(table, None)
+        if found is None:
+            return
+        path = self._parts.path_of(table)
+        try:
+            if found.num_rows == found.num_visible:
+                return
+            data = found.encode(self._kinds["id_kind"] or "int")
+            if data is None:
+                return
+            self._ratios[table] = max(0.1, len(data) / max(found.num_bytes, 1))
+            self.trouble.patiently(lambda: self.place.write(path, data), self.retry_after_s)
+            self._show(path, found)
+        except Exception:
+            self._give_up(found.num_blocks, found.num_rows - found.num_visible)
+            self._spoilt.add(table)
+            self._resting_until = time.monotonic() + self.rest_s
+            raise
+        finally:
+            if found.num_visible:
+                self._parts.close(table)
+                if found.epoch is not None:
+                    self._epochs.add(path, found.epoch, found.num_visible)
+                    self._remove(self._epochs.outdated())
+
+    def _show(self, path: str, found: Gathering) -> None:
+        """Count rows that a reader sees now."""
+        self._rows_settled += found.num_rows - found.num_visible
+        found.num_visible = self._parts.rows[path] = found.num_rows
+
+    def _remove(self, paths: list[str]) -> None:
+        self.place.remove(paths)
+        self._parts.forget(paths)
+
+    def _close_all(self, state: str) -> None:
+        self._resting_until, self.is_finished = 0.0, False  # a checkpoint is worth a try
+        for table in list(self._gathering):
+            self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
+        self._unflushed_since = None
+        if self.keep_visits == "last":
+            self._epochs.checkpoint_epoch = self._epochs.newest
+            self._remove(self._epochs.outdated(is_finished=state == "finished"))
+        self._guarded(self._count_deleted)
+        sound = self._parts.editions.keys() - self._spoilt
+        self._complete_editions = {table: self._parts.editions[table] for table in sound}
+        self.trouble.patiently(lambda: self._write_info(state), self.retry_after_s)
+        self.is_finished = state == "finished" and self._spoilt <= set(LOGS)
+
+    def _count_deleted(self) -> None:
+        """Rows that were on disk and are no longer: somebody deleted the folder, or another run took it."""
+        parts, rows = self._parts.lose_deleted()
+        if parts:
+            self.trouble.drop(parts, rows)
+            self.trouble.count(f"{parts} parts of the run were deleted while it went on, with {rows} rows")
+
+    def _know_older_epochs(self, epoch: int) -> None:
+        """A resumed run goes on in this epoch; parts that this rank wrote before it was killed are its own too."""
+        self._epochs.checkpoint_epoch = epoch
+        for item in list_parts(self.place, "visits", self._info):
+            if f"/rank-{self.rank:05d}/" in item.path:
+                with open_part(self.place, item.path) as file:
+                    found = file.read(columns=["epoch"])["epoch"].to_numpy()
+                if len(found):
+                    self._epochs.add(item.path, int(found.max()), len(found))
+
+    def _write_info(self, state: str) -> None:
+        if self.rank != 0:
+            return
+        current = find_info(self.place)
+        if current is not None:
+            attempts = [item["attempt"] for item in current["attempts"]]
+            if max(attempts, default=-1) > self.attempt:
+                raise TakenOver("a later attempt has taken over this run; its run.json is left alone.")
+            if self.attempt in attempts:  # tables may have been written whole by somebody else meanwhile
+                self._info["editions"] = current.get("editions", {})
+        self._info = {
+            **self._info,
+            **self._environment,
+            **self.trouble.since(self._earlier),
+            "state": state,
+            "updated": now(),
+            **self._kinds,
+            "keep_visits": self.keep_visits,
+            "waited_s": round(self.waited_s, 3),
+            "next_step": self._next_step,
+            "editions": {**self._info["editions"], **self._complete_editions},
+            "facts": self._facts,
+        }
+        write_info(self.place, self._info)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.trouble.note(error)
+
+    def _lose(self, num_rows: int, error: Exception) -> None:
+        self._give_up(1, num_rows)
+        self.trouble.note(error)
+
+    def _give_up(self, blocks: int, rows: int) -> None:
+        self._rows_settled += rows
+        self.trouble.drop(blocks, rows)
