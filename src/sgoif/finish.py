@@ -203,8 +203,8 @@ def collect_run(
     if calibration is not None:
         reasons.warn(tables["examples"])
         tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
-        facts = {**facts, "expected_errors": float(np.nansum(calibration.examples.p_mislabeled))}
-        facts |= _calibration_facts(calibration)
+        expected = float(np.nansum(calibration.examples.p_mislabeled))
+        facts = {**facts, **calibration.facts(expected)}
     if unjudged is not None:
         tables["examples"] = append_unjudged(tables["examples"], unjudged)
     if sketches is not None:
@@ -246,8 +246,8 @@ def _streamed_run(
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is None:
         return keep_run(sink, facts | counts, tables)
-    facts = facts | {"expected_errors": expected, "calibrated_on": len(calibration.examples.p_mislabeled)}
-    facts |= _calibration_facts(calibration)
+    facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)}
+    facts |= calibration.facts(expected)
     for item in facts["expected_precision"]:  # the list is as long as the sample's times what that stands for
         item["count"] = math.ceil(item["top"] * (counts["num_examples"] - counts["num_not_judged"]))
     tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
@@ -391,11 +391,3 @@ def _canaries(calibration: RunCalibration, last_step: int) -> Columns:
         "weight": canaries.weight,
     }
     return table | {name: canaries.signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}
-
-
-def _calibration_facts(calibration: RunCalibration) -> dict[str, Any]:
-    return {
-        "expected_precision": [asdict(item) for item in calibration.precision],
-        "transition": calibration.calibration.transition.tolist(),
-        "holdout_cleaning": None if calibration.choice is None else asdict(calibration.choice),
-    }

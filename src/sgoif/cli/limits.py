@@ -102,6 +102,8 @@ def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdi
     outcomes: list[Outcome] = []
     try:
         run.need_probabilities()
+        if limits.max_error_rate is not None or limits.max_class_error_rate is not None:
+            run.need_totals()
         if limits.max_error_rate is not None:
             outcomes.append(_overall(run, limits.max_error_rate))
         if limits.max_class_error_rate is not None:

@@ -136,6 +136,12 @@ class OpenRun:
             reason = why_no_probabilities(self.about)
             raise SgoifError(f"{self.url!r} has no probabilities: {reason}. `sgoif issues` ranks its labels without.")
 
+    def need_totals(self) -> None:
+        """Raise where probabilities rank, and their sum is not to be believed."""
+        doubt = self.facts.get("no_totals_reason")
+        if doubt:
+            raise SgoifError(f"{self.url!r} gives no numbers of errors: {doubt}. Look at a sample: `sgoif report`.")
+
     def rates_columns(self) -> Columns:
         """What error rates by class need of every example."""
         return rate_columns(self.files.sql)

@@ -19,6 +19,7 @@ from sgoif.evidence.precision import (
     draw_calibrations,
     error_rates,
     expected_precision,
+    interval_limits,
 )
 from sgoif.evidence.prior import shift_prior
 from sgoif.evidence.sketch import (
@@ -84,6 +85,7 @@ __all__ = [
     "fold_of",
     "hash_ids",
     "influence_under_any_label",
+    "interval_limits",
     "labels_to_try",
     "make_canaries",
     "measure_competence",

@@ -28,6 +28,7 @@ __all__ = [
     "draw_calibrations",
     "error_rates",
     "expected_precision",
+    "interval_limits",
 ]
 
 Floats = NDArray[np.float64]
@@ -57,6 +58,20 @@ class CalibrationDraws:
             low[part] = np.quantile(lower, tail, axis=0)
             high[part] = np.quantile(predict_each(self.upper, signals[part], given_label[part]), 1 - tail, axis=0)
         return low, high
+
+
+def interval_limits(calibration: LabelCalibration) -> tuple[float, float]:
+    """How sure the number of hold-out examples lets anyone be: the highest lower end, and the lowest upper end.
+
+    If none of ``m`` right labels looks as bad as an example, up to ``1 - 0.05^(1/m)`` may still, about ``3/m``. With a
+    share of errors ``q`` Bayes then leaves the odds of an error at no more than ``q / ((1 - q) 3/m)``; and the same the
+    other way round. A fit that separates few examples completely knows nothing of that.
+    """
+    canaries, size = calibration.canaries, len(calibration.transition)
+    count = len(np.unique(canaries.holdout_row[~canaries.is_flip]))
+    tail = 1 - 0.05 ** (1 / max(count, 1))
+    share = float(np.clip(1 - np.diag(calibration.transition).mean(), 1e-4, 0.9)) if size else 0.5
+    return share / (share + (1 - share) * tail), share * tail / (share * tail + 1 - share)
 
 
 def draw_calibrations(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,20 @@ from sgoif.evidence import (
     calibrate_on,
     draw_calibrations,
     expected_precision,
+    interval_limits,
     measure_competence,
 )
+from sgoif.evidence.logistic import sigmoid
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
 from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
 
 __all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "competence_of", "probabilities"]
+
+log = logging.getLogger(__name__)
+
+_MOST_APART = 3.0  # times that one estimate of the share of errors may be the other
+_FEW_ERRORS = 20.0  # below, both say that there is next to nothing
 
 Floats = NDArray[np.float64]
 Table = Mapping[str, NDArray[Any]]  # one row per training example
@@ -81,6 +89,20 @@ class RunCalibration:
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others are not judged
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
     holdout_ids: NDArray[Any]  # of all hold-out examples, by row
+    no_totals_reason: str | None  # why the probabilities rank, and their sum is not to be believed
+
+    def facts(self, expected_errors: float) -> dict[str, Any]:
+        """What the run's information says of it; numbers of errors only where they are to be believed."""
+        doubt = self.no_totals_reason
+        if doubt is not None:
+            log.warning("this run gives no numbers of errors: %s. The order of its labels stands.", doubt)
+        return {
+            "no_totals_reason": doubt,
+            "expected_errors": expected_errors if doubt is None else None,
+            "expected_precision": [asdict(item) for item in self.precision] if doubt is None else [],
+            "transition": self.calibration.transition.tolist(),
+            "holdout_cleaning": None if self.choice is None else asdict(self.choice),
+        }
 
 
 def probabilities(
@@ -94,7 +116,9 @@ def probabilities(
     p, low, high = np.full((3, len(is_judged)), np.nan)
     p[is_judged] = calibration.predict(signals, given)
     if draws is not None:
+        surest, least = interval_limits(calibration)
         low[is_judged], high[is_judged] = draws.bounds(signals, given)
+        low, high = np.minimum(low, surest), np.maximum(high, least)
     return p, np.fmin(low, p), np.fmax(high, p)
 
 
@@ -156,7 +180,33 @@ def calibrate_run(
     said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
-    return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids)
+    doubt = (
+        None
+        if noise is None
+        else _disagreement(said.p_mislabeled[judged], noise.log_odds(given)[judged], is_new=judge is None)
+    )
+    return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids, doubt)
+
+
+def _disagreement(p: Floats, log_odds: Floats, *, is_new: bool) -> str | None:
+    """Say where two estimates of the share of errors differ: by the scores, and by which class is given for which.
+
+    Both may be wrong, and nothing in the run tells which: the order stays, the sums do not.
+
+    Args:
+        p: by the scores, ``[n]``.
+        log_odds: by a model of the noise.
+        is_new: whether the predictions behind the latter are of examples that the model was not trained on. A model
+            that has learnt wrong labels by heart finds few of them, so that fewer than by the scores mean nothing.
+    """
+    by_scores, by_noise = float(p.mean()), float(sigmoid(log_odds).mean())
+    most, least = max(by_scores, by_noise), min(by_scores, by_noise)
+    if most * len(p) < _FEW_ERRORS or most < _MOST_APART * least or (by_noise < by_scores and not is_new):
+        return None
+    return (
+        f"two estimates of the share of wrong labels disagree: {by_scores:.1%} by the scores, {by_noise:.1%} by which "
+        "class is given for which"
+    )
 
 
 def competence_of(examples: Table, num_classes: int) -> Competence:

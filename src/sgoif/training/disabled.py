@@ -45,6 +45,9 @@ class NoMonitor:
         """Surround a step, doing nothing."""
         return nullcontext()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: switched off by SGOIF_DISABLE, nothing is scored or written"
+
     @property
     def reading(self) -> Reading:
         """Nothing was measured."""

@@ -381,6 +381,29 @@ class MonitorShell(ABC):
         """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
         return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
 
+    def __repr__(self) -> str:
+        """How it stands, in a few lines; asks neither the device nor other processes."""
+        try:
+            return "\n".join(self._described())
+        except Exception as error:  # a debugger may ask at any moment
+            return f"<{type(self).__name__}: {type(error).__name__}: {error}>"
+
+    def _described(self) -> list[str]:
+        state = "on" if self.is_on else "off"
+        switched = self.facts.get("switched_off")
+        if isinstance(switched, dict):
+            state = f"off since step {switched.get('step')}: {switched.get('reason')}"
+        seen = getattr(getattr(self, "recorder", None), "num_visits", 0)
+        refreshes = f"{self.refreshes:,} looks at the hold-out"
+        lines = [f"{type(self).__name__}, {state}: {self.step_count:,} steps, {seen:,} visits recorded, {refreshes}"]
+        gate = getattr(getattr(self, "engine", None), "reading", None)
+        if gate is not None and self._device.type == "cpu":  # elsewhere this would wait for the device
+            told = f"residual {float(gate.residual.mean()):.2f}, confidence {float(gate.confidence.mean()):.2f}"
+            lines.append(f"reading: {told}, overhead {self.governor.overhead:.1%}")
+        lines.append(f"plan: {self.governor.plan}")
+        lines += [f"fault: {number} x {cause}" for cause, number in self.faults.items()] or ["faults: none"]
+        return [*lines, f"writes to: {getattr(self._sink, 'url', None) or 'memory'}"]
+
     def flush(self) -> None:
         """Record the visits so far. Among several processes they are recorded at refreshes, where all meet."""
         if self.peers.is_alone:
