@@ -245,3 +245,16 @@ def test_three_hundred_classes_with_five_held_out_examples_each_are_judged():
     run = trained((points[:3000], truth[:3000]), (points[3000:], truth[3000:]), epochs=8, trusted=True)
     assert run.info["competence"]["is_competent"]
     assert run.is_calibrated, run.info["no_p_reason"]
+
+
+def test_a_class_of_four_examples_does_not_change_the_number_of_errors_expected():
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.cat([torch.arange(2100) % 3, torch.full((4,), 3)])
+    rows = 1.3 * torch.randn(4, 20, generator=generator)[truth] + torch.randn(2104, 20, generator=generator)
+    given, wrong = truth.clone(), torch.arange(2104) % 10 == 0
+    wrong[2100:] = False
+    given[wrong] = (truth[wrong] + 1) % 3
+    held = (np.arange(2104) % 10 == 4) | (np.arange(2104) >= 2102) | (np.arange(2104) % 100 == 0)
+    run = audit_embeddings(rows.numpy(), given.numpy(), np.arange(2104), held, num_classes=4)
+    true = wrong.numpy()[~held].sum()
+    assert 0.85 < np.nansum(run.table["p_mislabeled"]) / true < 1.15

@@ -115,11 +115,11 @@ def probabilities(
     """Compute ``p_mislabeled`` and its interval, ``[N]`` each, from the signals of examples that can be judged."""
     p, low, high = np.full((3, len(is_judged)), np.nan)
     p[is_judged] = calibration.predict(signals, given)
-    if draws is not None:
-        surest, least = interval_limits(calibration)
-        low[is_judged], high[is_judged] = draws.bounds(signals, given)
-        low, high = np.minimum(low, surest), np.maximum(high, least)
-    return p, np.fmin(low, p), np.fmax(high, p)
+    if draws is None:
+        return p, low, high  # no interval, which is not one without width
+    surest, least = interval_limits(calibration)
+    low[is_judged], high[is_judged] = draws.bounds(signals, given)
+    return p, np.fmin(np.minimum(low, surest), p), np.fmax(np.maximum(high, least), p)
 
 
 def calibrate_run(
