@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from sgoif.files import read_csv_rows
 from tests.cli.runs import invoke
@@ -27,13 +27,13 @@ TRACES = int(os.environ.get("SGOIF_TRACES", "100"))
 LIMIT_S = 60  # of one command, on a machine that does other things too
 SETTINGS = settings(
     max_examples=TRACES,
-    stateful_step_count=6,
+    stateful_step_count=8,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink),
 )
-RUNS = st.sampled_from(["run", "run", "run", "old", "numbered", "unfinished", "photos", "nowhere"])
+RUNS = st.sampled_from(["run"] * 8 + ["old", "numbered", "unfinished", "photos", "nowhere"])
 TABLES = st.sampled_from(["own.csv", "own.parquet", "decisions.csv", "photos", "nowhere.csv"])
 DECISIONS = st.sampled_from(
     ["decisions.csv", "decisions.csv", "made.csv", "made.csv", "labels.json", "filled.csv", "run"]
@@ -63,6 +63,15 @@ class Commands(RuleBasedStateMachine):
         os.chdir(self.before)
 
     # what is damaged
+
+    @initialize(data=st.data(), kind=st.sampled_from(["nothing", "document", "document", "table", "table", "rows"]))
+    def damage_first(self, data, kind):
+        if kind == "document":
+            damage_document(data.draw, self.folder / "run" / "run.json")
+        elif kind == "table":
+            damage_table(data.draw, data.draw(st.sampled_from(sorted((self.folder / "run").rglob("*.parquet")))))
+        elif kind == "rows":
+            write_decisions(data.draw, self.folder / "made.csv")
 
     @rule(data=st.data(), name=st.sampled_from(["run", "run", "old", "numbered"]))
     def damage_run(self, data, name):

@@ -123,26 +123,25 @@ def damage_document(draw, path):
         document = json.loads(path.read_text("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    if kind == "whole" or not isinstance(document, dict):
+    if kind == "whole" or not _paths(document):
         document = draw(VALUES)
     else:
-        place, key = document, None
-        for _ in range(draw(st.integers(1, 4))):
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
-            key = draw(st.sampled_from(keys))
-            if not isinstance(place[key], dict | list) or not place[key] or draw(st.integers(0, 3)) == 0:
-                break
-            place, key = place[key], None
-        if key is None and isinstance(place, dict) and place:
-            key = draw(st.sampled_from(list(place)))
-        if key is not None and kind == "remove":
-            del place[key]
-        elif key is not None:
-            place[key] = draw(VALUES)
+        *way, last = draw(st.sampled_from(_paths(document)))
+        place = document
+        for key in way:
+            place = place[key]
+        if kind == "remove":
+            del place[last]
+        else:
+            place[last] = draw(VALUES)
     path.write_text(json.dumps(document))
     return None
+
+
+def _paths(value, way=()):
+    """All places in a document; of a list the first two."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    return [path for key, item in items for path in [(*way, key), *_paths(item, (*way, key))]]
 
 
 LABELS = st.sampled_from([-5, -1, 0, 1, 3, 4, 7, 2**31 - 1])
