@@ -206,7 +206,8 @@ def collect_tags(
         tags |= {f"p_wrong{tail}": np.full(len(tags["id"]), np.nan) for tail in ("", "_low", "_high")}
         examples |= {f"p_mislabeled{tail}": np.full(len(examples["id"]), np.nan) for tail in ("", "_low", "_high")}
     why = facts["no_p_reason"] or "none of its tags was seen while the scores could be trusted"
-    examples["no_p_reason"] = np.where(np.isnan(examples["p_mislabeled"]), why, None).astype(object)
+    is_null = np.isnan(examples["p_mislabeled"])
+    examples["no_p_reason"] = np.array([why if null else None for null in is_null], object)
     if sketches is not None:
         examples |= sketches.columns(examples["id"])
         facts["nearly_same"] = sketches.nearly_same
