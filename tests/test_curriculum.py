@@ -84,18 +84,21 @@ def test_many_examples_are_judged_by_what_a_sample_taught(monkeypatch):
 def test_weights_that_step_is_not_told_of_are_noticed_and_stop_no_training(caplog):
     model, optimizer, monitor, (points, given, _) = clouds()
     learn(model, optimizer, monitor, points, given, stop=5, tell=False)
-    assert not monitor.is_on and "weights=w" in caplog.text
+    assert monitor.counters["visits_refused"] > 0 and "weights=w" in caplog.text
     assert (monitor.weights([0]) <= 1).all()
 
 
-def test_weights_of_another_shape_are_a_fault():
+def test_weights_of_another_shape_raise_on_the_first_step_and_are_refused_later():
     train_set, holdout = data()
     model = fresh()
     monitor = watch(model, holdout)
-    for part, pixels, labels in batches(train_set, count=2):
-        with monitor.step(part, labels, weights=torch.ones(len(part), 1)):
+    first, *rest = batches(train_set, count=3)
+    with pytest.raises(SgoifError, match=r"shape \(12, 1\) for 12 targets"):
+        monitor.step(first[0], first[2], weights=torch.ones(12, 1)).__enter__()
+    for part, pixels, labels in (first, *rest):
+        with monitor.step(part, labels, weights=None if part is first[0] else torch.ones(len(part), 1)):
             F.cross_entropy(model(pixels), labels).backward()
-    assert sum(monitor.faults.values()) == 2 and "shape (12, 1) for 12 targets" in str(monitor.faults)
+    assert monitor.counters["visits_refused"] == 24 and "shape (12, 1) for 12 targets" in str(monitor.faults)
 
 
 @pytest.mark.parametrize("layers", ["auto", ["conv"]])

@@ -84,7 +84,7 @@ class Monitor(MonitorShell):
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_close, self._on_snapshot, self._on_weights = close_once(on_close), on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBook(recorder, self.peers, self.counts, partial(_note_loss, self.fault_log))
+        self._visits = VisitBook(recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
         self._settle_at_end = self._visits.settle if self.peers.is_alone else None
         self._last_epoch = 0
@@ -222,9 +222,9 @@ class Monitor(MonitorShell):
             "holdout_not_finite": self.engine.holdout_not_finite,
             **work,
             **flags,
-            **self.counts.counters(),
+            **self._counts.counters(),
             "visits_waiting": self._visits.num_waiting,
-            "visits_ignored": self.counts.refused.get(OUTSIDE_CLASSES, 0),
+            "visits_ignored": self._counts.refused.get(OUTSIDE_CLASSES, 0),
         }
 
     def close(self) -> Any:
@@ -253,7 +253,7 @@ class Monitor(MonitorShell):
     def _notices(self, train_size: int, holdout: HoldOut) -> IdNotices | None:
         try:
             held = None if holdout.examples.id_kind == "position" else holdout.ids
-            return IdNotices(train_size, _weakly(self.warn_once), held, holdout.labels.cpu().numpy())
+            return IdNotices(train_size, _weakly(self._warn_once), held, holdout.labels.cpu().numpy())
         except Exception as error:  # ids of the hold-out that are no ids: nothing to compare with
             log.debug("ids of the hold-out are not compared with those of the training: %s", error)
             return None
@@ -327,7 +327,7 @@ class Monitor(MonitorShell):
             "recorder": self.recorder.own_state(),
             "visits": [asdict(visits) for visits in waiting],
             "faults": dict(self.faults),
-            "counts": self.counts.state_dict(),
+            "counts": self._counts.state_dict(),
             "weights": self._weights.state_dict(),
         }
         return pack(shared, own, self.peers)
@@ -348,9 +348,9 @@ class Monitor(MonitorShell):
                 self._weights.load_state_dict(own["weights"])
         self.fault_log.load([own["faults"] for own in owned.values()])
         if all("counts" in own for own in owned.values()):
-            self.counts.load(own["counts"] for own in owned.values())
+            self._counts.load(own["counts"] for own in owned.values())
         else:  # states from before have none
-            self.counts.offered = self.recorder.own_visits + sum(
+            self._counts.offered = self.recorder.own_visits + sum(
                 len(v["ids"]) for o in owned.values() for v in o["visits"]
             )
         self._ids.kind, self._steps_here = self.recorder.index.kind, 0

@@ -96,7 +96,7 @@ class MonitorShell(ABC):
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._is_switched_off, self._has_warned, self._has_looked = False, False, False
-        self.counts = VisitCounts()
+        self._counts = VisitCounts()
         self._ids = StepIds()
         self._unsettled = 0  # rows of the step that is being judged, of which nothing has become yet
         self._steps_here = 0  # since this process began or resumed
@@ -186,7 +186,7 @@ class MonitorShell(ABC):
         return True
 
     @property
-    def may_raise(self) -> bool:
+    def _may_raise(self) -> bool:
         """Whether a wrong set-up may still raise: until a first step was found sound, and never after some steps."""
         return not self._checked and self._steps_here < _SETTING_UP
 
@@ -247,7 +247,7 @@ class MonitorShell(ABC):
         try:
             kept = self._ids.read(ids, len(targets))
         except SgoifError as error:
-            if self.may_raise:
+            if self._may_raise:
                 raise
             kept = None  # the step still tells of curvature, and other processes count on it
             self._refuse(error)
@@ -273,9 +273,9 @@ class MonitorShell(ABC):
         (overhead,) = self.peers.largest([self.governor.recent_overhead()])
         self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
         if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
-            self.warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
+            self._warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
 
-    def warn_once(self, key: str, text: str) -> None:
+    def _warn_once(self, key: str, text: str) -> None:
         """Warn in the log, and write the sentence into the run (``run.info["warnings"]``)."""
         warnings = self.facts.setdefault("warnings", {})
         if key not in warnings:
@@ -313,7 +313,7 @@ class MonitorShell(ABC):
         try:
             self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
         except HeadError as error:
-            if not self.may_raise:  # too late to raise, and nothing that is scored could be trusted
+            if not self._may_raise:  # too late to raise, and nothing that is scored could be trusted
                 self._switch_off(error)
             raise
 
@@ -326,7 +326,7 @@ class MonitorShell(ABC):
     def _refuse(self, error: SgoifError) -> None:
         """Count the rows of this step as refused: what was given cannot be scored."""
         cause = self.fault_log.note(error, "a batch cannot be scored; the training goes on.")
-        self.counts.refuse(self._unsettled, cause)
+        self._counts.refuse(self._unsettled, cause)
         self._unsettled = 0
 
     def _step_failed(self, error: Exception) -> None:
@@ -334,7 +334,7 @@ class MonitorShell(ABC):
         if isinstance(error, SgoifError) and self.peers.is_alone:
             self._refuse(error)
             return
-        (self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose)(self._unsettled, cause_of(error))
+        (self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose)(self._unsettled, cause_of(error))
         self._unsettled = 0
         self._fault(error)
 
@@ -413,10 +413,10 @@ class MonitorShell(ABC):
         """Say in one line what became of the visits, and whether their price was above the promise."""
         governor = self.governor
         if not governor.fixed and governor.overhead > _FAR * governor.max_overhead and self._steps_here >= _SETTING_UP:
-            self.warn_once("overhead", governor.describe_cost(governor.overhead, "over the whole run"))
-        level = logging.WARNING if self.counts.num_lost or self.faults else logging.INFO
-        log.log(level, "%s.", self.counts.describe(recorded))
-        self.facts["visits_refused"], self.facts["visits_lost"] = dict(self.counts.refused), dict(self.counts.lost)
+            self._warn_once("overhead", governor.describe_cost(governor.overhead, "over the whole run"))
+        level = logging.WARNING if self._counts.num_lost or self.faults else logging.INFO
+        log.log(level, "%s.", self._counts.describe(recorded))
+        self.facts["visits_refused"], self.facts["visits_lost"] = dict(self._counts.refused), dict(self._counts.lost)
 
     def detach(self) -> None:
         """Stop scoring; the training loop may go on using the monitor, which then does nothing."""

@@ -44,7 +44,7 @@ class Step:
             try:
                 self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate, self._weights)
             except Exception as error:
-                if isinstance(error, SgoifError) and monitor.may_raise:
+                if isinstance(error, SgoifError) and monitor._may_raise:
                     raise
                 self._problem = error
         self._was_open = self._is_open
@@ -91,10 +91,10 @@ class Step:
         monitor = self._monitor
         if self._problem is None and not self._was_open:
             is_bare = monitor._kind is StepKind.BARE
-            monitor.counts.given_up += self._num_rows if is_bare else 0
-            monitor.counts.passed_over += 0 if is_bare else self._num_rows
+            monitor._counts.given_up += self._num_rows if is_bare else 0
+            monitor._counts.passed_over += 0 if is_bare else self._num_rows
             return True
-        monitor.counts.offer(self._num_rows)
+        monitor._counts.offer(self._num_rows)
         monitor._unsettled = self._num_rows
         if self._problem is not None:
             monitor._step_failed(self._problem)
@@ -105,20 +105,20 @@ class Step:
         """Count the rows that go by after the monitor switched itself off, which is not what the user asked for."""
         monitor = self._monitor
         if monitor._is_switched_off:
-            monitor.counts.offer(self._num_rows)
-            monitor.counts.lose(self._num_rows, AFTER_SWITCHED_OFF)
+            monitor._counts.offer(self._num_rows)
+            monitor._counts.lose(self._num_rows, AFTER_SWITCHED_OFF)
 
     def _guarded(self, action: Callable[[], None]) -> bool:
         """Run a part of our work; False where it failed, which the training must not feel."""
         monitor = self._monitor
-        may_raise = monitor.may_raise
+        may_raise = monitor._may_raise
         try:
             with monitor._precision(None):  # the user's autocast may still be open around us
                 action()
         except Exception as problem:
             is_set_up = may_raise or (isinstance(problem, CaptureError) and self._is_first)
             if isinstance(problem, SgoifError) and is_set_up:  # the first step: a mistake in the set-up
-                monitor.counts.refuse(monitor._unsettled, cause_of(problem))
+                monitor._counts.refuse(monitor._unsettled, cause_of(problem))
                 monitor._unsettled = 0
                 raise
             monitor._step_failed(problem)

@@ -62,7 +62,7 @@ class TagMonitor(MonitorShell):
         self._on_close = close_once(on_close)
         self._train_size, self._visits_since = train_size, 0  # the last refresh
         given = engine.holdout.examples.given_ids
-        self._notices = IdNotices(train_size, self.warn_once, None if given is None else sorted(given))
+        self._notices = IdNotices(train_size, self._warn_once, None if given is None else sorted(given))
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
         """Score a micro-batch and note its curvature."""
@@ -80,7 +80,7 @@ class TagMonitor(MonitorShell):
                 if ids is not None:
                     self.recorder.add(ids, packed, targets, self.engine.confidence)
             else:
-                self.counts.refuse(self._unsettled, NO_ANCHORS_YET)
+                self._counts.refuse(self._unsettled, NO_ANCHORS_YET)
             self._unsettled = 0
             if self.governor.plan.is_observe(self.step_count) or not self.engine.is_ready:
                 with self.governor.timer.part("curvature"):
@@ -110,7 +110,7 @@ class TagMonitor(MonitorShell):
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
-        counted = self.counts.refuse if isinstance(error, SgoifError) else self.counts.lose
+        counted = self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose
         counted(rows, cause)
 
     @property
@@ -134,7 +134,7 @@ class TagMonitor(MonitorShell):
             "visits": self.recorder.num_visits,
             "refreshes": self.refreshes,
             "faults": sum(self.faults.values()),
-            **self.counts.counters(),
+            **self._counts.counters(),
             "pairs_not_finite": self.recorder.num_not_finite,
         }
 
@@ -173,7 +173,7 @@ class TagMonitor(MonitorShell):
             "step_count": self.step_count,
             "refreshes": self.refreshes,
             "faults": dict(self.faults),
-            "counts": self.counts.state_dict(),
+            "counts": self._counts.state_dict(),
             "micro": self._micro,
             "autocast": self._autocast,
         }
@@ -189,9 +189,9 @@ class TagMonitor(MonitorShell):
         self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
         self.fault_log.load([state["faults"]])
         if "counts" in state:  # states from before have none
-            self.counts.load([state["counts"]])
+            self._counts.load([state["counts"]])
         else:
-            self.counts.offered = self.recorder.num_visits
+            self._counts.offered = self.recorder.num_visits
         self._ids.kind, self._steps_here = self.recorder.examples.kind, 0
         self._micro, self._autocast = int(state["micro"]), state["autocast"]
         resume = getattr(self.sink, "resume", None)
