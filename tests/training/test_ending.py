@@ -1,11 +1,13 @@
 """Scripts that end before close(), by themselves, by trouble or by a signal: what they saw is in the run."""
 
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,21 @@ def test_a_handler_of_the_users_own_is_left_alone(ended):
     folder, told = ended
     assert told["own handler"][0] == 7, told["own handler"]  # by sys.exit: the visits are written at exit
     assert len(sgoif.load(folder / "own handler").visits["id"]) == 16 * 12
+
+
+def test_a_monitor_that_is_forgotten_leaves_its_visits_and_no_thread(tmp_path):
+    train_set, holdout = data()
+    model, before = fresh(), set(threading.enumerate())
+    monitor = watch(model, holdout, out=str(tmp_path / "run"))
+    train(model, train_set, monitor)
+    writing = [thread for thread in set(threading.enumerate()) - before if thread.name == "sgoif-store"]
+    assert len(writing) == 1
+    del monitor
+    gc.collect()
+    writing[0].join(timeout=20)
+    assert not writing[0].is_alive()
+    run = sgoif.load(tmp_path / "run")
+    assert run.info["state"] == "unclosed" and len(run.visits["id"]) == 144
 
 
 def test_visits_do_not_wait_for_a_refresh_longer_than_half_a_minute(tmp_path, monkeypatch):

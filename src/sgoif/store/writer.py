@@ -239,7 +239,7 @@ class ParquetSink(PartWriter):
 
     def end(self, timeout_s: float = _EXIT_S) -> None:
         """Write what there is because the process ends; ``run.json`` says that the run was not closed."""
-        if os.getpid() == self._pid and (self._thread is not None or self._rows_taken > self._rows_settled):
+        if os.getpid() == self._pid and (self._is_writing or self._rows_taken > self._rows_settled):
             done = threading.Event()
             self._put(Item("unclosed", done))
             if not done.wait(timeout_s) and timeout_s > 0:
@@ -255,8 +255,13 @@ class ParquetSink(PartWriter):
             self._spoilt.add(item.kind)
             self.trouble.drop(1, item.num_rows)
             self.trouble.note(StoreError(f"the writer of {self.place.url!r} does not keep up; visits are dropped."))
-        if self._thread is None:
+        if not self._is_writing:
             self._start()
+
+    @property
+    def _is_writing(self) -> bool:
+        """Whether the thread runs; it ends with the run, closed or not, and what comes later starts another."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="sgoif-store", daemon=True)

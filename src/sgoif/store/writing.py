@@ -70,7 +70,7 @@ class PartWriter(ABC):
             item = self._queue.take(self._until_flush())
             if item is not None:
                 self._work(item)
-                if item.kind == "close":
+                if item.kind in ("close", "unclosed"):
                     return
             if self._until_flush() == 0:
                 self._guarded(self._flush)
