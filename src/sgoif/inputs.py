@@ -163,7 +163,7 @@ class Examples:
         if is_subset(source) and not _has_own_ids(source):
             return "given" if Examples(source.dataset).id_kind == "given" else "subset"
         # an index that items carry is a position too; two datasets that count from 0 do not share examples by that
-        is_counted = all(_plain(id) == position for position, id in enumerate(self.ids))
+        is_counted = self.ids == range(len(self)) or all(_plain(id) == i for i, id in enumerate(self.ids))
         return "position" if is_counted else "given"
 
     @property
