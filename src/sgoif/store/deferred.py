@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from sgoif.records import ScoreBatch
@@ -59,6 +61,9 @@ class DeferredSink:
         self._opened: ParquetSink | None = None
         self._resting_until = 0.0
         find_info(place_of(url))
+        # Arrow imports pandas with the first array. Here, because a SIGTERM that meets the training in that import lets
+        # the writing thread wait for it, and the visits are lost.
+        pa.array(np.zeros(1))
 
     @property
     def opened(self) -> ParquetSink:
