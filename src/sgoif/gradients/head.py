@@ -125,7 +125,9 @@ def gradient_factor(
     count: float | Tensor = 1.0
     if loss_reduction == "mean":
         count = num_examples if isinstance(num_examples, Tensor) else float(num_examples)
-    return count * accumulate / loss_scale
+    # on the device every product is a kernel, so those with 1 are left out
+    count = count if isinstance(accumulate, int | float) and accumulate == 1 else count * accumulate
+    return count if isinstance(loss_scale, float) and loss_scale == 1 else count / loss_scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,23 +169,34 @@ class Engine:
 
     # Scoring: reads the state, never changes it.
 
-    def score(self, calls: Sequence[LayerCapture], outputs: Tensor, labels: Tensor, skip: Tensor | None) -> Tensor:
+    def score(
+        self,
+        calls: Sequence[LayerCapture],
+        outputs: Tensor,
+        labels: Tensor,
+        *,
+        mixed: Tensor | None = None,
+        is_class: Tensor | None = None,
+    ) -> Tensor:
         """All signals of a batch as one packed tensor ``[B, len(SIGNALS)]``, without host synchronisation.
 
         Args:
             calls: the captured calls of the scored layers.
             outputs: logits, ``[B, C]``.
             labels: given classes, ``[B]``.
-            skip: rows whose targets are mixed, ``[B]``, where there may be any.
+            mixed: rows whose targets are mixed, ``[B]``, where there may be any.
+            is_class: rows whose given label is a class, ``[B]``, where some may have none.
         """
         rows, outputs = self.head_rows(calls), widen(outputs)
         columns = self.judge().signals(rows, outputs, labels, self._other_dots(calls))
         packed = torch.stack([columns[name].to(self.dtype) for name in SIGNALS[:-1]], 1)
         is_finite = packed.abs().amax(1) < float("inf")  # NaN passes through the maximum and fails the comparison
-        flags = (columns["confidence"] <= 0).to(self.dtype) * int(VisitFlag.NOT_JUDGED)
+        flags = (columns["confidence"] <= 0).to(self.dtype)  # NOT_JUDGED is 1
         flags = flags.add(~is_finite, alpha=int(VisitFlag.NOT_FINITE))
-        if skip is not None:
-            flags = flags.add(skip, alpha=int(VisitFlag.MIXED))
+        if mixed is not None:
+            flags = flags.add(mixed, alpha=int(VisitFlag.MIXED))
+        if is_class is not None:
+            flags = flags.add(~is_class, alpha=int(VisitFlag.IGNORED))
         return torch.cat([packed, flags[:, None]], 1)
 
     def judge(self) -> HeadJudge:

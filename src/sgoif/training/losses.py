@@ -19,7 +19,7 @@ from sgoif.gradients import LayerCapture, check_factor, fit_factor, gradient_fac
 from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import is_smoothed, target_probabilities
 from sgoif.training.lossgradient import gradient_cause
-from sgoif.training.targets import SoftTargets, check_soft_targets, outside_classes
+from sgoif.training.targets import SoftTargets, check_soft_targets, read_classes
 
 __all__ = ["HoldoutPass", "LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
 
@@ -103,14 +103,14 @@ def check_loss(
 
 def _expected_gradient(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """The gradient of the summed losses at the outputs, zero where a class number is none of the classes."""
-    ignored = None
+    is_class = None
     if targets.dim() == 1 and not targets.is_floating_point():
-        ignored = outside_classes(targets, outputs.shape[1])
-        targets = targets.long().masked_fill(ignored, 0)
+        given = read_classes(targets, outputs.shape[1])
+        targets, is_class = given.labels, given.is_class
     with torch.enable_grad():
         z = widen(outputs).detach().requires_grad_()
         found = _example_losses(losses, z, targets)
-        (expected,) = torch.autograd.grad((found if ignored is None else found.masked_fill(ignored, 0.0)).sum(), z)
+        (expected,) = torch.autograd.grad((found if is_class is None else found.where(is_class, 0.0)).sum(), z)
     return expected
 
 

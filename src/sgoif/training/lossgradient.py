@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sgoif.gradients import fit_factor
-from sgoif.training.targets import outside_classes
+from sgoif.training.targets import read_classes
 
 __all__ = ["gradient_cause"]
 
@@ -34,7 +34,7 @@ def gradient_cause(
         label_smoothing: as declared.
     """
     if targets.dim() == 1:
-        kept = ~outside_classes(targets, grad.shape[1])
+        kept = read_classes(targets, grad.shape[1]).is_class
         grad, expected, outputs, targets = grad[kept], expected[kept], outputs[kept], targets[kept]
     grad, expected, p = grad.double(), expected.double(), outputs.double().softmax(1)
     labels = targets.long() if targets.dim() == 1 else targets.argmax(1)

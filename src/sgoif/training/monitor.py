@@ -37,7 +37,7 @@ from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor
 from sgoif.training.shell import MonitorShell
-from sgoif.training.targets import mark_ignored, read_targets, without_classes
+from sgoif.training.targets import read_targets, without_classes
 from sgoif.training.visitbook import VisitBook
 from sgoif.training.weights import Weights, WeightTable
 
@@ -95,7 +95,7 @@ class Monitor(MonitorShell):
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
         """Score a micro-batch and note its curvature."""
-        given = read_targets(
+        given = self._given or read_targets(
             targets, outputs, label_smoothing=self.loss.label_smoothing, meaning=self.loss.soft_targets
         )
         if not self._checked:
@@ -104,8 +104,8 @@ class Monitor(MonitorShell):
         if not self._weights.is_tried:
             self._check_weighted(head, outputs, targets)
         with torch.no_grad():
-            signals = self.engine.score(calls, outputs, given.labels, given.mixed)
-            signals = mark_ignored(without_classes(signals, given, targets, widen(outputs)), given)
+            signals = self.engine.score(calls, outputs, given.labels, mixed=given.mixed, is_class=given.is_class)
+            signals = without_classes(signals, given, targets, widen(outputs))
             self._visits.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
             self._unsettled = 0
             self.engine.note_gradient(calls)

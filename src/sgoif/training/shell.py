@@ -35,7 +35,7 @@ from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.stepids import StepIds
 from sgoif.training.stepping import Step
-from sgoif.training.targets import outside_classes
+from sgoif.training.targets import GivenLabels, read_classes
 
 __all__ = ["MonitorShell"]
 
@@ -98,6 +98,7 @@ class MonitorShell(ABC):
         self._is_switched_off, self._has_warned, self._has_looked = False, False, False
         self._counts = VisitCounts()
         self._ids = StepIds()
+        self._given: GivenLabels | None = None  # of the step that is under way, where its targets are class numbers
         self._unsettled = 0  # rows of the step that is being judged, of which nothing has become yet
         self._steps_here = 0  # since this process began or resumed
         self._pid, self._settled_at = os.getpid(), 0.0
@@ -213,21 +214,16 @@ class MonitorShell(ABC):
             return False
         if weights is not None and weights.shape != (len(targets),):
             raise SgoifError(f"step() got weights of shape {tuple(weights.shape)} for {len(targets)} targets.")
-        size = self._num_scored(targets) if weights is None else weights.detach().sum()
+        is_classes = targets.dim() == 1 and not targets.is_floating_point()
+        self._given = read_classes(targets, self._head.shape.outputs) if is_classes else None
+        size: int | Tensor = len(targets) if self._given is None else self._given.num_classed
+        if weights is not None:
+            size = weights.detach().sum()
         self._capture.scale = self.loss.scale(size, accumulate) if grad_factor is None else grad_factor
         self._capture.weights = None if weights is None else weights.detach()
         self._capture.num_examples = len(targets)
         self._capture.__enter__()
         return True
-
-    def _num_scored(self, targets: Tensor) -> int | Tensor:
-        """What a mean over the batch divides by; of class numbers those that are classes count, as with ignore_index.
-
-        Counted on the device, without waiting for it.
-        """
-        if targets.dim() != 1 or targets.is_floating_point():
-            return len(targets)
-        return (~outside_classes(targets, self._head.shape.outputs)).sum()
 
     def _warn_of_one(self) -> None:
         """A batch norm over one example ruins its running statistics, watched or not; worth a word, once."""

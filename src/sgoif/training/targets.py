@@ -24,8 +24,7 @@ __all__ = [
     "MixedSteps",
     "SoftTargets",
     "check_soft_targets",
-    "mark_ignored",
-    "outside_classes",
+    "read_classes",
     "read_targets",
     "without_classes",
 ]
@@ -45,20 +44,25 @@ class GivenLabels:
     labels: Tensor  # the most probable class, [B]
     mixed: Tensor | None = None  # rows that belong to several examples, [B]
     soft: Tensor | None = None  # rows that are spread over classes and the example's own, [B]
-    ignored: Tensor | None = None  # rows whose label is no class, such as ignore_index, [B]; `labels` has 0 there
+    is_class: Tensor | None = None  # whether the label is a class and no ignore_index, [B]; where not, `labels` is near
 
     @property
     def recorded(self) -> Tensor:
-        """What is written down as the given class; -1 for mixed, soft and ignored rows, which have none."""
-        classless = next((rows for rows in (self.soft, self.mixed, self.ignored) if rows is not None), None)
+        """What is written down as the given class; -1 for mixed and soft rows, which have none."""
+        classless = self.mixed if self.soft is None else self.soft
         return self.labels if classless is None else self.labels.masked_fill(classless, -1)
 
     @property
+    def num_classed(self) -> int | Tensor:
+        """How many rows a mean over the batch divides by; counted on the device, without waiting for it."""
+        return len(self.labels) if self.is_class is None else self.is_class.sum()
+
+    @property
     def thinning(self) -> Tensor | None:
-        """``sqrt(B / n)`` for ``n`` rows that are not ignored; a factor that keeps second moments those of the n."""
-        if self.ignored is None:
+        """``sqrt(B / n)`` for ``n`` rows that have a class; a factor that keeps second moments those of the n."""
+        if self.is_class is None:
             return None
-        return (len(self.labels) / (len(self.labels) - self.ignored.sum())).sqrt()
+        return (len(self.labels) / self.is_class.sum()).sqrt()
 
 
 def check_soft_targets(meaning: str) -> None:
@@ -82,10 +86,7 @@ def read_targets(
         meaning: of rows that are spread further, see above.
     """
     if targets.dim() == 1 and not targets.is_floating_point():
-        ignored = outside_classes(targets, outputs.shape[1])
-        return GivenLabels(
-            targets.long().masked_fill(ignored, 0), ignored=ignored
-        )  # a copy: the loop may reuse its own
+        return read_classes(targets, outputs.shape[1])
     if targets.shape != outputs.shape or not targets.is_floating_point():
         raise SgoifError(
             f"targets of shape {tuple(targets.shape)} and type {targets.dtype} do not fit the model's outputs "
@@ -98,19 +99,13 @@ def read_targets(
     return GivenLabels(labels, mixed=is_spread | is_spread.any())
 
 
-def outside_classes(targets: Tensor, num_classes: int) -> Tensor:
-    """Which class numbers ``[B]`` name no class, as ``ignore_index`` does; without waiting for the device."""
-    if targets.dtype == torch.bool:
-        return torch.zeros_like(targets)
-    return (targets < 0) | (targets >= num_classes)
+def read_classes(targets: Tensor, num_classes: int) -> GivenLabels:
+    """Read class numbers ``[B]``; those that name no class, as ``ignore_index`` does, are told apart.
 
-
-def mark_ignored(signals: Tensor, given: GivenLabels) -> Tensor:
-    """Flag the rows of packed signals ``[B, S]`` whose label is no class."""
-    if given.ignored is None:
-        return signals
-    flags = signals[:, -1:] + given.ignored[:, None].to(signals.dtype) * int(VisitFlag.IGNORED)
-    return torch.cat([signals[:, :-1], flags], 1)
+    The labels are a copy: the loop may reuse its own tensor. Two operators, and none waits for the device.
+    """
+    labels = targets.long().clamp(0, num_classes - 1)
+    return GivenLabels(labels, is_class=labels == targets)
 
 
 def without_classes(signals: Tensor, given: GivenLabels, targets: Tensor, outputs: Tensor) -> Tensor:
