@@ -68,7 +68,7 @@ def one_fold(**settings):
 CASES = {
     short: "looked at the hold-out only once, and at least two looks are needed",
     mixed_up: "no target names one class",
-    ignorant: "of 300 examples that it was not trained on, and guessing is right on",
+    ignorant: "of 300 held-out examples, and guessing is right on",
     one_fold: "fall into one of the two folds",
 }
 

@@ -218,7 +218,7 @@ def watch(
     )
     per_example = loss or cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
-    facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed}
+    facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size}
     recorder = make_recorder(classes, train_size, out, keep_visits, peers, overwrite=overwrite)
     log.info("head %s, %s", found.name, survey(model))
     ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)

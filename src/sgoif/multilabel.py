@@ -82,7 +82,7 @@ def watch_tags(
         ledger=TagLedger(engine, trusted=trusted, seed=seed),
         train_size=train_size,
         sink=sink,
-        facts={"trusted": trusted, "class_names": list(class_names or []), "seed": seed},
+        facts={"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size},
         on_close=finish_tags,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from sgoif.adaptors.label import class_name
 from sgoif.adaptors.suspects import FLAGGED, Sql, columns_of, rate_columns
+from sgoif.doubts import doubts_of, has_trained_on_holdout
 from sgoif.evidence import error_rates
 from sgoif.wording import clean, count, percent, percents
 
@@ -61,6 +62,8 @@ class Summary:
     error_rate_high: float | None
     expected_precision: list[dict[str, Any]]
     leaks: list[Leak]
+    warnings: list[str]  # what was noticed while training, and how much of the data is missing
+    has_trained_on_holdout: bool
 
     def document(self) -> dict[str, Any]:
         """The summary for ``--json``."""
@@ -70,13 +73,15 @@ class Summary:
         """The summary for people."""
         about = f"{clean(self.run)}: {count(self.num_examples, 'example')} in {count(self.num_classes, 'class')}"
         held = "" if self.num_held_out is None else f" of {count(self.num_held_out)}"
-        known = competence_line(self.competence)
+        known = competence_line(self.competence, has_trained=self.has_trained_on_holdout)
         lines = [f"{about}; hold-out{held} {self.holdout}.{'' if known is None else f' {known}'}"]
+        lines += _warning_lines(self.warnings)
         if not self.num_examples:
             return lines
         if not self.is_calibrated:
             return [*lines, f"No probabilities, so ranked by `worst`: {clean(self.no_p_reason)}."]
-        likely = f"{count(self.num_flagged)} are more likely wrong than right"
+        verb = "is" if self.num_flagged == 1 else "are"
+        likely = f"{count(self.num_flagged)} {verb} more likely wrong than right"
         if self.no_totals_reason is not None:
             lines.append(f"Expected errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
         else:
@@ -123,11 +128,12 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
+    num_examples = _num_examples(sql)
     return Summary(
         run=run,
         state=str(info.get("state") or "finished"),
         kind=str(info.get("kind", "watch")),
-        num_examples=_num_examples(sql),
+        num_examples=num_examples,
         num_judged=num_judged,
         num_classes=num_classes,
         num_held_out=sum(held) if isinstance(held, list) else None,
@@ -143,6 +149,8 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         error_rate_high=high,
         expected_precision=precision if isinstance(precision, list) else [],
         leaks=_leaks(info, class_names),
+        warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
+        has_trained_on_holdout=has_trained_on_holdout(info),
     )
 
 
@@ -165,6 +173,7 @@ class TagSummary:
     expected_errors: Mapping[str, float]
     expected_precision: Mapping[str, list[dict[str, Any]]]
     share_noticed: float | None
+    warnings: list[str]
 
     def document(self) -> dict[str, Any]:
         """The summary for ``--json``."""
@@ -173,7 +182,7 @@ class TagSummary:
     def lines(self) -> list[str]:
         """The summary for people."""
         about = f"{clean(self.run)}: {count(self.num_examples, 'example')}, each with or without {self.num_tags} tags"
-        lines = [f"{about}; hold-out of {count(self.num_held_out)} {self.holdout}."]
+        lines = [f"{about}; hold-out of {count(self.num_held_out)} {self.holdout}.", *_warning_lines(self.warnings)]
         lines.append(f"Kept: {count(self.num_pairs)} of {count(self.num_present + self.num_absent)} pairs.")
         if not self.is_calibrated:
             return [*lines, f"Not calibrated, so ranked by loss without probabilities: {self.no_p_reason}."]
@@ -197,11 +206,12 @@ class TagSummary:
 def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary:
     """Collect the summary of a multi-label run; arguments as for :func:`summarise`."""
     expected, noticed = info.get("expected_tag_errors") or {}, info.get("share_noticed")
+    num_examples = _num_examples(sql)
     return TagSummary(
         run=run,
         state=str(info.get("state") or "finished"),
         kind=str(info.get("kind", "watch")),
-        num_examples=_num_examples(sql),
+        num_examples=num_examples,
         num_tags=len(info.get("held_out_per_tag") or []),
         num_held_out=int(info.get("held_out") or 0),
         holdout=kind_of_holdout(info),
@@ -213,11 +223,17 @@ def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary
         expected_errors=expected,
         expected_precision=info.get("expected_tag_precision") or {},
         share_noticed=noticed if isinstance(noticed, float) and noticed == noticed else None,
+        warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
     )
 
 
-def competence_line(competence: Mapping[str, Any] | None) -> str | None:
-    """Say how often the model is right where it has not trained, beside guessing; None where that was not measured."""
+def competence_line(competence: Mapping[str, Any] | None, *, has_trained: bool = False) -> str | None:
+    """Say how often the model is right on the hold-out, beside guessing; None where that was not measured.
+
+    Args:
+        competence: as the run measured it.
+        has_trained: whether the hold-out was noticed to be trained on.
+    """
     try:
         accuracy, number = float(competence["accuracy"]), int(competence["num_examples"])  # type: ignore[index]
         guessing = max(float(competence["chance"]), float(competence["majority"]))  # type: ignore[index]
@@ -225,8 +241,10 @@ def competence_line(competence: Mapping[str, Any] | None) -> str | None:
         return None
     if not number:
         return None
-    said = f"The model is right on {percent(accuracy)} of {count(number, 'example')} that it was not trained on"
-    return f"{said}; guessing is right on {percent(guessing)}."
+    said = f"The model is right on {percent(accuracy)} of {count(number, 'example')}"
+    if has_trained:
+        return f"{said} of its hold-out, on which it was trained: that tells nothing of how good it is."
+    return f"{said} that it was not trained on; guessing is right on {percent(guessing)}."
 
 
 def why_no_probabilities(info: Mapping[str, Any]) -> str:
@@ -248,6 +266,10 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
     if not isinstance(choice, dict):
         return f"{labels}, not self-cleaned"
     return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
+
+
+def _warning_lines(warnings: Sequence[str]) -> list[str]:
+    return [f"Warning: {text}." for text in warnings]
 
 
 def _num_examples(sql: Sql) -> int:

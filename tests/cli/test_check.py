@@ -75,6 +75,53 @@ def test_what_cannot_be_judged_is_neither_fine_nor_exceeded(tmp_path, case):
     assert "could not judge" in (tmp_path / "s.md").read_text(encoding="utf-8")
 
 
+_SPOILED = {
+    "hold-out": {"warnings": {"trained_on_anchors": "212 of 212 hold-out examples were trained on in all."}},
+    "positions": {"warnings": {"batch_positions": "the ids of all 75 steps so far were 0..63."}},
+    "few ids": {"warnings": {"few_ids": "4755 visits had 400 different ids, where train_size=1585."}},
+    "refused": {"counters": {"visits_offered": 4755, "visits_refused": 4435}, "visits_refused": {"64 ids": 4435}},
+    "lost": {"counters": {"visits_offered": 4755, "visits_lost": 2400}, "visits_lost": {"OSError": 2400}},
+    "few seen": {"counters": {"visits_offered": 4755}, "train_size": 1585},
+}
+
+
+@pytest.mark.parametrize("case", _SPOILED)
+def test_a_run_that_was_set_up_wrongly_is_not_judged(tmp_path, case):
+    """Before, all of them were within all limits."""
+    run = write_run(tmp_path / "run", noisy((0.0, 0.0, 0.0, 0.0)), **_SPOILED[case])
+    done = invoke("check", run, "--max-error-rate", "2%", "--junit", tmp_path / "j.xml")
+    assert done.exit_code == 2 and "cannot be trusted" in done.stdout
+    assert ElementTree.parse(tmp_path / "j.xml").getroot().find(".//error") is not None
+    assert "Warning: " in invoke("issues", run).stdout
+    assert invoke("info", run).stdout.count("warning") == 1
+
+
+_HARMLESS = {
+    "cost": ({"warnings": {"overhead": "costs 40% of the bare step."}}, False),
+    "a few refused": ({"counters": {"visits_offered": 4755, "visits_refused": 100}}, False),
+    "unlabelled": ({"counters": {"visits_offered": 800, "visits_refused": 700, "visits_ignored": 700}}, True),
+    "a sample": ({"counters": {"visits_offered": 400, "visits_passed_over": 1200}, "train_size": 1600}, True),
+    "damaged": ({"warnings": ["odd"], "train_size": "large"}, False),
+}
+
+
+@pytest.mark.parametrize("case", _HARMLESS)
+def test_what_does_not_spoil_the_figures_does_not_keep_it_from_judging(tmp_path, case):
+    facts, is_told = _HARMLESS[case]
+    run = write_run(tmp_path / "run", noisy((0.0, 0.0, 0.0, 0.0)), **facts)
+    assert invoke("check", run, "--max-error-rate", "2%").exit_code == 0
+    assert ("Warning: " in invoke("issues", run).stdout) == is_told
+
+
+def test_a_model_is_not_praised_for_examples_that_it_was_trained_on(tmp_path):
+    competence = {"accuracy": 0.94, "num_examples": 212, "chance": 0.25, "majority": 0.25, "is_competent": True}
+    told = {"trained_on_anchors": "212 of 212 hold-out examples were trained on in all."}
+    run = write_run(tmp_path / "run", noisy(), competence=competence, warnings=told)
+    for command in (["issues", run], ["check", run, "--max-error-rate", "2%"]):
+        shown = " ".join(invoke(*command).stdout.split())
+        assert "of its hold-out, on which it was trained" in shown and "not trained on" not in shown
+
+
 def test_a_class_that_is_too_small_is_skipped_beside_others_that_are_not(tmp_path):
     examples = noisy((0.0, 0.0, 0.0, 0.5))
     kept = np.arange(305)  # five foxes are left

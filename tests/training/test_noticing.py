@@ -34,7 +34,11 @@ def test_training_on_the_hold_out_is_noticed(caplog, names):
     with caplog.at_level(logging.WARNING):
         run = monitor.close()
     text = run.info["warnings"]["trained_on_anchors"]
-    assert "hold-out examples were trained on" in text and "sgoif.split" in text
+    # before, the count was that of the moment when it was noticed
+    number = 36 if names else 32
+    assert text.startswith(f"{number} of {number} hold-out examples were trained on in all") and "sgoif.split" in text
+    assert text in caplog.messages
+    assert f"Warning: {text}" in str(run) and "not trained on" not in str(run)  # before, neither
 
 
 def test_a_sound_split_is_not_warned_of(caplog):
@@ -72,6 +76,7 @@ def test_positions_in_a_batch_are_no_ids(caplog):
     run = monitor.close()
     assert "0..7" in run.info["warnings"]["batch_positions"] and "with_ids" in run.info["warnings"]["batch_positions"]
     assert "8 different ids, where train_size=80" in run.info["warnings"]["few_ids"]
+    assert str(run).count("Warning: ") == 2 and "positions in a batch" in str(run)
 
 
 @pytest.mark.parametrize("order", ["whole", "in order"])
@@ -118,6 +123,46 @@ def test_a_fixed_plan_promises_no_price(caplog):
     monitor = watch(model, holdout, plan=PLAN, max_overhead=0.001)
     train(model, train_set, monitor, epochs=6)
     assert "warnings" not in monitor.close().info
+
+
+def test_a_price_is_no_warning_about_the_figures():
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, plan=None, max_overhead=0.001)
+    train(model, train_set, monitor, epochs=6)
+    run = monitor.close()
+    assert list(run.info["warnings"]) == ["overhead"] and "Warning" not in str(run)
+
+
+def test_a_run_that_refused_most_of_its_visits_says_so(caplog):
+    """Before, `print(run)` was silent about it, and the line in the log was not a warning."""
+    (pixels, labels), holdout = data(num=80)
+    model = fresh()
+    monitor = watch(model, holdout, train_size=80)
+    for step, part in enumerate([*torch.arange(80).split(8)] * 3):
+        with monitor.step(part if step < 2 else part[:3], labels[part]):
+            F.cross_entropy(model(pixels[part]), labels[part]).backward()
+    with caplog.at_level(logging.WARNING):
+        run = monitor.close()
+    assert any("240 visits offered, 16 recorded, 224 refused" in message for message in caplog.messages)
+    assert "Warning: 224 of 240 visits were refused or lost (most often: SgoifError: step() got 3 ids for" in str(run)
+    assert "the ids of 16 examples were seen, where train_size is 80" in str(run)
+
+
+def test_rows_that_were_refused_are_a_warning_at_the_end(caplog):
+    """Before, it was said below the level that loggers show by default."""
+    (pixels, labels), holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout)
+    targets = labels.clone()
+    targets[:5] = -100
+    for part in torch.arange(48).split(12):
+        with monitor.step(part, targets[part]):
+            F.cross_entropy(model(pixels[part]), targets[part]).backward()
+    with caplog.at_level(logging.WARNING):
+        run = monitor.close()
+    assert any("5 refused" in message for message in caplog.messages)
+    assert "Warning" not in str(run)  # a few rows do no harm to the figures
 
 
 def test_a_plan_says_when_its_cost_will_be_known():

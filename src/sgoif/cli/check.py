@@ -79,7 +79,7 @@ def check(
 
 def _print(url: str, verdict: Verdict, found: Summary | None) -> None:
     print_lines([f"{url}: {_SAID[verdict.state]}"])
-    known = None if found is None else competence_line(found.competence)
+    known = None if found is None else competence_line(found.competence, has_trained=found.has_trained_on_holdout)
     print_lines([] if known is None else [known])
     if verdict.reason is not None:
         print_lines([verdict.reason])

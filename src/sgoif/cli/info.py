@@ -161,7 +161,9 @@ def _calibration(run: OpenRun) -> Facts:
     if not summary.is_calibrated:
         return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}")]
     return [*found, ("calibrated", f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged")] + [
-        (line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines[1:] if ": " in line
+        (line.partition(":")[0].lower(), line.partition(": ")[2])
+        for line in lines[1 + len(summary.warnings) :]
+        if ": " in line
     ]
 
 
@@ -173,7 +175,9 @@ def _trouble(document: Mapping[str, Any]) -> Facts:
     for what in ("refused", "lost"):
         causes = _counts(facts.get(f"visits_{what}"))
         found += [(f"visits {what}", f"{count(number)}: {clean(cause)}") for cause, number in causes.items()]
-    found += [("warning", clean(str(text))) for text in _mapping(facts.get("warnings")).values()]
+    cost = _mapping(facts.get("warnings")).get("overhead")
+    found += [("warning", f"{text}.") for text in document["summary"]["warnings"]]
+    found += [("warning", clean(str(cost)))] if cost else []
     if document["dropped_rows"]:
         found.append(("dropped rows", f"{count(document['dropped_rows'])}, which could not be written"))
     skipped = document["skipped_parts"]

@@ -85,7 +85,8 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
             {"command": "issues", "format": 1, "by": by, "groups": rows, "num_examples_not_in_table": num_unknown}
         )
         return
-    lines = summarise(run).lines()[:2]
+    summary = summarise(run)
+    lines = summary.lines()[: 2 + len(summary.warnings)]
     if num_unknown:
         lines.append(f"{count(num_unknown)} of {count(run.num_examples, 'example')} are not in {clean(table)}.")
     print_lines([*lines, ""])

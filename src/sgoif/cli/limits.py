@@ -101,6 +101,8 @@ def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdi
     """Hold a run against limits; trouble with the run is a reason not to judge, not an error."""
     outcomes: list[Outcome] = []
     try:
+        run.need_examples()
+        run.need_trust()  # first: it may be why there are no probabilities
         run.need_probabilities()
         if limits.max_error_rate is not None or limits.max_class_error_rate is not None:
             run.need_totals()

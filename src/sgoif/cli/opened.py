@@ -18,6 +18,7 @@ from sgoif.adaptors import label_issues
 from sgoif.adaptors.label import class_name
 from sgoif.adaptors.names import add_class_names
 from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
+from sgoif.doubts import doubts_of
 from sgoif.errors import SgoifError
 from sgoif.review.naming import find_class, some_of
 from sgoif.store import RunFiles
@@ -135,6 +136,12 @@ class OpenRun:
         if not self.is_calibrated:
             reason = why_no_probabilities(self.about)
             raise SgoifError(f"{self.url!r} has no probabilities: {reason}. `sgoif issues` ranks its labels without.")
+
+    def need_trust(self) -> None:
+        """Raise where the run noticed something by which its figures cannot be trusted."""
+        spoiled = [doubt.text for doubt in doubts_of(self.about, self.num_examples) if doubt.spoils]
+        if spoiled:
+            raise SgoifError(f"the figures of {self.url!r} cannot be trusted: {'. '.join(spoiled)}.")
 
     def need_totals(self) -> None:
         """Raise where probabilities rank, and their sum is not to be believed."""

@@ -48,9 +48,9 @@ class Competence:
         if self.is_competent:
             return None
         if not self.num_examples:
-            return "the model was not tried on any example that it was not trained on"
+            return "the model was not tried on any held-out example"
         found = (
-            f"the model is right on {self.accuracy:.1%} of {self.num_examples:,} examples that it was not trained on, "
+            f"the model is right on {self.accuracy:.1%} of {self.num_examples:,} held-out examples, "
             f"and guessing is right on {self.guessing:.1%}"
         )
         if self.skill >= _LEAST_SKILL:

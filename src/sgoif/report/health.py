@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sgoif.adaptors.suspects import columns_of
+from sgoif.doubts import doubts_of, has_trained_on_holdout
 from sgoif.report.figures import curve
 from sgoif.report.findings import Figure, Findings, share
 from sgoif.summary import competence_line, why_no_probabilities
@@ -32,7 +33,7 @@ class Sign:
 def health_signs(run: Findings) -> list[Sign]:
     """What the run's own record says: how it ended, cost, coverage, hold-out, calibration, faults."""
     signs = [_state(run.info), _coverage(run), _competence(run.info), _calibration(run.info), _holdout(run.info)]
-    return [*signs, _overhead(run.info), _faults(run.info)]
+    return [*signs, _overhead(run.info), _faults(run.info), *_warnings(run)]
 
 
 def health_figures(run: Findings) -> list[Figure]:
@@ -68,10 +69,12 @@ def _coverage(run: Findings) -> Sign:
 
 def _competence(info: Mapping[str, Any]) -> Sign:
     found = info.get("competence")
-    said = competence_line(found if isinstance(found, dict) else None)
+    has_trained = has_trained_on_holdout(info)
+    said = competence_line(found if isinstance(found, dict) else None, has_trained=has_trained)
     if said is None or not isinstance(found, dict):
         return Sign("Accuracy", "unknown", UNKNOWN, "The run does not say how often its model is right.")
-    return Sign("Accuracy", share(float(found["accuracy"])), FINE if found.get("is_competent") else LOOK, said)
+    is_fine = found.get("is_competent") and not has_trained
+    return Sign("Accuracy", share(float(found["accuracy"])), FINE if is_fine else LOOK, said)
 
 
 def _calibration(info: Mapping[str, Any]) -> Sign:
@@ -118,6 +121,14 @@ def _faults(info: Mapping[str, Any]) -> Sign:
     said = "; ".join(f"{number} x {cause}" for cause, number in causes.items())
     lost = f" {dropped:,} rows could not be written." if dropped else ""
     return Sign("Faults", f"{sum(causes.values()):,}", LOOK, f"{said}.{lost}")
+
+
+def _warnings(run: Findings) -> list[Sign]:
+    number = int(run.sql("select count(*) as n from examples")["n"][0].as_py())
+    return [
+        Sign("Warning", "figures not to be trusted" if doubt.spoils else "read", LOOK, f"{doubt.text}.")
+        for doubt in doubts_of(run.info, number)
+    ]
 
 
 def _anchors(run: Findings) -> list[Figure]:

@@ -17,7 +17,7 @@ _SURE = 1e-3  # chance of as much agreement between the labels of other examples
 _AGREEING = 0.95  # of the labels; a few may be changed on the way
 _MICRO_STEPS = 20  # after which batch positions are told of, or after an epoch
 
-Warn = Callable[[str, str], None]  # a key of its own, and the sentence
+Warn = Callable[..., None]  # a key of its own, and the sentence; logged once unless `again`, kept as last given
 
 
 class IdNotices:
@@ -45,6 +45,8 @@ class IdNotices:
         self._needed = 1 if held_labels is None else math.ceil(math.log(_SURE) / math.log(min(max(largest, 0.1), 0.9)))
         self._micro_steps = self._visits = self._largest_batch = 0
         self._are_positions = True
+        self._example: str | None = None  # an id of the hold-out that was trained on
+        self._is_told = False
 
     @property
     def num_trained_on(self) -> int:
@@ -72,14 +74,21 @@ class IdNotices:
         if self._labels is not None and labels is not None:
             is_same = self._labels[place] == labels[hit]
         self._agreed[place] = is_same
-        if self.num_trained_on:
-            self._warn(
-                "trained_on_anchors",
-                f"{self.num_trained_on} hold-out examples were trained on (id {ids[hit][0].item()!r} for one), so they "
-                "cannot tell wrong labels from right ones. Train on the other side of the split only: "
-                "train_set, holdout = sgoif.split(dataset). If these are other examples that share ids, give them ids "
-                "of their own.",
-            )
+        if self._example is None:
+            self._example = repr(ids[hit][0].item())
+        if not self._is_told and self.num_trained_on:
+            self._is_told = True
+            self._tell_of_held("so far", again=False)
+
+    def _tell_of_held(self, when: str, *, again: bool) -> None:
+        self._warn(
+            "trained_on_anchors",
+            f"{self.num_trained_on} of {len(self._held)} hold-out examples were trained on {when} (id {self._example} "
+            "for one), so they cannot tell wrong labels from right ones. Train on the other side of the split only: "
+            "train_set, holdout = sgoif.split(dataset). If these are other examples that share ids, give them ids of "
+            "their own.",
+            again=again,
+        )
 
     def _note_positions(self, ids: NDArray[Any]) -> None:
         self._micro_steps += 1
@@ -105,6 +114,8 @@ class IdNotices:
         Args:
             num_examples: distinct ids seen; None where not all are known here.
         """
+        if self._is_told and self.num_trained_on:
+            self._tell_of_held("in all" if num_examples is not None else "by this process", again=True)
         is_far_fewer = num_examples is not None and 2 * num_examples < self.train_size
         if is_far_fewer and self._visits >= 2 * self.train_size:
             self._warn(

@@ -271,12 +271,12 @@ class MonitorShell(ABC):
         if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
             self._warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
 
-    def _warn_once(self, key: str, text: str) -> None:
-        """Warn in the log, and write the sentence into the run (``run.info["warnings"]``)."""
+    def _warn_once(self, key: str, text: str, *, again: bool = False) -> None:
+        """Warn in the log, once unless ``again``, and write the latest sentence into ``run.info["warnings"]``."""
         warnings = self.facts.setdefault("warnings", {})
-        if key not in warnings:
-            warnings[key] = text
+        if again or key not in warnings:
             log.warning("%s", text)
+        warnings[key] = text
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
@@ -410,7 +410,7 @@ class MonitorShell(ABC):
         governor = self.governor
         if not governor.fixed and governor.overhead > _FAR * governor.max_overhead and self._steps_here >= _SETTING_UP:
             self._warn_once("overhead", governor.describe_cost(governor.overhead, "over the whole run"))
-        level = logging.WARNING if self._counts.num_lost or self.faults else logging.INFO
+        level = logging.WARNING if self._counts.num_refused or self._counts.num_lost or self.faults else logging.INFO
         log.log(level, "%s.", self._counts.describe(recorded))
         self.facts["visits_refused"], self.facts["visits_lost"] = dict(self._counts.refused), dict(self._counts.lost)
 
