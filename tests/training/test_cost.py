@@ -60,8 +60,8 @@ def test_the_count_sees_kernels_and_not_views():
 
 # The bar is 10%, and is not reached. A ResNet-18 step is 355 operators in this count, so that would be 35; scores,
 # sketch, gate and the advance of the directions together need 90 (108 with many classes), whatever the model's size.
-# They were 164 and 170 before the kinds of direction and the two heads were computed side by side, and 87 and 105 before
-# labels that are no classes were told apart.
+# They were 164 and 170 before the kinds of direction and the two heads were computed side by side, and 87 and 105
+# before labels that are no classes were told apart.
 @pytest.mark.parametrize(("classes", "most"), [(10, 0.255), (300, 0.305)])
 def test_a_scored_step_launches_few_operators_beside_those_of_a_resnet(classes, most):
     bare, watched = loops(classes)
