@@ -123,8 +123,8 @@ def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[
 
 def calibration_report(found: Trained) -> dict[str, Any]:
     """How good ``p_mislabeled`` is: its ranking, and what it promises beside what is true."""
-    if "p_mislabeled" not in found.table:
-        return {"p_mislabeled": None}
+    if found.info.get("expected_precision") is None:
+        return {"p_mislabeled": None, "reason": found.info.get("no_p_reason") or found.info.get("no_totals_reason")}
     p = np.nan_to_num(found.table["p_mislabeled"])
     order = np.argsort(-p, kind="stable")
     promised = [

@@ -138,7 +138,7 @@ def orders(world: World, run: Path, seed: int) -> dict[str, Labels]:
     """Positions in the order in which each method would have them looked at."""
     count = len(world.given)
     found = sgoif.load(run)
-    assert found.is_calibrated, found.info.get("calibration_error")
+    assert found.is_calibrated, found.info.get("no_p_reason")
     ours = found.label_issues()["id"].to_numpy()
     visits, held = found.visits, found.holdout()
     margin = weighted_mean(visits["id"], visits["margin"].astype(np.float64), np.ones(len(visits["id"])), count)

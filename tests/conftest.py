@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 from benchmarks.data import DataMissing
 from benchmarks.data import data_root as find_data_root
+from sgoif.evidence import measure_competence
 
 # One thread per process: two OpenMP threads on two busy cores spin against each other.
 torch.set_num_threads(1)
@@ -63,6 +65,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("data") is not None:
                 item.add_marker(skip)
+
+
+@pytest.fixture
+def weak_models_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a model judge labels whatever its accuracy: for tests of what comes after, whose trainings take seconds."""
+    monkeypatch.setattr(
+        "sgoif.training.canaries.measure_competence",
+        lambda *measured: replace(measure_competence(*measured), is_competent=True),
+    )
 
 
 @pytest.fixture(scope="session")

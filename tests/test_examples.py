@@ -47,6 +47,7 @@ def run_cell(source, names):
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("weak_models_judge")
 def test_the_notebook_runs_and_its_decisions_reach_the_second_training(tmp_path, monkeypatch, data_root, capsys):
     monkeypatch.chdir(tmp_path)  # the notebook goes elsewhere; this brings us back
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -25,6 +25,7 @@ from sgoif.gradients import (
     ProjectedSpace,
     Space,
     dot_directions,
+    quiet_eval,
     seen_parameters,
 )
 from sgoif.gradients.contractions import pooled, widen
@@ -55,6 +56,7 @@ __all__ = ["Engine", "EngineSettings"]
 _SOLVERS = ("richardson", "direct")
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
+_PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
 _REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
 
 
@@ -295,6 +297,22 @@ class Engine:
                 self.seen[draw.positions] = 1.0
                 self._refit()
         return draw
+
+    @torch.no_grad()
+    def predict_holdout(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
+        """Renew the predictions of the hold-out, of a part spread over it where it is large; nothing else changes.
+
+        What refreshes saw of most examples is some time old, and in a short training of a model that knew nothing yet.
+        """
+        count = len(self.holdout)
+        positions = torch.linspace(0, count - 1, min(count, _PREDICTED)).round().long()
+        found = torch.full_like(self.predicted, -1)
+        with quiet_eval(model):
+            for part in positions.split(self.anchors.per_refresh):
+                outputs = forward(self.holdout.inputs(part))
+                is_finite = outputs.isfinite().all(1)
+                found[part.to(found.device)] = torch.where(is_finite, outputs.argmax(1), -1).to(found)
+        self.predicted = found
 
     def _note_anchors(self) -> None:
         """Keep for the steps what changes at refreshes only."""

@@ -244,6 +244,8 @@ class Monitor(MonitorShell):
         if self._visits.notices is not None:
             is_whole = self.peers.is_alone and self.recorder.keeps_evidence and self.recorder.attempt == 0
             self._visits.notices.close(len(self.recorder.index) if is_whole else None)
+        if was_on and self.peers.is_alone and self.engine.draws:
+            self._predict_holdout()
         self._close_counts(self.recorder.own_visits)
         try:
             return self._on_close(self)
@@ -257,6 +259,13 @@ class Monitor(MonitorShell):
         except Exception as error:  # ids of the hold-out that are no ids: nothing to compare with
             log.debug("ids of the hold-out are not compared with those of the training: %s", error)
             return None
+
+    def _predict_holdout(self) -> None:
+        """Ask the trained model about the hold-out, so that the run can say how often it is right."""
+        try:
+            self.engine.predict_holdout(self.model, self._forward_as_trained)
+        except Exception as error:
+            self.fault_log.note(error, "the hold-out could not be predicted at the end; earlier predictions are used.")
 
     def weights(self, ids: Any) -> Tensor:
         """How much each example should count in the loss, ``[B]``: less, the likelier its label is wrong.
