@@ -195,7 +195,7 @@ def test_a_monitor_prints_how_it_stands_whenever_it_is_asked(tmp_path, monkeypat
         (np.arange(1000) < 570, 2, False, "at least 66.7% is needed"),  # tiny BERT: "0 errors" of 160 in 1,600
         (np.arange(6) < 5, 2, False, "may be luck"),
         (np.arange(30) < 21, 2, True, None),
-        (np.zeros(0, bool), 2, False, "not tried on any example"),
+        (np.zeros(0, bool), 2, False, "not tried on any held-out example"),
     ],
 )
 def test_competence_is_held_against_guessing(right, classes, is_competent, said):

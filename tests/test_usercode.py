@@ -40,7 +40,7 @@ def test_two_modules_of_one_name_are_told_apart_by_the_user(tmp_path):
         ("other = 3\n", "has no attribute 'make'"),
         ("def make():\n    return [][2]\n", r"called without arguments, raised IndexError.*usercode_bad\.py, line 2"),
         ("def make(size):\n    pass\n", r"raised TypeError: make\(\) missing 1 required positional argument"),
-        ("def make():\n    return 3\n", r"made a int; needed is .* \[B, 3, S, S\] to embeddings \[B, D\]"),
+        ("def make():\n    return 3\n", r"made a int; expected .* \[B, 3, S, S\] to embeddings \[B, D\]"),
     ],
 )
 def test_mistakes_in_it_are_the_users_and_say_where(tmp_path, text, words):

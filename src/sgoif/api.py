@@ -144,6 +144,7 @@ def watch(
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
     if os.environ.get("SGOIF_DISABLE") == "1":
         empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classification" else no_tags()
+        log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
         return NoMonitor(plan, on_close=lambda: empty)
     if task == "multilabel":
         refuse_for_tags(

@@ -278,7 +278,7 @@ class Examples:
                 "some into a list first: list(itertools.islice(dataset, 2000))."
             )
         raise SgoifError(
-            f"{self.role} is a {kind}; needed is a tuple (inputs, labels) of tensors, a map-style dataset or a "
+            f"{self.role} is a {kind}; expected a tuple (inputs, labels) of tensors, a map-style dataset or a "
             "DataLoader over one."
         )
 
@@ -291,7 +291,7 @@ class Examples:
         if fields:
             kind = "items have" if isinstance(item, Mapping) else f"items are {type(item).__name__} with"
             more = " Language models and other sequences are not supported yet." if "input_ids" in fields else ""
-            return f"its {kind} {_list(fields)}, needed is one of {', '.join(LABEL_KEYS)}; rename the label so.{more}"
+            return f"its {kind} {_list(fields)}, expected one of {', '.join(LABEL_KEYS)}; rename the label so.{more}"
         return f"its items are {type(item).__name__}; give (input, label)."
 
 
@@ -310,7 +310,7 @@ def _is_table(value: Any) -> bool:
 
 def _read_columns(source: Any, role: str) -> Item:
     if isinstance(source, tuple) and len(source) > 3:
-        raise SgoifError(f"{role} is a tuple of {len(source)}; needed is (inputs, labels) or (inputs, labels, ids).")
+        raise SgoifError(f"{role} is a tuple of {len(source)}; expected (inputs, labels) or (inputs, labels, ids).")
     found = Item(source) if isinstance(source, Tensor | np.ndarray) else take_apart(source)
     inputs = _as_columns(found.input)
     if found.label is not MISSING and len(found.label) != _length(inputs):

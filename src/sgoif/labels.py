@@ -117,7 +117,7 @@ def as_classes(values: Any, role: str, class_names: Sequence[str] | None = None)
     except (TypeError, ValueError, RuntimeError) as error:
         shown = next((value for value in values if not _is_number(value)), values[0] if values else None)
         raise SgoifError(
-            f"a label of {role} is {_describe(shown)}, needed is one class number per example; {_cure(shown)}"
+            f"a label of {role} is {_describe(shown)}, expected one class number per example; {_cure(shown)}"
         ) from error
 
 
@@ -126,7 +126,7 @@ def _checked_tensor(values: Tensor, role: str) -> Tensor:
         values = values[:, 0]
     if values.dim() != 1:
         raise SgoifError(
-            f"a label of {role} is {_describe(values[0])}, needed is one class number per example; {_cure(values[0])}"
+            f"a label of {role} is {_describe(values[0])}, expected one class number per example; {_cure(values[0])}"
         )
     found = values.long()
     if values.is_floating_point() and not torch.equal(found.to(values.dtype), values):

@@ -10,17 +10,23 @@ def words(count):
     return np.random.default_rng(0).integers(0, 2**62, (count, 4))
 
 
-def with_copies(path, **options):
-    rows = words(6)[[0, 0, 1, 2, 3, 3]]
+def with_copies(path, groups=(0, 0, 1, 2, 3, 3), **options):
+    rows = words(6)[list(groups)]
     found = table([0.1] * 6, [0, 1, 2, 3, 2, 2], [1] * 6, **options)
     sketches = {name: rows[:, i] for i, name in enumerate(SKETCH_COLUMNS)}
     return write_run(path, found | sketches, nearly_same=25)
 
 
+def test_one_pair_is_spoken_of_as_one(tmp_path):
+    """Before, "1 pair of examples are the same or nearly"."""
+    run = with_copies(tmp_path / "run", groups=(0, 0, 1, 2, 3, 4))
+    assert invoke("duplicates", run).stdout.startswith("1 pair of examples is the same or nearly so; the labels differ")
+
+
 def test_copies_with_differing_labels_come_first(tmp_path):
     run = with_copies(tmp_path / "run")
     lines = invoke("duplicates", run).stdout.splitlines()
-    assert lines[0].startswith("2 pairs of examples are the same or nearly; the labels differ in 1, and 0 lie across")
+    assert lines[0].startswith("2 pairs of examples are the same or nearly so; the labels differ in 1, and 0 have one")
     assert "img/000.png" in lines[3] and "cat and dog" in lines[3] and lines[3].rstrip().endswith("same")
     assert "both bird" in lines[4]
     document = answer("duplicates", run, "--top", 1)

@@ -156,3 +156,9 @@ def test_json_is_one_document_without_strangers(tmp_path):
     rows = json.loads(text)["issues"]
     assert rows[-1]["id"] == "img/000.png" and rows[-1]["p_mislabeled"] is None
     assert rows[0]["given_name"] == NASTY[0]
+
+
+def test_one_label_is_spoken_of_as_one(tmp_path):
+    """Before, "1 are more likely wrong than right"."""
+    run = write_run(tmp_path / "run", noisy((0.01, 0.0, 0.0, 0.0)))
+    assert "1 is more likely wrong than right" in " ".join(invoke("issues", run).stdout.split())

@@ -146,6 +146,6 @@ def test_an_error_in_a_backbone_is_the_backbones(data, tmp_path, monkeypatch):
 def test_wrong_embeddings_are_refused_before_anything_is_written(data, tmp_path):
     np.save(tmp_path / "short.npy", np.load(data[0] / "rows.npy")[:-1])
     np.save(tmp_path / "same.npy", np.ones((360, 4), np.float32))
-    for name, words in (("short", "has 359 rows, needed is"), ("same", "all 4 features are the same")):
+    for name, words in (("short", "has 359 rows, expected"), ("same", "all 4 features are the same")):
         done = invoke("scan", data[0] / "photos", "--features", tmp_path / f"{name}.npy", "--out", tmp_path / name)
         assert done.exit_code == 2 and words in " ".join(done.stderr.split())

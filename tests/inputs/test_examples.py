@@ -250,7 +250,7 @@ REFUSED = {
         lambda: datasets.DatasetDict(test=hugging_face(label=Y.tolist())),
         "with test.*pass one of its datasets",
     ),
-    "unknown key": (lambda: Items(lambda i: {"x": X[i], "fine": 0}), "items have x, fine, needed is one of labels, "),
+    "unknown key": (lambda: Items(lambda i: {"x": X[i], "fine": 0}), "items have x, fine, expected one of labels, "),
     "language model": (lambda: Items(lambda i: {"input_ids": X[i]}), "sequences are not supported yet"),
     "token labels": (lambda: Items(lambda i: {"input_ids": X[i], "labels": Y[:3]}), "per token .* not supported yet"),
     "objects": (lambda: Items(lambda i: types.SimpleNamespace(x=X[i])), "items are SimpleNamespace with x"),
@@ -262,7 +262,7 @@ REFUSED = {
     "no number": (lambda: Items(lambda i: (X[i], None)), "a label of anchors= is None.*leave"),
     "halves": (lambda: (X, Y + 0.5), "class numbers, but there are 0.5"),
     "names": (lambda: Items(lambda i: (X[i], NAMES[Y[i]])), r"strings \('cat', 'dog', 'fox'\); pass class_names="),
-    "number": (lambda: 3, "is a int; needed is a tuple"),
+    "number": (lambda: 3, "is a int; expected a tuple"),
     "shapes": (lambda: Items(lambda i: (X[i, : 1 + i % 2], 0)), "collate_fn of your training"),
 }
 
@@ -299,7 +299,7 @@ def test_a_model_of_sequences_or_one_logit_is_refused():
     for head in (None, "head"):
         with pytest.raises(SgoifError, match=r"\(2, 3, 7\), one prediction per token .* not supported yet"):
             sgoif.watch(Language(), anchors=(X, Y), train_size=SIZE, head=head)
-    with pytest.raises(SgoifError, match="one output; needed is one per class"):
+    with pytest.raises(SgoifError, match="one output; expected one per class"):
         sgoif.watch(torch.nn.Linear(3, 1), anchors=(X, Y % 2), train_size=SIZE)
 
 

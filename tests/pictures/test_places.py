@@ -200,7 +200,7 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     pq.write_table(pa.table({"weight": [1.0]}), tmp_path / "no.parquet")
     for images, message in (
-        (tmp_path / "nowhere", "does not exist; needed is a folder"),
+        (tmp_path / "nowhere", "does not exist; expected a folder"),
         ("", "does not exist"),
         (tmp_path / "notes.txt", "neither a folder nor"),
         (tmp_path / "bad.parquet", "cannot be read as parquet"),
@@ -211,7 +211,7 @@ def test_mistakes_are_named(tmp_path):
         ("os:no_such_thing", "no attribute"),
         ("os:sep", "is a str"),
         (Endless(), "cannot be found by id in a Endless"),
-        (3, "in a int; needed is"),
+        (3, "in a int; expected"),
         (None, "NoneType"),
     ):
         with pytest.raises(SgoifError, match=message):

@@ -39,9 +39,9 @@ def test_a_picture_that_cannot_be_read_has_a_reason(source):
     ("backbone", "words"),
     [
         (torch.nn.Linear(4, 2), r"given float32 pictures \[6, 3, 224, 224\] in \[0, 1\], raised RuntimeError"),
-        (lambda pictures: pictures.mean(), r"returned a tensor \[\]; needed is \[6, D\]"),
-        (lambda pictures: plain(pictures)[:2], r"returned a tensor \[2, 3\]; needed is \[6, D\]"),
-        (lambda pictures: (plain(pictures),), "returned a tuple; needed is"),
+        (lambda pictures: pictures.mean(), r"returned a tensor \[\]; expected \[6, D\]"),
+        (lambda pictures: plain(pictures)[:2], r"returned a tensor \[2, 3\]; expected \[6, D\]"),
+        (lambda pictures: (plain(pictures),), "returned a tuple; expected"),
     ],
 )
 def test_mistakes_of_a_backbone_are_reported_as_its_own(source, backbone, words):

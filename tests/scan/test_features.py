@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused_with_what_is_needed(tmp_path):
     twice = tmp_path / "twice.txt"
     twice.write_text("\n".join([*IDS[:5], IDS[0]]))
     for name, save, words, ids in (
-        ("few.npy", lambda p: np.save(p, ROWS[:5]), r"has 5 rows, needed is .* one row per example, \[6, D\]", None),
+        ("few.npy", lambda p: np.save(p, ROWS[:5]), r"has 5 rows, expected .* one row per example, \[6, D\]", None),
         ("cube.npy", lambda p: np.save(p, ROWS[..., None]), r"has the shape \[6, 2, 1\]", None),
         ("text.npy", lambda p: np.save(p, ROWS.astype(str)), "holds values of type <U", None),
         ("objects.npy", lambda p: np.save(p, objects, allow_pickle=True), "cannot be read as numbers", None),
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_with_what_is_needed(tmp_path):
         ),
         ("cut.npy", lambda p: p.write_bytes(b"\x93NUMPY\x01"), "cannot be read as numbers", None),
         ("no.npz", lambda p: np.savez(p, rows=ROWS), "lacks ids and features: it holds rows", None),
-        ("rows.npy", lambda p: np.save(p, ROWS), "has 6 rows, needed", short),
+        ("rows.npy", lambda p: np.save(p, ROWS), "has 6 rows, expected", short),
         ("rows.npy", lambda p: np.save(p, ROWS), "names 1 ids more than once", twice),
         ("rows.txt", lambda p: p.write_text("1"), "is neither .npy, .npz nor .parquet", None),
         ("a.parquet", lambda p: pq.write_table(pa.table({"id": IDS, "n": ["x"] * 6}), p), "none of numbers", None),

@@ -79,7 +79,7 @@ def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
         (rows.astype(object), "holds values of type object"),
         (rows[:, :, None], r"has the shape \[120, 12, 1\].*\[120, D\]; average or flatten"),
         (rows[:, 0], r"has the shape \[120\]"),
-        (rows[:100], "has 100 rows, needed is .* one row per example"),
+        (rows[:100], "has 100 rows, expected .* one row per example"),
         (rows.astype(np.complex64), "complex64"),
     ):
         with pytest.raises(SgoifError, match=words):

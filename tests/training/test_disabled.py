@@ -1,6 +1,7 @@
 """The monitor that is switched off by the environment: a whole script runs with it, and finds nothing."""
 
 import inspect
+import logging
 
 import pytest
 import torch.nn.functional as F
@@ -58,3 +59,12 @@ def test_the_users_exceptions_pass_through(disabled):
     with pytest.raises(KeyError), disabled.step([0], train_set[1][:1], grad_factor=2.0):
         F.cross_entropy(fresh()(train_set[0][:1]), train_set[1][:1])
         raise KeyError("mine")
+
+
+def test_it_says_that_nothing_is_scored(monkeypatch, caplog):
+    """Before, a variable left over in a shell was found out by an empty run, at the end."""
+    monkeypatch.setenv("SGOIF_DISABLE", "1")
+    with caplog.at_level(logging.WARNING):
+        watch(fresh(), data()[1])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "SGOIF_DISABLE=1" in caplog.text and "nothing is scored" in caplog.text

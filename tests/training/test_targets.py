@@ -241,7 +241,7 @@ def test_class_numbers_of_any_integer_type_score_alike(dtype):
     [
         (lambda y: y[:, None], r"shape \(48, 1\).*class numbers as integers \[B\]"),
         (lambda y: y.float(), r"torch.float32.*class numbers as integers \[B\]"),
-        (lambda y: y.tolist(), "got list"),
+        (lambda y: y.tolist(), "got a list"),
         (lambda y: y[0], "single number"),
     ],
 )
@@ -251,3 +251,22 @@ def test_targets_of_another_form_are_refused_on_the_first_step(make, text):
     monitor = watch(model, holdout)
     with pytest.raises(SgoifError, match=text), monitor.step(torch.arange(48), make(labels)):
         F.cross_entropy(model(pixels), labels).backward()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda labels: labels.numpy(), r"got a ndarray; pass torch.as_tensor\(targets\)"),
+        (lambda labels: labels.tolist(), r"got a list; pass torch.as_tensor\(targets\)"),
+        (lambda labels: [f"class {i}" for i in labels.tolist()], "got a list of strings; number the classes"),
+        (lambda labels: labels.numpy().astype(str), "got a ndarray of strings; number the classes"),
+        (lambda labels: labels[0], "got a single number; pass the targets of the whole batch"),
+        (lambda labels: None, "got a NoneType"),
+    ],
+)
+def test_targets_that_are_no_tensor_are_refused_with_the_cure(make, words):
+    """Before, the error named the type alone."""
+    (_, labels), holdout = data()
+    monitor = watch(fresh(), holdout)
+    with pytest.raises(SgoifError, match=words), monitor.step(torch.arange(12), make(labels[:12])):
+        pass

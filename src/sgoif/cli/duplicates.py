@@ -33,8 +33,9 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
         return
     print_lines(
         [
-            f"{count(len(pairs), 'pair')} of examples are the same or nearly; the labels differ in {count(differ)}, "
-            f"and {count(across)} lie across training and hold-out."
+            f"{count(len(pairs), 'pair')} of examples {'is' if len(pairs) == 1 else 'are'} the same or nearly so; the "
+            f"labels differ in {count(differ)}, and {count(across)} {'has' if across == 1 else 'have'} one example in "
+            "the training set and one in the hold-out."
         ]
     )
     if len(shown):

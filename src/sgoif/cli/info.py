@@ -104,7 +104,7 @@ def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
     if not run.files.is_finished and rows["visits"] and not rows["examples"]:
         found.append(("to add up", clean(describe_unclosed(run.url, info).partition("probabilities: ")[2])))
     if facts.get("num_not_judged"):
-        where = "every visit met a shut gate; see `sgoif score --only-unjudged`"
+        where = "whenever they were seen, the scores could not be trusted yet; see `sgoif score --only-unjudged`"
         found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))
     if facts.get("path"):
         lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]

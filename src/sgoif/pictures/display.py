@@ -117,7 +117,7 @@ def _channels_last(array: NDArray[Any], channels_first: bool) -> NDArray[Any]:
     if array.ndim == 2:
         return array[..., None]
     if array.ndim != 3:
-        raise PictureError(f"shape {shape} is no picture; needed is [H, W], [C, H, W] or [H, W, C].")
+        raise PictureError(f"shape {shape} is no picture; expected [H, W], [C, H, W] or [H, W, C].")
     first, last = array.shape[0], array.shape[2]
     if (first in _USUAL) != (last in _USUAL):
         channels_first = first in _USUAL

@@ -21,7 +21,7 @@ from sgoif.usercode import import_named, is_named
 __all__ = ["Pictures", "find_pictures"]
 
 _NEEDED = (
-    "needed is a folder, a URL of one, Parquet, tar shards, a dataset with dataset[i], "
+    "expected a folder, a URL of one, Parquet, tar shards, a dataset with dataset[i], "
     "a function from an id to a picture, or its name as module:function"
 )
 

@@ -80,7 +80,7 @@ class FolderSource:
         names = tuple(sorted({path.parts[0] for path in inside}))
         if len(names) < 2:
             raise SgoifError(
-                f"'{root}' holds pictures in {len(names)} class folders; needed is one folder per class, "
+                f"'{root}' holds pictures in {len(names)} class folders; expected one folder per class, "
                 "at least two: root/cat/1.jpg, root/dog/2.jpg. For Parquet pass the file."
             )
         place = {name: number for number, name in enumerate(names)}

@@ -31,7 +31,7 @@ def read_answers(path: str | os.PathLike[str], class_names: Sequence[str], num_c
     except (OSError, ValueError) as error:
         raise SgoifError(f"'{path}' cannot be read as JSON: {error}") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
-        raise SgoifError(f"'{path}' is no JSON export of Label Studio: needed is a list of tasks with `data`.")
+        raise SgoifError(f"'{path}' is no JSON export of Label Studio: expected a list of tasks with `data`.")
     return [
         answer
         for task in tasks

@@ -50,7 +50,7 @@ def load_backbone(name: str) -> Backbone:
         raise SgoifError(f"the backbone {name!r}, called without arguments, raised {describe_error(error)}.") from error
     if not callable(made):
         raise SgoifError(
-            f"the backbone {name!r} made a {type(made).__name__}; needed is a function or module from pictures "
+            f"the backbone {name!r} made a {type(made).__name__}; expected a function or module from pictures "
             "[B, 3, S, S] to embeddings [B, D]."
         )
     return made  # type: ignore[no-any-return]
@@ -157,7 +157,7 @@ def _forward(backbone: Backbone, pictures: NDArray[np.uint8], name: str) -> Floa
         raise SgoifError(f"{given} raised {describe_error(error)}.") from error
     if not isinstance(out, torch.Tensor) or out.dim() not in (2, 3, 4) or len(out) != len(inputs):
         found = f"a tensor {list(out.shape)}" if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
-        raise SgoifError(f"{given} returned {found}; needed is [{len(inputs)}, D], [B, tokens, D] or [B, D, H, W].")
+        raise SgoifError(f"{given} returned {found}; expected [{len(inputs)}, D], [B, tokens, D] or [B, D, H, W].")
     out = out.float().cpu()
     if out.dim() == 4:  # [B, D, H, W]
         out = out.mean((2, 3))

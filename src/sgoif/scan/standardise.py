@@ -43,7 +43,7 @@ def check_features(features: Any, num_examples: int | None = None, name: str = "
     """
     values: NDArray[Any] = np.asanyarray(features)
     count = "N" if num_examples is None else f"{num_examples:,}"
-    needed = f"needed is a table of numbers with one row per example, [{count}, D]"
+    needed = f"expected a table of numbers with one row per example, [{count}, D]"
     if values.dtype.kind not in "buif":
         raise SgoifError(f"{name} holds values of type {values.dtype}, {needed}; save it as float32.")
     if values.ndim != 2 or values.shape[1] == 0:

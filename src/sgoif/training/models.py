@@ -150,7 +150,7 @@ def refuse_one_output(head: Layer) -> None:
     """Raise for a binary classifier with one logit, whose two classes have no gradient each."""
     if head.shape.outputs < 2:
         raise SgoifError(
-            f"the head {head.name!r} has one output; needed is one per class. Give it two outputs and train it with "
+            f"the head {head.name!r} has one output; expected one per class. Give it two outputs and train it with "
             "cross-entropy, or pass task='multilabel' with targets [B, 1] of 0 and 1."
         )
 

@@ -35,7 +35,7 @@ from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.stepids import StepIds
 from sgoif.training.stepping import Step
-from sgoif.training.targets import GivenLabels, read_classes
+from sgoif.training.targets import GivenLabels, check_targets, read_classes
 
 __all__ = ["MonitorShell"]
 
@@ -201,9 +201,7 @@ class MonitorShell(ABC):
         self._failed_in_hook = None
         if not self.is_on:
             return False
-        if not isinstance(targets, Tensor) or targets.dim() == 0:
-            kind = "a single number" if isinstance(targets, Tensor) else type(targets).__name__
-            raise SgoifError(f"step() needs targets as a tensor [B] or [B, C], got {kind}.")
+        check_targets(targets)
         if len(targets) == 1:
             self._warn_of_one()
         if self._micro == 0:
@@ -293,7 +291,7 @@ class MonitorShell(ABC):
         found = [call for call in calls if call.layer == self._head.name]
         if len(found) != 1:
             raise HeadError(
-                f"the head {self._head.name!r} received {len(found)} gradients in this step, needed is one; "
+                f"the head {self._head.name!r} received {len(found)} gradients in this step, expected one; "
                 "run forward and backward of one batch inside `with monitor.step(...)`."
             )
         return found[0]

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ __all__ = [
     "MixedSteps",
     "SoftTargets",
     "check_soft_targets",
+    "check_targets",
     "read_classes",
     "read_targets",
     "without_classes",
@@ -69,6 +71,20 @@ def check_soft_targets(meaning: str) -> None:
     """Raise unless ``meaning`` is one that :func:`read_targets` knows."""
     if meaning not in get_args(SoftTargets):
         raise SgoifError(f"soft_targets must be one of {', '.join(get_args(SoftTargets))}, got {meaning!r}.")
+
+
+def check_targets(targets: Any) -> None:
+    """Raise unless ``targets`` is a tensor with one row per example, and say how to make it one."""
+    if isinstance(targets, Tensor) and targets.dim():
+        return
+    needed = "step() needs targets as a tensor of class numbers [B] or of probabilities [B, C], got"
+    if isinstance(targets, Tensor):
+        raise SgoifError(f"{needed} a single number; pass the targets of the whole batch.")
+    kind = type(targets).__name__
+    values = np.asarray(targets, dtype=object).reshape(-1)
+    if any(isinstance(value, str | bytes) for value in values[:1]):
+        raise SgoifError(f"{needed} a {kind} of strings; number the classes 0..C-1 and pass those numbers as a tensor.")
+    raise SgoifError(f"{needed} a {kind}; pass torch.as_tensor(targets).")
 
 
 def read_targets(
