@@ -29,7 +29,7 @@ from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.clock import Clock, PairedProbe
-from sgoif.training.datasets import split, with_ids
+from sgoif.training.datasets import split, warn_of_few, with_ids
 from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.forecast import Forecaster, Sizes
@@ -220,6 +220,7 @@ def watch(
     per_example = loss or cross_entropy(label_smoothing)
     loss_settings = LossSettings(per_example, loss_reduction, accumulate, scaler, label_smoothing, soft_targets)
     facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size}
+    facts |= warn_of_few(holdout.counts.numpy(), class_names or (), quiet=peers.rank > 0)
     recorder = make_recorder(classes, train_size, out, keep_visits, peers, overwrite=overwrite)
     log.info("head %s, %s", found.name, survey(model))
     ledger, clock = CanaryLedger(engine, trusted=trusted), Clock(device)
@@ -349,6 +350,8 @@ def audit(
     more = {} if kept is None else {INFLUENCE: kept.column(len(recorder.index))}
     facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
     facts |= {"head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
+    present = (holdout.counts + examples.counts > 0).numpy()
+    facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
     return calibrated_run(ledger, recorder, engine, facts, more=more)
 
 

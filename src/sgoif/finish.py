@@ -368,14 +368,15 @@ def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None
 def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
     """What a model of the noise suggests, which knows more than the class of the worst anchor.
 
-    Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class.
+    Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class,
+    and those whose label it finds nothing against.
     """
     given = examples["given_label"]
     labels, _ = noise.suggested(given)
     # votes are for what the visits saw; of another class it is not known how often it was seen
     share = np.where(labels[:, 0] == examples["suggested_label"], examples["suggested_share"], np.nan)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
-    found, is_known = (*labels.T, share), is_judged & (given >= 0)
+    found, is_known = (*labels.T, share), is_judged & (given >= 0) & (labels[:, 0] >= 0)
     return {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sgoif.adaptors.label import class_name
 from sgoif.evidence import LIKENESS_COLUMNS
+from sgoif.influence import MIN_HELD_OUT, why_not_judged
 
 if TYPE_CHECKING:
     from sgoif.training.calibration import RunCalibration
@@ -56,9 +57,7 @@ class Reasons:
             return found
         given = examples["given_label"]
         found[is_open] = np.where(examples["confidence"][is_open] <= 0, _SHUT, _NOT_FINITE)
-        is_unknown = is_open & (given >= 0) & ~self.known_classes[given]
-        labels, place = np.unique(given[is_unknown], return_inverse=True)
-        found[is_unknown] = np.array([self._of_class(label) for label in labels.tolist()], dtype=object)[place]
+        self._name_classes(found, given, is_open & (given >= 0))
         found[is_open & (given < 0)] = _NO_CLASS
         return found
 
@@ -67,7 +66,10 @@ class Reasons:
         nothing = np.full(len(holdout["id"]), np.nan)
         found = {f"p_mislabeled{tail}": nothing for tail in ("", "_low", "_high")} | holdout
         reasons = np.full(len(nothing), None, dtype=object)
-        reasons[np.isnan(found["p_mislabeled"])] = self.run or _ALONE
+        is_open = np.isnan(found["p_mislabeled"])
+        reasons[is_open] = self.run or _ALONE
+        if self.run is None:
+            self._name_classes(reasons, holdout["given_label"], is_open)
         return found | {"no_p_reason": reasons}
 
     def warn(self, examples: Mapping[str, NDArray[Any]]) -> None:
@@ -79,17 +81,24 @@ class Reasons:
             names = ", ".join(class_name(int(label), self.class_names) for label in lost[:_SHOWN_CLASSES])
             more = f" and {len(lost) - _SHOWN_CLASSES} more" if len(lost) > _SHOWN_CLASSES else ""
             log.warning(
-                "%d labels have no probability: no held-out example of their class (%s%s) was seen.",
+                "%d labels have no probability: too few held-out examples of their class (%s%s) were seen.",
                 counts[lost].sum(),
                 names,
                 more,
             )
 
+    def _name_classes(self, found: NDArray[np.object_], given: NDArray[np.int64], asked: NDArray[np.bool_]) -> None:
+        """Write the reason of examples whose class cannot be judged, in place."""
+        is_unknown = asked & ~self.known_classes[given]
+        labels, place = np.unique(given[is_unknown], return_inverse=True)
+        found[is_unknown] = np.array([self._of_class(label) for label in labels.tolist()], dtype=object)[place]
+
     def _of_class(self, label: int) -> str:
         name = class_name(label, self.class_names)
-        if label < len(self.held_out) and self.held_out[label]:
-            return f"no held-out example of class {name} was looked at"
-        return f"class {name} has no held-out example"
+        count = self.held_out[label] if label < len(self.held_out) else 0
+        if count < MIN_HELD_OUT:
+            return why_not_judged(name, count)
+        return f"no held-out example of class {name} was looked at"
 
 
 def append_unjudged(examples: Columns, unjudged: Columns) -> Columns:

@@ -4,7 +4,7 @@ from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
-from sgoif.influence.holdout import HoldOut
+from sgoif.influence.holdout import MIN_HELD_OUT, HoldOut, why_not_judged
 from sgoif.influence.judge import INFLUENCE_SIGNALS, HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
 from sgoif.influence.probe import refit_head
@@ -15,6 +15,7 @@ from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
 __all__ = [
     "HORIZON",
     "INFLUENCE_SIGNALS",
+    "MIN_HELD_OUT",
     "MOST_PROJECTED",
     "AnchorDraw",
     "AnchorHealth",
@@ -38,4 +39,5 @@ __all__ = [
     "packed_signs",
     "refit_head",
     "score",
+    "why_not_judged",
 ]

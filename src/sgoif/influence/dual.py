@@ -80,11 +80,10 @@ class DualAnchors:
         self.a[places], self.b[places] = a[winner].to(self.a.dtype), b[winner].to(self.b.dtype)
         self._example[places] = positions[winner]
         weights = torch.where(self._example >= 0, trust[self._example], torch.zeros_like(self._weights))
-        totals = weights.new_zeros(2, self.num_classes)
-        totals[0].index_add_(0, self._class_of_row, weights)
-        totals[1].index_add_(0, self._class_of_row, (self._example >= 0).to(weights.dtype))
-        self._weights = weights / totals[0].clamp_min(1e-12)[self._class_of_row]
-        self.known = totals[1] > 0
+        totals = weights.new_zeros(self.num_classes)
+        totals.index_add_(0, self._class_of_row, weights)
+        self._weights = weights / totals.clamp_min(1e-12)[self._class_of_row]
+        self.known = totals > 0
 
     def factorise(self, operator: Kronecker | None) -> None:
         """Take ``H`` from here on; None means ``H = I``. Once per refresh."""

@@ -11,7 +11,9 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.inputs import Examples
 
-__all__ = ["HoldOut"]
+__all__ = ["MIN_HELD_OUT", "HoldOut", "why_not_judged"]
+
+MIN_HELD_OUT = 5  # examples of a class, below which nothing is said of its labels
 
 
 class HoldOut:
@@ -25,6 +27,7 @@ class HoldOut:
         class_names: which number the labels where they are strings.
         labels: class numbers ``[N]`` that stand in for the source's own.
         role: what the examples are, for messages.
+        least_held_out: examples of a class, below which it is no anchor and its labels are not judged.
 
     A dataset's labels are read once, here; its inputs only when their turn comes. An example that cannot be read is an
     error once, and left out from then on.
@@ -40,7 +43,9 @@ class HoldOut:
         class_names: Sequence[str] | None = None,
         labels: Tensor | None = None,
         role: str = "anchors=",
+        least_held_out: int = MIN_HELD_OUT,
     ) -> None:
+        self.least_held_out = least_held_out
         self.device = torch.device(device)
         self.examples = source if isinstance(source, Examples) else Examples(source, role=role, device=device)
         given = self.examples.classes(class_names) if labels is None else labels.cpu().long()
@@ -62,6 +67,17 @@ class HoldOut:
         return len(self.ids)
 
     @property
+    def judged_classes(self) -> Tensor:
+        """Which classes have enough examples here, ``[C]``; labels of the others are not judged."""
+        return self.counts >= self.least_held_out
+
+    @property
+    def counted(self) -> Tensor:
+        """Which examples make anchors, ``[N]``: those of judged classes; all where there are not two such classes."""
+        judged = self.judged_classes
+        return (judged if judged.sum() >= 2 else torch.ones_like(judged)).to(self.device)[self.labels]
+
+    @property
     def given_ids(self) -> frozenset[Any] | None:
         """The ids as a set where the user gave them; None where they are positions, which others may have too."""
         return self.examples.given_ids
@@ -81,6 +97,17 @@ class HoldOut:
     def _leave_out(self, position: int) -> None:
         left = self._order[self._order != position]
         self._order = left if len(left) else self._order
+
+
+def why_not_judged(name: str, count: int) -> str:
+    """Say why labels of a class with ``count`` held-out examples are not judged.
+
+    >>> why_not_judged("nine", 1)
+    'class nine has 1 held-out example, too few to judge'
+    """
+    if not count:
+        return f"class {name} has no held-out example"
+    return f"class {name} has {count} held-out example{'s' if count > 1 else ''}, too few to judge"
 
 
 def _interleaved(labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:

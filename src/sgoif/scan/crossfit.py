@@ -81,7 +81,7 @@ def cross_fitted_audit(
     parts: list[AuditPart] = []
     for number, (trained, forward) in enumerate(folds.train_all(model)):
         progress("training", number + 1, num_folds)
-        holdout = HoldOut(anchors, num_classes=num_classes, seed=seed)
+        holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, least_held_out=1)
         holdout.ids = list(ids[kept])
         layer = find_head(trained, lambda forward=forward: forward(anchors[0][:2]))  # type: ignore[misc]
         engine = audit_engine(layer, holdout, train_size=len(rows), batch_size=_BATCH)

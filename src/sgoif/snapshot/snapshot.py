@@ -27,7 +27,7 @@ from sgoif.evidence import (
     expected_precision,
 )
 from sgoif.gradients.contractions import widen
-from sgoif.influence import HeadJudge
+from sgoif.influence import MIN_HELD_OUT, HeadJudge, why_not_judged
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.calibration import probabilities
@@ -126,7 +126,7 @@ class Snapshot:
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
         if likely is not None:
-            anchor = np.where(is_sound, likely, -1)
+            anchor = np.where(is_sound & (likely >= 0), likely, anchor)
         columns |= {"suggested_label": anchor, "runner_up": np.where(is_sound, signals["runner_up"], -1)}
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
@@ -141,7 +141,9 @@ class Snapshot:
         """Why examples have no probability, None for those that have one, ``[B]``."""
         found = np.full(len(labels), None, dtype=object)
         found[~is_sound] = "its scores are not finite"
-        found[~self._is_known(labels)] = "its class has no held-out example"
+        is_unknown = ~self._is_known(labels)
+        for label in np.unique(labels[is_unknown]).tolist():
+            found[is_unknown & (labels == label)] = self._why_not(label)
         if self.calibration is None:
             found[:] = self.about.no_p_reason or "the snapshot was made without probabilities"
         return found
@@ -171,8 +173,12 @@ class Snapshot:
         return replace(self, about=about, calibration=found.calibration, draws=draws, noise=noise)
 
     def _is_known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whose class has a hold-out example, ``[B]``; without one a label cannot be judged."""
-        return np.asarray(self.about.held_out_per_class)[labels] > 0
+        """Whose class has enough hold-out examples, ``[B]``; without them a label cannot be judged."""
+        return np.asarray(self.about.held_out_per_class)[labels] >= MIN_HELD_OUT
+
+    def _why_not(self, label: int) -> str:
+        names = self.about.class_names
+        return why_not_judged(names[label] if label < len(names) else str(label), self.about.held_out_per_class[label])
 
     def _with_noise(
         self, inputs: NDArray[np.float64], signals: Columns, labels: NDArray[np.int64]

@@ -79,6 +79,8 @@ class CanaryLedger:
         self.trusted, self.cleans_itself, self.num_classes = trusted, not trusted, holdout.num_classes
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
+        self.judged_classes = holdout.judged_classes.numpy()
+        self._counted = holdout.counted.cpu().numpy()
         self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
         self._refreshes = self._looks = 0
         self.choice: CleaningChoice | None = None
@@ -202,7 +204,7 @@ class CanaryLedger:
         self._weigh(weights, engines)
 
     def _weigh(self, weights: Floats, engines: Sequence[Engine]) -> None:
-        sure = torch.from_numpy(np.where(self.verified, 1.0, weights))
+        sure = torch.from_numpy(self._counted * np.where(self.verified, 1.0, weights))
         for engine in engines:
             engine.anchors.trust = sure.to(engine.anchors.trust)
 
@@ -234,6 +236,11 @@ class CanaryLedger:
             return (
                 f"the hold-out is too small: its {count} examples fall into one of the two folds that judge each other"
             )
+        if self.judged_classes.sum() < 2:
+            return (
+                f"the hold-out is too small: {self.judged_classes.sum()} of {self.num_classes:,} classes have at least "
+                f"{engine.holdout.least_held_out} held-out examples, and two are needed"
+            )
         if not engine.settings.probe:
             return "the head was not re-fitted on the hold-out (probe=False), which probabilities need"
         if self._looks:
@@ -255,18 +262,21 @@ class CanaryLedger:
     def _told(self) -> NDArray[np.bool_]:
         """Which labels tried count, ``[m, F]``: those scored, of classes with an example scored under its own label.
 
-        A class that is known by flips alone would learn that its label is always wrong; it is judged like the others.
+        A class with few examples counts neither as an example's own nor as one that it is tried under. A class that is
+        known by flips alone would learn that its label is always wrong; it is judged like the others.
         """
         scored = self._mass[:, :, 0] > 0
         own = scored & (self._assigned == self.labels[:, None]) if scored.size else scored
         is_known = np.zeros(self.num_classes, bool)
         is_known[self.labels[own.any(1)]] = True
-        return scored & is_known[self._assigned]
+        is_known &= self.judged_classes
+        is_counted = self.judged_classes[self.labels][: len(scored), None]
+        return np.asarray(scored & is_known[self._assigned] & is_counted)
 
     def known_classes(self, engine: Engine) -> NDArray[np.bool_]:
-        """Which classes have a hold-out example that was seen, ``[C]``; labels of the others cannot be judged."""
+        """Which classes have enough hold-out examples, and one that was seen, ``[C]``; the others are not judged."""
         seen = engine.seen.cpu().numpy() > 0
-        return np.asarray(np.bincount(self.labels[seen], minlength=self.num_classes) > 0)
+        return np.asarray((np.bincount(self.labels[seen], minlength=self.num_classes) > 0) & self.judged_classes)
 
     def may_doubt(self, canaries: Canaries) -> NDArray[np.bool_]:
         """Whose hold-out labels nobody verified, by canary; nobody's where the hold-out may not clean itself."""
@@ -303,12 +313,13 @@ class CanaryLedger:
             own = (self._assigned[rows] == self.labels[rows, None]).argmax(1)
             mass = self._mass[rows, own]
             signals = np.where(mass > 0, self._total[rows, own] / np.where(mass > 0, mass, 1.0), np.nan)
+        belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
         columns: dict[str, NDArray[Any]] = {
             "id": np.asarray(engine.holdout.ids)[rows],
             "given_label": self.labels[rows],
             "suggested_label": self._suggested[rows] if len(self._suggested) else np.full(len(rows), -1),
             "trusted": self.verified[rows],
-            "belief": engine.anchors.trust.double().cpu().numpy().clip(0, 1)[rows],
+            "belief": np.where(self.judged_classes[self.labels], belief, 1.0)[rows],  # of few, nobody has doubted it
         }
         columns |= {name: signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}
         return columns | (_last_seen(engine, rows) if engine.settings.probe else {})

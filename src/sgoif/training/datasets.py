@@ -13,14 +13,14 @@ from torch.utils.data import Dataset, Subset
 
 from sgoif.errors import SgoifError
 from sgoif.ids import ids_of
+from sgoif.influence import MIN_HELD_OUT
 from sgoif.labels import class_names_of, find_labels
 
-__all__ = ["split", "with_ids"]
+__all__ = ["split", "warn_of_few", "with_ids"]
 
 log = logging.getLogger(__name__)
 
 _PER_CLASS = 20  # held-out examples of a class by default, where it has three times as many
-_FEW = 5  # held-out examples, below which a class is named in a warning
 _SHOWN = 10  # classes in a message
 
 
@@ -108,7 +108,7 @@ def split(
         sizes = np.bincount(classes, minlength=len(names))
         wanted = np.minimum(_PER_CLASS, sizes // 3) if fraction is None else np.round(share * sizes)
         _top_up(held, hashes, units, classes, np.where(sizes > 1, np.maximum(wanted, 1), 0).astype(np.int64))
-        _warn_of_few(np.bincount(classes[held], minlength=len(names)), names)
+        warn_of_few(np.bincount(classes[held], minlength=len(names)), names)
     return Subset(dataset, np.flatnonzero(~held).tolist()), Subset(dataset, np.flatnonzero(held).tolist())
 
 
@@ -161,18 +161,33 @@ def _top_up(
             now[more[0]] += more[1]
 
 
-def _warn_of_few(counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    few = [f"{names[c]} ({counts[c]})" for c in np.flatnonzero(counts < _FEW).tolist()]
-    if few:
-        shown = ", ".join(few[:_SHOWN]) + (f" and {len(few) - _SHOWN:,} more" if len(few) > _SHOWN else "")
-        log.warning(
-            "%d of %d classes have fewer than %d held-out examples: %s. Their labels can hardly be judged; add "
-            "examples, or merge these classes.",
-            len(few),
-            len(names),
-            _FEW,
-            shown,
-        )
+def warn_of_few(
+    counts: NDArray[np.int64], names: Sequence[str], *, present: NDArray[np.bool_] | None = None, quiet: bool = False
+) -> dict[str, Any]:
+    """Log which classes have too few held-out examples to judge their labels by.
+
+    Args:
+        counts: held-out examples of each class, ``[C]``.
+        names: of the classes; numbers where there are none.
+        present: classes that occur, ``[C]``, where that is known.
+        quiet: log nothing, as where another process does.
+
+    Returns:
+        The same for a run's information; nothing where there is no such class.
+    """
+    is_few = counts < MIN_HELD_OUT
+    few = np.flatnonzero(is_few if present is None else is_few & present).tolist()
+    if not few:
+        return {}
+    shown = ", ".join(f"{names[c] if c < len(names) else c} ({counts[c]})" for c in few[:_SHOWN])
+    more = f" and {len(few) - _SHOWN:,} more" if len(few) > _SHOWN else ""
+    text = (
+        f"{len(few):,} of {len(counts):,} classes have fewer than {MIN_HELD_OUT} held-out examples: {shown}{more}. "
+        "Their labels are not judged, and they are never suggested; add examples, or merge these classes."
+    )
+    if not quiet:
+        log.warning("%s", text)
+    return {"warnings": {"few_held_out": text}}
 
 
 def _unit_hash(key: object, seed: int) -> float:

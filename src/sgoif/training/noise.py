@@ -61,7 +61,7 @@ class NoiseEvidence:
         return replace(self, probabilities=spread)
 
     def suggested(self, given: Ints, top: int = 3) -> tuple[Ints, Floats]:
-        """The most probable classes other than the given one, ``[N, top]``, and their probabilities."""
+        """The most probable classes other than the given one, ``[N, top]``, and their probabilities; -1 for none."""
         posterior = self.model.posterior(self.probabilities, given)
         posterior[np.arange(len(given)), given] = -1.0
         order = np.argsort(-posterior, axis=1)[:, :top]
@@ -69,7 +69,7 @@ class NoiseEvidence:
         if order.shape[1] < top:
             order = np.pad(order, ((0, 0), (0, top - order.shape[1])), constant_values=-1)
             found = np.pad(found, ((0, 0), (0, top - found.shape[1])))
-        return np.where(found < 0, -1, order), found.clip(0)
+        return np.where(found > 0, order, -1), found.clip(0)
 
 
 @dataclass(frozen=True, slots=True)
