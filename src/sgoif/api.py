@@ -35,6 +35,7 @@ from sgoif.training.engine import Engine, EngineSettings
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, LossSettings
 from sgoif.training.models import (
+    check_class_names,
     counted_head,
     cross_entropy,
     curvature_settings_of,
@@ -44,6 +45,7 @@ from sgoif.training.models import (
     refuse_compiled,
     refuse_in_pieces,
     refuse_one_output,
+    refuse_softmax,
 )
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
@@ -190,8 +192,11 @@ def watch(
     found, work = counted_head(model, lambda: run_forward(few), head)
     refuse_compiled(model, found.module_name)
     refuse_one_output(found)
+    if head is not None and loss is None:
+        refuse_softmax(model, found, lambda: run_forward(few))
     classes = found.shape.outputs
     known = classes if num_classes is None else num_classes
+    check_class_names(class_names, classes, known)
     holdout = HoldOut(held, num_classes=known, seed=seed, device=device, class_names=class_names)
     start = plan or Plan()
     others = other_layers(model, found, layers if layers != "auto" else start.layers)
@@ -320,6 +325,9 @@ def audit(
     found = find_head(model, lambda: run_forward(few), name=head)
     refuse_compiled(model, found.module_name)
     refuse_one_output(found)
+    if head is not None and loss is None:
+        refuse_softmax(model, found, lambda: run_forward(few))
+    check_class_names(class_names, found.shape.outputs)
     settings: dict[str, Any] = {"num_classes": found.shape.outputs, "seed": seed, "class_names": class_names}
     holdout, examples = (HoldOut(source, device=device, **settings) for source in (held, trained))
     engine = audit_engine(

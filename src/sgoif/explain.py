@@ -147,6 +147,15 @@ def _effects(
     )
 
 
+def _one_query(query: Any, dataset: Any) -> Any:
+    """One input as a batch of one; where it is one already, as the shape of the dataset's inputs tells, as it is."""
+    if not hasattr(query, "ndim"):
+        return [query]
+    first = Examples(dataset, role="dataset").inputs(torch.zeros(1, dtype=torch.long))
+    is_batch = isinstance(first, Tensor) and tuple(query.shape) == tuple(first.shape)
+    return query if is_batch else query[None]
+
+
 def examples_behind(
     model: nn.Module,
     dataset: Any,
@@ -157,6 +166,7 @@ def examples_behind(
     head: str | None = None,
     class_names: Sequence[str] | None = None,
     batch_size: int = 256,
+    is_one: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Look at every training example that is labelled ``target``: one row each, in the order of the dataset.
 
@@ -172,11 +182,13 @@ def examples_behind(
         head: as in :func:`sgoif.watch`.
         class_names: for labels that are strings.
         batch_size: examples per forward pass.
+        is_one: whether ``queries`` is one input, with or without a batch axis.
 
     Returns:
         Columns id, given_label, score, effect, effect_percent, similarity and near_queries: see
         :meth:`sgoif.Run.explain`.
     """
+    queries = _one_query(queries, dataset) if is_one else queries
     pairs = _pairs(model, dataset, queries, target, forward, head, class_names, batch_size)
     target = int(pairs.queries.labels[0])
     rows = torch.nonzero(pairs.examples.labels == target).flatten().cpu()

@@ -313,12 +313,26 @@ def _read_columns(source: Any, role: str) -> Item:
         raise SgoifError(f"{role} is a tuple of {len(source)}; expected (inputs, labels) or (inputs, labels, ids).")
     found = Item(source) if isinstance(source, Tensor | np.ndarray) else take_apart(source)
     inputs = _as_columns(found.input)
+    if isinstance(source, list):
+        _refuse_two_inputs(source, role)
     if found.label is not MISSING and len(found.label) != _length(inputs):
         raise SgoifError(f"{role} has {_length(inputs)} inputs but {len(found.label)} labels.")
     if found.id is not MISSING and len(found.id) != _length(inputs):
         raise SgoifError(f"{role} has {_length(inputs)} inputs but {len(found.id)} ids.")
     ids = found.id.tolist() if isinstance(found.id, Tensor | np.ndarray) else found.id
     return Item(inputs, found.label, ids)
+
+
+def _refuse_two_inputs(pair: list[Any], role: str) -> None:
+    """Raise for a list of two inputs, which looks like inputs and their labels."""
+    first, second = (torch.as_tensor(part) if isinstance(part, Tensor | np.ndarray) else None for part in pair)
+    if first is None or second is None or first.shape != second.shape or not second.is_floating_point():
+        return
+    if first.dim() == 1 or role == "queries":
+        raise SgoifError(
+            f"{role} is a list of two tensors of shape {tuple(first.shape)}, where a pair is (inputs, labels), and "
+            "labels are whole numbers; for two inputs pass torch.stack([a, b])."
+        )
 
 
 def _as_columns(value: Any) -> Any:

@@ -25,7 +25,7 @@ from sgoif.run import Run
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.losses import LossSettings
-from sgoif.training.models import default_forward, plain_model, refuse_compiled, refuse_in_pieces
+from sgoif.training.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.audit import audit_examples
@@ -69,7 +69,9 @@ def watch_tags(
     run_forward = forward or default_forward(model)
     holdout = TagHoldOut(anchors, seed=seed, device=device)
     start, clock = plan or Plan(), Clock(device)
-    engine = TagEngine(_head_of(model, run_forward, holdout, head), holdout, per_refresh=start.examples_per_refresh)
+    engine = TagEngine(
+        _head_of(model, run_forward, holdout, head, class_names), holdout, per_refresh=start.examples_per_refresh
+    )
     paired = None if clock.is_exact or plan is not None else PairedProbe(clock)
     return TagMonitor(
         model,
@@ -107,20 +109,29 @@ def audit_tags(
     holdout = TagHoldOut(anchors, seed=seed, device=device)
     examples = TagHoldOut(dataset, seed=seed, device=device, role="dataset")
     refuse_overlap(holdout.examples, examples.examples)
-    engine = TagEngine(_head_of(model, run_forward, holdout, head), holdout, per_refresh=batch_size, horizon=math.inf)
+    engine = TagEngine(
+        _head_of(model, run_forward, holdout, head, class_names), holdout, per_refresh=batch_size, horizon=math.inf
+    )
     recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=trusted, seed=seed)
     audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
     facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
     return collect_tags(recorder, ledger, engine, sink, facts | {"head": engine.head.name})
 
 
-def _head_of(model: nn.Module, forward: Callable[[Any], Tensor], holdout: TagHoldOut, name: str | None) -> Layer:
+def _head_of(
+    model: nn.Module,
+    forward: Callable[[Any], Tensor],
+    holdout: TagHoldOut,
+    name: str | None,
+    class_names: Sequence[str] | None,
+) -> Layer:
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found = find_head(model, lambda: forward(few), name=name)
     refuse_compiled(model, found.module_name)
     refuse_in_pieces(found)
     if found.shape.outputs != holdout.num_tags:
         raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
+    check_class_names(class_names, found.shape.outputs)
     return found
 
 

@@ -213,15 +213,15 @@ class Run:
         of; ``p_mislabeled`` as this run knows it, and ``no_p_reason`` where that is null.
 
         Args:
-            query: one input.
+            query: one input, with or without a batch axis.
             target: the class that it is taken for, by number or name.
             model: trained; used in eval mode and left as found.
             dataset: the training examples, as in :func:`sgoif.audit`.
             top: how many rows; None for all of the class.
             settings: ``forward``, ``head`` and ``batch_size`` as in :func:`sgoif.audit`.
         """
-        queries = query[None] if hasattr(query, "ndim") else [query]
-        return self.poison_suspects(queries, target, model=model, dataset=dataset, top=top, **settings)
+        settings |= {"model": model, "dataset": dataset, "top": top, "is_one": True}
+        return self.poison_suspects(query, target, **settings)
 
     def poison_suspects(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,17 @@ from sgoif.errors import HeadError
 from sgoif.gradients.layers import Layer, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
 
-__all__ = ["FactorFit", "check_factor", "check_output", "find_head", "find_producer", "fit_factor", "gradient_factor"]
+__all__ = [
+    "FactorFit",
+    "check_factor",
+    "check_output",
+    "describe_softmax",
+    "find_head",
+    "find_producer",
+    "fit_factor",
+    "gradient_factor",
+    "squashing",
+]
 
 _TOLERANCE, _LOW_PRECISION_TOLERANCE = 0.01, 0.05
 
@@ -77,6 +88,10 @@ def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Ca
         )
     if len(found) != 1:
         seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
+        for key, out in outputs.items() if not found else ():
+            kind = squashing(out, logits)
+            if kind is not None:
+                raise HeadError(describe_softmax(key) if kind == "softmax" else _describe_log_softmax(key))
         what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"
         raise HeadError(f"{what} the model's output {tuple(logits.shape)}. Pass head='name'. Candidates: {seen}.")
     return found[0], logits.shape[1]
@@ -95,7 +110,35 @@ def check_output(logits: Tensor) -> None:
             "yet, so score a model that gives one prediction per example, [examples, classes]."
         )
     if logits.dim() != 2:
-        raise HeadError(f"The model's output has shape {shape}; a head gives [examples, classes].")
+        one = " One input needs a batch axis too: x[None] in place of x." if logits.dim() == 1 else ""
+        raise HeadError(f"The model's output has shape {shape}; a head gives [examples, classes].{one}")
+
+
+def squashing(out: Tensor, logits: Tensor) -> Literal["softmax", "log_softmax"] | None:
+    """Say which of the two turned a layer's output ``[B, C]`` into the model's; None for neither."""
+    if out.shape != logits.shape or out.dim() != 2 or out.shape[1] < 2:
+        return None
+    tolerance = 2e-2 if _is_low(out) or _is_low(logits) else 1e-5
+    given, raw = logits.float(), out.float()
+    if torch.allclose(raw.softmax(1), given, rtol=tolerance, atol=tolerance / 10):
+        return "softmax"
+    return "log_softmax" if torch.allclose(raw.log_softmax(1), given, rtol=tolerance, atol=tolerance / 10) else None
+
+
+def describe_softmax(layer: str) -> str:
+    """Say what is wrong with a model that ends in a softmax."""
+    return (
+        f"The model's output is the softmax of layer {layer!r}, but cross_entropy takes logits and would take the "
+        "softmax once more. Return the logits: leave out the last softmax in training, and take it where probabilities "
+        f"are needed. A loss of your own on probabilities goes in loss=, with head={layer!r}."
+    )
+
+
+def _describe_log_softmax(layer: str) -> str:
+    return (
+        f"The model's output is the log_softmax of layer {layer!r}. With nll_loss, which is cross-entropy then, pass "
+        f"head={layer!r}; with cross_entropy return the logits."
+    )
 
 
 def _produces(out: Tensor, logits: Tensor) -> bool:

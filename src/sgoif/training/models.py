@@ -13,13 +13,14 @@ from sgoif.distributed import is_sharded, left_sharded, unwrapped
 from sgoif.errors import SgoifError
 from sgoif.gradients import Layer, find_head, quiet_eval, select_layers
 from sgoif.gradients.contractions import widen
-from sgoif.gradients.head import check_output
+from sgoif.gradients.head import check_output, describe_softmax, squashing
 from sgoif.inputs import Examples
 from sgoif.tasks.classification import example_losses, smooth_once
 from sgoif.training.work import Work, count_work
 
 __all__ = [
     "FROZEN_DAMPING",
+    "check_class_names",
     "counted_head",
     "cross_entropy",
     "curvature_settings_of",
@@ -30,6 +31,7 @@ __all__ = [
     "refuse_compiled",
     "refuse_in_pieces",
     "refuse_one_output",
+    "refuse_softmax",
 ]
 
 # Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
@@ -153,6 +155,30 @@ def refuse_one_output(head: Layer) -> None:
             f"the head {head.name!r} has one output; expected one per class. Give it two outputs and train it with "
             "cross-entropy, or pass task='multilabel' with targets [B, 1] of 0 and 1."
         )
+
+
+def check_class_names(names: Sequence[str] | None, *counts: int) -> None:
+    """Raise unless there is one name per class: as many as one of ``counts``, the model's outputs first."""
+    if names is not None and len(names) and len(names) not in counts:
+        raise SgoifError(
+            f"class_names= has {len(names)} names, but the model has {counts[0]} classes; give one name per class, in "
+            "the order of the model's outputs."
+        )
+
+
+def refuse_softmax(model: nn.Module, head: Layer, run: Callable[[], Tensor]) -> None:
+    """Raise if the model gives probabilities: the usual loss takes logits, and would take their softmax once more."""
+    if is_sharded(*model.parameters()):
+        return
+    seen: list[Tensor] = []
+    hook = head.module.register_forward_hook(lambda _module, _inputs, out: seen.append(out.detach().clone()))
+    try:
+        with quiet_eval(model), torch.no_grad():
+            logits = run().detach()
+    finally:
+        hook.remove()
+    if len(seen) == 1 and squashing(seen[0], logits) == "softmax":
+        raise SgoifError(describe_softmax(head.name))
 
 
 def refuse_in_pieces(layer: Layer) -> None:
