@@ -11,7 +11,7 @@ import numpy as np
 from sgoif.adaptors.label import class_name
 from sgoif.adaptors.suspects import FLAGGED, Sql, columns_of, rate_columns
 from sgoif.doubts import doubts_of, has_trained_on_holdout
-from sgoif.evidence import error_rates
+from sgoif.evidence import Competence, error_rates
 from sgoif.wording import clean, count, percent, percents
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "summarise",
     "summarise_tags",
     "why_no_probabilities",
+    "widen_rate",
 ]
 
 _SHOWN_LEAKS = 4
@@ -85,11 +86,12 @@ class Summary:
         if self.no_totals_reason is not None:
             lines.append(f"Expected errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
         else:
-            # measured on human labels: an unverified hold-out shares the blind spots of the labels that it judges
-            least = "" if self.holdout == "trusted" else "at least about "
-            rates = f"{percent(self.error_rate)} of the labels, 90% interval "
+            # nobody verified the hold-out: what is said of the whole is an estimate
+            name, ends = ("Expected", "90% interval") if self.holdout == "trusted" else ("Estimated", "range")
+            about = "" if self.holdout == "trusted" else "about "
+            rates = f"{percent(self.error_rate)} of the labels, {ends} "
             rates += percents(self.error_rate_low, self.error_rate_high)
-            lines.append(f"Expected errors: {least}{count(self.expected_errors or 0)} ({rates}); {likely}.")
+            lines.append(f"{name} errors: {about}{count(self.expected_errors or 0)} ({rates}); {likely}.")
         tops = [
             f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
             f"[{percents(item['low'], item['high'])}]"
@@ -124,6 +126,7 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         lows, highs = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         found = error_rates(p, lows, highs, np.zeros(len(p), np.int64), 1)
         rate, low, high = (float(values[0]) for values in (found.rate, found.low, found.high))
+        high = widen_rate(info, high)
     precision = info.get("expected_precision") if num_judged and why_not is None else None
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
@@ -152,6 +155,19 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
         has_trained_on_holdout=has_trained_on_holdout(info),
     )
+
+
+def widen_rate(info: Mapping[str, Any], high: float) -> float:
+    """The upper end of the share of wrong labels, as far as nobody verified any.
+
+    The model contradicts some of the held-out labels. Each may be its own mistake or a wrong label, and nothing in the
+    run tells which: up to all of them may be wrong labels.
+    """
+    known = info.get("competence")
+    accuracy, number = (known.get("accuracy"), known.get("num_examples")) if isinstance(known, dict) else (None, None)
+    if info.get("trusted") or not isinstance(accuracy, float) or not isinstance(number, int) or number < 1:
+        return high
+    return max(high, Competence(accuracy, number, 0.0, 0.0, 0.0, True).most_wrong)
 
 
 @dataclass(frozen=True, slots=True)

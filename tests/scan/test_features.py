@@ -73,3 +73,11 @@ def test_what_does_not_fit_is_refused_with_what_is_needed(tmp_path):
         ("e.parquet", lambda p: p.write_bytes(b"PAR1"), "cannot be read as Parquet", None),
     ):
         refused(tmp_path, name, save, words, ids)
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,", b"{'descr'", b"\xff\xfe"])
+def test_a_damaged_header_is_refused_in_words(tmp_path, header):
+    place = tmp_path / "features.npy"
+    place.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(SgoifError, match="cannot be read as numbers"):
+        read_features(place, ["a", "b", "c"])

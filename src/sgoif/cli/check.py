@@ -20,10 +20,10 @@ from sgoif.summary import competence_line
 
 __all__ = ["check", "junit_xml", "markdown"]
 
-_CODES = {FINE: 0, UNSURE: 0, EXCEEDED: 1, UNJUDGED: 2}
+_CODES = {FINE: 0, UNSURE: 2, EXCEEDED: 1, UNJUDGED: 2}
 _SAID = {
     FINE: "within all limits",
-    UNSURE: "no limit is surely exceeded",
+    UNSURE: "cannot tell: a limit lies between what is sure and what is possible",
     EXCEEDED: "a limit is exceeded",
     UNJUDGED: "could not judge",
 }

@@ -1,14 +1,15 @@
 """Limits on the share of wrong labels, as people write them, and judging a run by them.
 
 A limit is exceeded when the whole interval lies above it: when the data is surely too bad. Where only the estimate lies
-above, that is unsure, which is shown and fails nothing. What cannot be judged is neither fine nor exceeded.
+above, or more errors are possible than the limit allows, that is unsure. What cannot be judged is neither fine nor
+exceeded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import count, percent, percents
 from sgoif.errors import SgoifError
 from sgoif.evidence import error_rates
+from sgoif.summary import widen_rate
 
 __all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
 
@@ -126,8 +128,9 @@ def _overall(run: OpenRun, limit: float) -> Outcome:
         few = f"only {count(run.num_judged, 'example')} could be judged, {_MIN_EXAMPLES} are needed"
     elif run.num_judged < _MIN_JUDGED * run.num_examples:
         few = f"only {count(run.num_judged)} of {count(run.num_examples, 'example')} could be judged"
-    ends = float(rates.rate[0]), float(rates.low[0]), float(rates.high[0])
-    return _outcome("max-error-rate", "all examples", limit, ends, int(rates.count[0]), few)
+    ends = float(rates.rate[0]), float(rates.low[0]), widen_rate(run.facts, float(rates.high[0]))
+    found = _outcome("max-error-rate", "all examples", limit, ends, int(rates.count[0]), few)
+    return replace(found, state=UNSURE) if found.state == FINE and ends[2] > limit else found
 
 
 def _by_class(run: OpenRun, limit: float) -> list[Outcome]:

@@ -43,6 +43,11 @@ class Competence:
         return (centre - spread) / (1 + _Z**2 / n)
 
     @property
+    def most_wrong(self) -> float:
+        """The share of labels that may be wrong at most, with a confidence of 95%: those that the model contradicts."""
+        return 1 - self.lower_bound
+
+    @property
     def why_not(self) -> str | None:
         """Why such a model cannot judge labels; None where it can."""
         if self.is_competent:

@@ -70,7 +70,7 @@ def _load(place: Path) -> Any:
     try:
         mode: Any = "r" if place.suffix == ".npy" else None
         return np.load(place, mmap_mode=mode, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:  # objects need pickle, which runs code
+    except Exception as error:  # objects need pickle, which runs code; a damaged header raises what parsers raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SgoifError(f"'{place}' cannot be read as numbers: {reason}; save the embeddings as float32.") from error
 
@@ -78,7 +78,7 @@ def _load(place: Path) -> Any:
 def _member(kept: Any, name: str, place: Path) -> NDArray[Any]:
     try:
         return np.asarray(kept[name])
-    except ValueError as error:
+    except Exception as error:
         raise SgoifError(f"`{name}` of '{place}' holds objects; save it as {_PLAIN[name]}.") from error
 
 

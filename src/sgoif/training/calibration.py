@@ -36,6 +36,7 @@ __all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate
 log = logging.getLogger(__name__)
 
 _MOST_APART = 3.0  # times that one estimate of the share of errors may be the other
+_HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
 
 Floats = NDArray[np.float64]
@@ -156,9 +157,9 @@ def calibrate_run(
         is_shut = (examples["confidence"] <= 0).all()
         why = "the gate was shut at every visit" if is_shut else "the others have no finite score or no known class"
         raise NoProbabilities(f"only {judged.sum()} of {len(judged):,} training examples could be judged: {why}")
-    why_not = (competence or ledger.competence(engine)).why_not
-    if why_not is not None:
-        raise NoProbabilities(why_not)
+    competence = competence or ledger.competence(engine)
+    if competence.why_not is not None:
+        raise NoProbabilities(competence.why_not)
     given, choice = examples["given_label"], ledger.choice
     asked = Examples(signals, given[judged], examples["suggested_label"][judged])
     if noise is None:
@@ -180,12 +181,26 @@ def calibrate_run(
     said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
     precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
-    doubt = (
-        None
-        if noise is None
-        else _disagreement(said.p_mislabeled[judged], noise.log_odds(given)[judged], is_new=judge is None)
-    )
+    doubt = _memorised(examples["margin"][judged], competence)
+    if doubt is None and noise is not None:
+        doubt = _disagreement(said.p_mislabeled[judged], noise.log_odds(given)[judged], is_new=judge is None)
     return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids, doubt)
+
+
+def _memorised(margins: Floats, competence: Competence) -> str | None:
+    """Say where the model has learnt its training labels by heart: wrong ones then look right, and few are counted.
+
+    It contradicts far fewer of the labels that it was trained on than of those that it has not seen. Measured on digits
+    with 10% wrong labels: 98 of 163 are expected after 20 epochs, 44 (an audit: 1) after 80, where 43% are learnt.
+    """
+    trained, unseen = float((margins < 0).mean()), 1 - competence.accuracy
+    spread = np.sqrt(unseen * (1 - unseen) / competence.num_examples + trained * (1 - trained) / len(margins))
+    if unseen * competence.num_examples < _FEW_ERRORS or unseen - trained < max(2 * spread, _HEART * unseen):
+        return None
+    return (
+        f"the model contradicts {trained:.1%} of the labels that it was trained on and {unseen:.1%} of others: it has "
+        "learnt labels by heart, wrong ones too, so that their number would come out too low"
+    )
 
 
 def _disagreement(p: Floats, log_odds: Floats, *, is_new: bool) -> str | None:
