@@ -101,6 +101,7 @@ print(sorted({"pyarrow", "duckdb", "sgoif.store", "sgoif.run"} & (set(sys.module
     ("arguments", "said"),
     [
         (["issues", "nowhere"], "is no run: it has no run.json"),
+        (["issues", "nowhere"], "killed before anything was written"),
         (["issues"], "Missing argument 'RUN'"),
         (["issues", "x", "--tpo", "3"], "No such option"),
         (["find", "x"], "No such command 'find'"),

@@ -49,7 +49,7 @@ def run_page(page, names):
             exec(compile(text, page, "exec"), names)
         else:
             for line in commands(text):
-                # runs/first is the start page's, and runs/photos a scan
+                # the page names its scan runs/first; here it is runs/photos
                 place = "runs/scanned" if line.startswith("sgoif scan") else "runs/photos"
                 run_command(line.replace("runs/first", place) if page == "docs/cli.md" else line)
 
@@ -82,7 +82,7 @@ def test_the_code_of_a_page_runs(page, started, tmp_path, monkeypatch, capsys):
     folder, names = started
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     if page == "docs/start.md":
-        shutil.rmtree(tmp_path / "runs" / "first")  # the page's own run, which it would not write over
+        shutil.rmtree(tmp_path / "runs" / "start")  # the page's own run, which it would not write over
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     torch.manual_seed(0)

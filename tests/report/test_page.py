@@ -14,7 +14,7 @@ from sgoif.report.make import make_report
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans
 from sgoif.run import load
-from tests.cli.runs import NAMES, held_out, noisy, table, write_run
+from tests.cli.runs import NAMES, held_out, noisy, spawn, table, write_run
 
 
 def document(path):
@@ -71,6 +71,19 @@ def test_embedded_pictures_are_small_and_bare(tmp_path):
     assert made.stat().st_size < 25e6
     assert b"kitchen" not in made.read_bytes()
     assert "40 pictures of the folder" in made.read_text(encoding="utf-8")
+
+
+def test_pictures_that_cannot_be_shown_are_counted(tmp_path):
+    """Before, the page alone said so, and the command nothing."""
+    folder = tmp_path / "photos" / "img"
+    folder.mkdir(parents=True)
+    for i in range(8):
+        Image.new("RGB", (8, 8)).save(folder / f"{i:03d}.png")
+    (folder / "003.png").write_bytes(b"no picture")
+    given = np.arange(8) % 4
+    url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.6, 8), given, (given + 1) % 4))
+    done = spawn("report", url, "--images", tmp_path / "photos", "--out", tmp_path / "page.html")
+    assert done.returncode == 0 and "1 of 8 pictures" in done.stderr and "could not be shown" in done.stderr
 
 
 def test_what_was_decided_is_not_asked_again_unless_it_changed(run, tmp_path):

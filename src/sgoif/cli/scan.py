@@ -104,6 +104,10 @@ def describe_left_out(run: OpenRun) -> list[str]:
     order = facts.get("feature_order")
     if order:
         lines.append(f"Embeddings were given to examples {clean(order)}.")
+    if facts.get("path") == "features":
+        lines.append(
+            "Pictures were not opened: with --features, broken ones are judged by their embedding like the rest."
+        )
     number = _number(facts, "unreadable")
     if number:
         ids = [item.get("id") for item in facts.get("unreadable_pictures") or () if isinstance(item, dict)]

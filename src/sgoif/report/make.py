@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, unveiled, write_plan
 
 __all__ = ["Look", "Question", "file_name_of", "make_report", "write_page"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,9 @@ def write_page(
     for of_cards in (context.nearest, context.harmed):
         beside += [item.id for items in of_cards.values() for item in items]
     gallery = hang(look.place, [card.id for card in cards], beside, mode=look.mode, display=look.display)
+    if gallery.num_missing:
+        shown = len(gallery.sources) + gallery.num_missing
+        log.warning("%d of %d pictures of %s could not be shown.", gallery.num_missing, shown, out)
     settings = PageSettings(
         title=look.title,
         about=_about(len(cards), gallery, look.place, reviewer),
