@@ -141,7 +141,7 @@ class OpenRun:
         """Raise where the run noticed something by which its figures cannot be trusted."""
         spoiled = [doubt.text for doubt in doubts_of(self.about, self.num_examples) if doubt.spoils]
         if spoiled:
-            raise SgoifError(f"the figures of {self.url!r} cannot be trusted: {'. '.join(spoiled)}.")
+            raise SgoifError(f"the figures of {self.url!r} cannot be trusted: {'; and '.join(spoiled)}.")
 
     def need_totals(self) -> None:
         """Raise where probabilities rank, and their sum is not to be believed."""
