@@ -412,6 +412,18 @@ def test_rows_are_on_disk_in_time_without_more_files(tmp_path):
     assert sink.num_rows == 24 * 8 and sink.lost_rows == 0 and sink.faults == {}
 
 
+def test_a_run_that_goes_on_waits_for_the_writer_that_was_left_unclosed(tmp_path):
+    """Both write files of the same names, and one of them found its file moved away by the other."""
+    first = ParquetSink(tmp_path)
+    write_steps(first, range(4))
+    second = ParquetSink(tmp_path, start_step=2)
+    assert not first._is_writing and first.lost_rows == 0
+    write_steps(second, range(2, 6))
+    second.close()
+    files = RunFiles(tmp_path)
+    assert pairs(files) == expected_pairs(range(6)) and files.is_finished and first.faults == second.faults == {}
+
+
 def test_a_large_part_is_rewritten_less_often(tmp_path):
     sink = ParquetSink(tmp_path, flush_every_s=1.0)
     sink._unflushed_since, sink._flushed_bytes = time.monotonic(), 64 << 20

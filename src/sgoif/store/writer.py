@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,9 @@ _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 KeepVisits = Literal["all", "last", "none"]
 
 _EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to be written
+
+
+_WRITERS: weakref.WeakValueDictionary[tuple[int, str, int], ParquetSink] = weakref.WeakValueDictionary()
 
 
 class ParquetSink(PartWriter):
@@ -109,8 +113,19 @@ class ParquetSink(PartWriter):
         self._dropped_before = 0  # rows dropped up to the last checkpoint
         self._unanswered: threading.Event | None = None  # of a checkpoint that waited in vain
         self._rows_taken = 0
+        self._end_earlier()
         self._begin(attempt, overwrite)
         atexit.register(self._at_exit)
+
+    def _end_earlier(self) -> None:
+        """Let an earlier writer of this process finish first: one that was left unclosed may be writing run.json."""
+        key = (self._pid, self.place.url, self.rank)
+        earlier = _WRITERS.get(key)
+        if earlier is not None:
+            earlier.end()
+            if earlier._thread is not None:
+                earlier._thread.join(timeout=1.0)
+        _WRITERS[key] = self
 
     def _begin(self, attempt: int | None, overwrite: bool) -> None:
         """Join the run in the folder, or make one; a folder that will not do is refused here, before the first step."""
