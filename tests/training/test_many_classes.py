@@ -70,7 +70,7 @@ def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise(classes):
         with capture:
             F.cross_entropy(model(torch.zeros(6, 3, 8, 8, device="meta")), labels).backward()
         with torch.no_grad():
-            packed = engine.score(capture.calls, capture.calls[0].output, labels, None)
+            packed = engine.score(capture.calls, capture.calls[0].output, labels)
             engine.measure(capture.calls)
             engine.absorb()
             engine.advance(0.1, 0.0)
