@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from sgoif.errors import SgoifError
+from sgoif.report.findings import overview
 from sgoif.report.make import make_report
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans
@@ -170,3 +171,13 @@ def test_classes_come_worst_first(tmp_path):
 def test_unknown_ways_to_show_pictures_are_refused(run, tmp_path):
     with pytest.raises(SgoifError, match="embed, link, none"):
         page(run, tmp_path, pictures="inline", images=lambda i: None)
+
+
+def test_the_top_of_a_page_calls_an_estimate_so_and_shows_warnings(tmp_path):
+    known = {"accuracy": 0.8, "num_examples": 200, "chance": 0.1, "majority": 0.1, "skill": 0.8, "is_competent": True}
+    noticed = {"positions": "ids were positions in a batch"}
+    run = write_run(tmp_path / "run", noisy(), trusted=False, competence=known, warnings=noticed)
+    numbers = overview(load(run)).numbers
+    (estimate,) = [remark for _, what, remark in numbers if what == "wrong labels, an estimate"]
+    assert estimate.endswith("to 25% are possible)")
+    assert [remark for value, _, remark in numbers if value == "warning"] == ["ids were positions in a batch"]

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sgoif.adaptors import class_issues
 from sgoif.adaptors.label import class_name
 from sgoif.adaptors.suspects import FLAGGED, rate_columns
+from sgoif.doubts import doubts_of
 from sgoif.evidence import error_rates
 from sgoif.report.figures import bars, curve, heat_map
-from sgoif.summary import why_no_probabilities
+from sgoif.summary import why_no_probabilities, widen_rate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,12 +108,15 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
     elif is_calibrated:
         low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
-        interval = f"{share(float(rates.low[0]))} to {share(float(rates.high[0]))}, 90% interval"
-        what = "wrong labels expected" if run.info.get("trusted") else "wrong labels expected, at least"
+        least, most = share(float(rates.low[0])), share(widen_rate(run.info, float(rates.high[0])))
+        is_trusted = run.info.get("trusted")
+        interval = f"{least} to {most}, 90% interval" if is_trusted else f"{least} to {most} are possible"
+        what = "wrong labels expected" if is_trusted else "wrong labels, an estimate"
         found.append((f"{np.nansum(p):,.0f}", what, f"{share(float(rates.rate[0]))} ({interval})"))
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     else:
         found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by harm"))
+    found += [("warning", "these figures may be wrong", doubt.text) for doubt in doubts_of(run.info, len(p))]
     if isinstance(held, list):
         kind = "verified by people" if run.info.get("trusted") else "labels as given"
         found.append((f"{sum(held):,}", "held out as the yardstick", kind))
