@@ -46,7 +46,13 @@ def test_a_scan_prints_what_it_found_and_what_to_do_next(data, scanned):
     out, done = scanned
     assert done.exit_code == 0, done.stderr
     assert "360" not in done.stderr.splitlines()[:1] and "Error" not in done.stderr
-    for text in ("Estimated errors", "given -> suggested", f"The run is in {out}", f"sgoif issues {out}", "sgoif check"):
+    for text in (
+        "Estimated errors",
+        "given -> suggested",
+        f"The run is in {out}",
+        f"sgoif issues {out}",
+        "sgoif check",
+    ):
         assert text in done.stdout
     assert "Pictures were not opened" in done.stdout  # before, broken ones were judged without a word
     rows = answer("issues", out, "--top", 20)["issues"]

@@ -68,14 +68,14 @@ class Trouble:
             else:
                 monitor.engine.score = getattr(self, self.kind)
 
-    def raises(self, *_):
+    def raises(self, *_, **__):
         raise ValueError("a bug on one rank")
 
-    def stalls(self, *_):
+    def stalls(self, *_, **__):
         time.sleep(10)
         raise TimeoutError("woke up")
 
-    def dies(self, *_):
+    def dies(self, *_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

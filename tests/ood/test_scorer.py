@@ -158,5 +158,5 @@ def test_mistakes_are_named():
         OodScorer.fit(network(), 7)
     with pytest.raises(SgoifError, match="no linear layer or convolution 'nope'"):
         OodScorer.fit(network(), pictures(50), head="nope")
-    with pytest.raises(SgoifError, match="Pass head="):
+    with pytest.raises(SgoifError, match="softmax"):
         OodScorer.fit(nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Softmax(1)), pictures(50))

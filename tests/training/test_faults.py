@@ -62,7 +62,7 @@ def test_an_error_of_our_own_is_counted_logged_once_and_kept_from_the_user(monke
     monitor = watch(model, holdout)
     train(model, train_set, monitor, epochs=1)
 
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("a bug in the monitor")
 
     monkeypatch.setattr(monitor.engine, "score", broken)

@@ -135,9 +135,9 @@ def test_the_operators_of_each_part_are_as_many_as_the_forecast_says(classes, he
     def counted(name):
         action = getattr(monitor.engine, name)
 
-        def run(*args):
+        def run(*args, **named):
             with Operators() as operators:
-                found = action(*args)
+                found = action(*args, **named)
             counts[name] = operators.count
             return found
 
