@@ -68,7 +68,7 @@ def run_once(setting: str, holdout: str, seed: int, *, split: str, examples: int
         "seconds": clock.wall_s,
         "cpu seconds": clock.cpu_s,
         "second pass over epoch": (clock.cpu_s["snapshot"] + clock.cpu_s["second pass"]) / clock.cpu_s["epoch"],
-        "errors": {"true": int(wrong.sum()), "expected": float(again["p_mislabeled"].sum())},
+        "errors": {"true": int(wrong.sum()), "expected": float(np.nansum(again["p_mislabeled"]))},
         "faults": run.info["counters"]["faults"],
     }
 
@@ -157,13 +157,11 @@ def _ap(columns: Columns, wrong: NDArray[np.bool_], known: NDArray[np.bool_]) ->
 def _ap_merged(
     online: Columns, again: Columns, wrong: NDArray[np.bool_], is_judged: NDArray[np.bool_], ids: NDArray[np.int64]
 ) -> float | None:
-    if "p_mislabeled" not in online:
-        return None
     p = again["p_mislabeled"].copy()
     before = _spread({"p": online["p_mislabeled"]}, ids, len(p))["p"]
     kept = is_judged & np.isfinite(before)
     p[kept] = before[kept]
-    return 100 * average_precision(p, wrong)
+    return None if np.isnan(p).all() else 100 * average_precision(np.nan_to_num(p, nan=-1.0), wrong)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

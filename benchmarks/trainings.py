@@ -220,7 +220,8 @@ def _write(path: Path, found: Trained) -> None:
         if isinstance(value, np.ndarray):
             arrays[field.name] = value
         elif field.name != "info":
-            arrays |= {f"{field.name}/{name}": column for name, column in value.items()}
+            # reasons are text with gaps, which numpy keeps as objects only; no table of results needs them
+            arrays |= {f"{field.name}/{name}": column for name, column in value.items() if column.dtype != object}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
