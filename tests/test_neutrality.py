@@ -163,11 +163,16 @@ def test_an_entry_leaves_everything_as_found(name, finished):
     assert moved(before, state_of(model)) == []
 
 
-@pytest.mark.parametrize("more", [{}, {"features": "features.npy"}, {"backbone": "tests.test_neutrality:backbone"}])
-@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize(
+    ("more", "is_watched"),
+    [
+        ({}, False),
+        ({}, True),
+        ({"features": "features.npy"}, False),  # features are always cross-fitted
+        ({"backbone": "tests.test_neutrality:backbone"}, False),
+    ],
+)
 def test_a_scan_leaves_everything_as_found(folder, more, is_watched, monkeypatch):
-    if is_watched and more:
-        pytest.skip("features are always cross-fitted")
     monkeypatch.setattr("sgoif.scan.loop._CROSS_FITTED", 0 if is_watched else 12_000)
     settings = {**more, "features": str(folder.parent / "features.npy")} if "features" in more else more
     model = network()
