@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import process_time
 
 import numpy as np
 import torch
@@ -85,31 +86,23 @@ def _log_p(scaled: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> dict[str, Finding]:
-    """Every rival's finding on one draw."""
-    from time import process_time
-
-    started = process_time()
-    probabilities = out_of_fold(rows, labels, num_classes, folds)
-    fitted = process_time() - started
-    found = _cleanlab(labels, probabilities, "logistic")
-    for item in found.values():
-        item.seconds += fitted
+    """Every rival's finding on one draw; CPU seconds include the fitting behind it."""
+    fits = {"logistic": out_of_fold} | ({"trees": _extra_trees} if rows.shape[1] <= 100 else {})
+    found: dict[str, Finding] = {}
+    for name, fit in fits.items():
+        started = process_time()
+        probabilities = fit(rows, labels, num_classes, folds)
+        fitted = process_time() - started
+        scored = _cleanlab(labels, probabilities, name)
+        for item in scored.values():
+            item.seconds += fitted
+        found |= scored
     started = process_time()
     found["neighbours"] = Finding(_neighbours(rows, labels), seconds=process_time() - started)
-    if rows.shape[1] <= 100:
-        started = process_time()
-        trees = _extra_trees(rows, labels, num_classes, folds)
-        fitted = process_time() - started
-        more = _cleanlab(labels, trees, "trees")
-        for item in more.values():
-            item.seconds += fitted
-        found |= more
     return found
 
 
 def _cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[str, Finding]:
-    from time import process_time
-
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
 
