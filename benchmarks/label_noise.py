@@ -41,6 +41,7 @@ SIGNALS = (
 WINDOWS = ("gate", "second half", "all", "ramp", "ramp2", "last")
 TRACKED = ("harm", "worst", "probe_margin", "margin")  # from epoch to epoch
 AUDITED = ("harm", "worst", "harm_identity", "worst_identity", "probe_loss", "probe_margin", "margin", "loss")
+FACTS = ("seconds", "overhead", "counters", "accuracy")
 TIERS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "S": {name: {"examples": 2_000, "epochs": 2} for name in ("cifar10", "cifar100")},
     "M": {"cifar10": {"examples": 20_000, "epochs": 10}, "cifar100": {"examples": 30_000, "epochs": 12}},
@@ -48,7 +49,11 @@ TIERS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 
 
 def report_on(found: Trained) -> dict[str, Any]:
-    """Everything that one training says about finding its wrong labels."""
+    """Everything that one training says about finding its wrong labels; of clean ones, what it claims of them."""
+    if not found.wrong.any():
+        claims = {name: claimed(table) for name, table in (("watch", found.table), ("audit", found.audit))}
+        said = {key: found.info.get(key) for key in ("expected_errors", "no_p_reason", "no_totals_reason")}
+        return {"claimed": claims, **said, **{key: found.info[key] for key in FACTS}}
     return {
         "signals": {name: _by_window(found, name) for name in SIGNALS},
         "audit": {name: detection_report(_suspicion(found.audit, name), found.wrong) for name in _audited(found)},
@@ -59,7 +64,19 @@ def report_on(found: Trained) -> dict[str, Any]:
             name: stability.by_epoch(found.visits["epoch"], _so_far(found, name), found.wrong) for name in TRACKED
         },
         **calibration_report(found),
-        **{key: found.info[key] for key in ("seconds", "overhead", "counters", "accuracy")},
+        **{key: found.info[key] for key in FACTS},
+    }
+
+
+def claimed(table: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """What is said to be wrong where nothing is: labels more likely wrong than right, their sum, the first 1%."""
+    p = np.nan_to_num(table["p_mislabeled"]) if "p_mislabeled" in table else np.zeros(len(table["id"]))
+    first = np.sort(p)[-max(1, len(p) // 100) :]
+    return {
+        "examples": float(len(p)),
+        "flagged": float((p > 0.5).sum()),
+        "expected": float(p.sum()),
+        "first 1%": 100 * float(first.mean()),
     }
 
 
@@ -149,6 +166,11 @@ def suggestion_accuracy(found: Trained) -> dict[str, float]:
 
 
 def show(report: Mapping[str, Any]) -> None:
+    if "claimed" in report:
+        for name, said in report["claimed"].items():
+            print(f"{name}: no label is wrong; {said['flagged']:.0f} of {said['examples']:.0f} are called so, ", end="")
+            print(f"{said['expected']:.0f} expected, {said['first 1%']:.0f}% of the first 1%", flush=True)
+        return
     print(f"{'AP (P@1% by gate)':18s}" + "".join(f"{window:>13s}" for window in WINDOWS) + f"{'audit':>13s}")
     for name in SIGNALS:
         row, late = report["signals"][name], report["audit"].get(name)
@@ -236,7 +258,7 @@ def main() -> None:
         results.append(append_result(options.save, result) if options.save else result)
     for kind in dict.fromkeys(result["settings"]["holdout"] for result in results):
         same = [result["report"] for result in results if result["settings"]["holdout"] == kind]
-        if len(same) > 1:
+        if len(same) > 1 and "signals" in same[0]:
             print(f"\n{options.setting}, {kind} hold-out", end="")
             summarise(same)
     if options.json:

@@ -10,10 +10,23 @@ import numpy as np
 from benchmarks.label_noise import TIERS
 from benchmarks.tables.rows import Run, grouped, latest
 
-__all__ = ["FREE", "Place", "best_free", "name_of", "places", "values"]
+__all__ = ["FREE", "Place", "best_free", "clean_runs", "name_of", "places", "values"]
 
 FILE = "label_noise_reported.jsonl"
-ORDER = ("pair-10", "pair-20", "sym-20", "sym-40", "cl-20-0", "cl-40-.6", "idn-20", "tail-20", "aggre", "worst")
+ORDER = (
+    "sym-2",
+    "pair-3",
+    "pair-10",
+    "pair-20",
+    "sym-20",
+    "sym-40",
+    "cl-20-0",
+    "cl-40-.6",
+    "idn-20",
+    "tail-20",
+    "aggre",
+    "worst",
+)
 FREE = {"loss": "loss", "margin": "AUM", "el2n": "EL2N"}  # what falls out of any training
 WINDOWS = ("gate", "second half", "all")
 
@@ -21,14 +34,21 @@ Place = tuple[str, str, str]  # dataset, setting, hold-out
 
 
 def places() -> list[tuple[Place, list[Run]]]:
-    """Runs of tier M by dataset, setting and hold-out."""
-
-    def is_tier_m(run: Run) -> bool:
-        sizes = TIERS["M"][run["settings"]["dataset"]]
-        return all(run["settings"][key] == value for key, value in sizes.items())
-
-    found = grouped(filter(is_tier_m, latest(FILE)), ("dataset", "setting", "holdout"))
+    """Runs of tier M with errors, by dataset, setting and hold-out."""
+    with_errors = (run for run in latest(FILE) if _is_tier_m(run) and "signals" in run["report"])
+    found = grouped(with_errors, ("dataset", "setting", "holdout"))
     return sorted(((place, runs) for place, runs in found), key=lambda item: _rank(item[0]))  # type: ignore[misc]
+
+
+def clean_runs() -> list[tuple[str, list[Run]]]:
+    """Runs of tier M on clean labels, by hold-out."""
+    found = (run for run in latest(FILE) if _is_tier_m(run) and "claimed" in run["report"])
+    return [(holdout, runs) for (holdout,), runs in grouped(found, ("holdout",))]
+
+
+def _is_tier_m(run: Run) -> bool:
+    sizes = TIERS["M"][run["settings"]["dataset"]]
+    return all(run["settings"][key] == value for key, value in sizes.items())
 
 
 def _rank(place: tuple[str, ...]) -> tuple[Any, ...]:

@@ -25,6 +25,16 @@ def test_a_short_run_reports_every_signal_and_repeats_itself():
 
 
 @pytest.mark.data
+def test_clean_labels_are_a_setting():
+    found = train(Setup(setting="clean", epochs=2, examples=1000), cached=False)
+    report = label_noise.report_on(found)
+    for said in report["claimed"].values():
+        assert said["examples"] == 1000
+        assert 0 <= said["flagged"] <= 1000
+    label_noise.show(report)
+
+
+@pytest.mark.data
 @pytest.mark.slow
 def test_the_development_figures_are_reproduced_within_three_points():
     report = label_noise.report_on(train(Setup()))["signals"]
