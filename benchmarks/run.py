@@ -78,8 +78,14 @@ TABLES = {
     "trust": Table(
         "label errors at the rates that people have: few errors, small sets, many classes, weak features",
         "benchmarks.trust --tier S --only wine",
-        "benchmarks.trust --tier M --save trust.jsonl",
+        "benchmarks.trust --tier M --method pool --save trust.jsonl",
         ("cleanlab",),
+    ),
+    "trust_real": Table(
+        "label errors of test sets that people confirmed",
+        None,
+        "benchmarks.trust --real --method pool --save trust_real.jsonl",
+        (*FROZEN, "cleanlab"),
     ),
     "verified": Table(
         "what some verified labels are worth",

@@ -28,6 +28,7 @@ def measure(found: Finding, draw: Draw) -> dict[str, Any]:
             "ap": 100 * average_precision(finite, wrong),
             "p@1%": 100 * precision_at(finite, wrong, 0.01),
             "missed": 100 * (1 - wrong[budget].mean()),  # share of the errors missed at a budget equal to their number
+            "recall_at_precision": _recall_at_precision(finite, wrong),
         }
     if found.flagged is not None:
         report |= _flags(found, draw)
@@ -57,6 +58,16 @@ def _flags(found: Finding, draw: Draw) -> dict[str, Any]:
         after = np.where(flagged, found.suggested, draw.given)
         figures["left_after_relabelling"] = int((after != draw.true).sum())
     return figures
+
+
+def _recall_at_precision(score: NDArray[np.float64], wrong: NDArray[np.bool_]) -> list[float]:
+    """The largest share of the errors that a cut of the ranking finds with a precision of 0, 1, ..., 100% or more."""
+    order = np.argsort(-score, kind="stable")
+    found = np.cumsum(wrong[order])
+    is_end = np.append(np.diff(score[order]) != 0, True)  # equal scores are cut together
+    precision, recall = found[is_end] / (np.flatnonzero(is_end) + 1), found[is_end] / wrong.sum()
+    best = [recall[100 * precision >= least - 1e-9].max(initial=0.0) for least in range(101)]
+    return [round(100 * float(value), 1) for value in best]
 
 
 def _ece(p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> float:

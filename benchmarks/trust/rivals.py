@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Finding", "find_all", "make_folds", "out_of_fold"]
+from benchmarks.trust.logistic import Logistic, Regression
+
+__all__ = ["GRID", "Finding", "choose", "find_all", "make_folds", "out_of_fold", "score_by_cleanlab"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 NEIGHBOURS = 10
-_GRID = (1.0, 10.0, 100.0, 1000.0)
+GRID = (1.0, 10.0, 100.0, 1000.0)
 
 
 @dataclass(slots=True)
@@ -49,40 +51,31 @@ def make_folds(labels: Labels, seed: int, num_folds: int = 5) -> Folds:
 def out_of_fold(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> Floats:
     """Probabilities of logistic regression for examples that it was not fitted on, ``[N, C]``."""
     x, y = torch.from_numpy(rows), torch.from_numpy(labels)
-    best, tried = _GRID[0], -np.inf
-    train, test = folds[0]
-    for l2 in _GRID:
-        weights, scaled = _fit(x, y, train, num_classes, l2)
-        likelihood = float(_log_p(scaled[test], weights)[torch.arange(len(test)), y[test]].mean())
-        best, tried = (l2, likelihood) if likelihood > tried else (best, tried)
     found = np.zeros((len(labels), num_classes))
+    best: tuple[float, Logistic] | None = None
     for train, test in folds:
-        weights, scaled = _fit(x, y, train, num_classes, best)
-        found[test] = _log_p(scaled[test], weights).double().exp().numpy()
+        regression = Regression(x[train], y[train], num_classes)
+        if best is None:
+            best = choose(regression, x[test], y[test])
+            fitted = best[1]
+        else:
+            fitted = regression.fit(best[0], best[1])
+        found[test] = fitted.log_probabilities(x[test]).double().exp().numpy()
     return found
 
 
-def _fit(
-    x: torch.Tensor, y: torch.Tensor, train: NDArray[np.int64], num_classes: int, l2: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scaled = (x - x[train].mean(0)) / (x[train].std(0) + 1e-6)
-    mine, target = scaled[train], y[train]
-    weights = torch.zeros(x.shape[1] + 1, num_classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=100, history_size=8, line_search_fn="strong_wolfe")
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(mine @ weights[:-1] + weights[-1], target)
-        loss = loss + 0.5 * l2 / len(mine) * weights[:-1].square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return weights.detach(), scaled
-
-
-def _log_p(scaled: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return (scaled @ weights[:-1] + weights[-1]).log_softmax(1)
+def choose(regression: Regression, x: torch.Tensor, y: torch.Tensor) -> tuple[float, Logistic]:
+    """The L2 with the best held-out likelihood, strongest first, until the likelihood falls."""
+    best, tried, fitted = (0.0, None), -np.inf, None
+    for l2 in sorted(GRID, reverse=True):
+        fitted = regression.fit(l2, fitted)
+        likelihood = float(fitted.log_probabilities(x)[torch.arange(len(y)), y].mean())
+        if likelihood < tried:
+            break
+        best, tried = (l2, fitted), likelihood
+    l2, chosen = best
+    assert chosen is not None
+    return l2, chosen
 
 
 def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> dict[str, Finding]:
@@ -93,7 +86,7 @@ def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds:
         started = process_time()
         probabilities = fit(rows, labels, num_classes, folds)
         fitted = process_time() - started
-        scored = _cleanlab(labels, probabilities, name)
+        scored = score_by_cleanlab(labels, probabilities, name)
         for item in scored.values():
             item.seconds += fitted
         found |= scored
@@ -102,7 +95,8 @@ def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds:
     return found
 
 
-def _cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[str, Finding]:
+def score_by_cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[str, Finding]:
+    """cleanlab's flags and scores by some probabilities; Datalab, given the same, has its ``self_confidence``."""
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
 
@@ -112,10 +106,10 @@ def _cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[str, Fin
     p = probabilities[:, present]
     p = p / p.sum(1, keepdims=True)
     y = np.searchsorted(present, labels)
-    flagged = np.asarray(find_label_issues(y, p))
+    flagged = np.asarray(find_label_issues(y, p, n_jobs=1))
     spent = process_time() - started
     suggested = present[p.argmax(1)]
-    found = {}
+    found: dict[str, Finding] = {}
     for method in ("self_confidence", "normalized_margin", "confidence_weighted_entropy"):
         is_adjusted = method != "confidence_weighted_entropy"
         for adjusted in (False, True) if is_adjusted else (False,):

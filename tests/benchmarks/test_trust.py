@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import records
+from benchmarks.trust import __main__ as grid
+from benchmarks.trust import verdicts
 from benchmarks.trust.cells import DEVELOPMENT, REPORTED, SMALL, Cell, find_cells
 from benchmarks.trust.draws import Draw, draw
+from benchmarks.trust.logistic import Regression
 from benchmarks.trust.measure import measure
-from benchmarks.trust.rivals import Finding, find_all, make_folds
+from benchmarks.trust.rivals import GRID, Finding, choose, find_all, make_folds, out_of_fold, score_by_cleanlab
 
 
 def test_at_most_sixty_reported_cells_and_none_is_tuned_on():
@@ -65,3 +70,97 @@ def test_rivals_find_planted_errors():
     assert "trees, self_confidence" in found and "neighbours" in found
     for name, item in found.items():
         assert measure(item, drawn)["ap"] > 60, name
+
+
+def test_recall_at_a_precision_known_by_hand():
+    wrong = np.array([True, False, True, False])
+    drawn = Draw(np.zeros((4, 1), np.float32), wrong.astype(np.int64), np.zeros(4, np.int64), 2)
+    curve = measure(Finding(np.array([4.0, 3.0, 2.0, 1.0])), drawn)["recall_at_precision"]
+    assert (curve[100], curve[67], curve[66], curve[0]) == (50, 50, 100, 100)  # 1 of 1, 2 of 3
+    assert (
+        measure(Finding(np.array([4.0, 3.0, 3.0, 1.0])), drawn)["recall_at_precision"][67] == 50
+    )  # ties fall together
+
+
+def test_the_quick_fit_ends_where_a_converged_one_does():
+    drawn = draw(Cell("digits", "sym-5", 0), 31)
+    folds = make_folds(drawn.given, 31)
+    found = out_of_fold(drawn.rows, drawn.given, 10, folds)
+    assert found.sum(1) == pytest.approx(1)
+    x, y = torch.from_numpy(drawn.rows), torch.from_numpy(drawn.given)
+    train, test = folds[0]
+    start = Regression(x[train], y[train], 10)
+    l2, _ = choose(start, x[test], y[test])
+    likelihoods = [
+        float(start.fit(value).log_probabilities(x[test])[torch.arange(len(test)), y[test]].mean()) for value in GRID
+    ]
+    assert l2 == GRID[int(np.argmax(likelihoods))]  # what a search over all of them chooses
+    train, test = folds[1]  # this one starts from the fit of the first fold
+    exact = _converged(x[train].double(), y[train], l2)
+    reference = exact(x[test].double()).numpy()
+    assert np.abs(found[test] - reference).max() < 0.02 and np.abs(found[test] - reference).mean() < 5e-4
+    given = np.arange(len(test)), drawn.given[test]
+    assert np.log(found[test][given]).mean() == pytest.approx(np.log(reference[given]).mean(), abs=5e-4)
+
+
+def _converged(x, y, l2):
+    """Plain L-BFGS in float64 from zero until nothing moves."""
+    mean, scale = x.mean(0), x.std(0) + 1e-6
+    weights = torch.zeros(x.shape[1] + 1, 10, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=2_000, tolerance_grad=1e-9, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy((x - mean) / scale @ weights[:-1] + weights[-1], y)
+        loss = loss + 0.5 * l2 / len(x) * weights[:-1].square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert weights.grad.abs().max() < 1e-6
+    return lambda rows: ((rows - mean) / scale @ weights[:-1] + weights[-1]).softmax(1).detach()
+
+
+def test_datalab_is_cleanlabs_self_confidence():
+    """So it has no column of its own."""
+    from cleanlab.datalab.datalab import Datalab
+
+    drawn = draw(Cell("wine", "pair-20", 0), 1)
+    probabilities = out_of_fold(drawn.rows, drawn.given, 3, make_folds(drawn.given, 1))
+    lab = Datalab({"label": drawn.given}, label_name="label", verbosity=0)
+    lab.find_issues(pred_probs=probabilities, features=drawn.rows, issue_types={"label": {}})
+    issues, same = lab.get_issues("label"), score_by_cleanlab(drawn.given, probabilities, "x")["x, self_confidence"]
+    np.testing.assert_allclose(1 - issues["label_score"].to_numpy(), same.score, rtol=1e-5)
+    assert (issues["is_label_issue"].to_numpy() == same.flagged).all()
+
+
+def test_rivals_run_once_and_methods_apart(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    cell = Cell("wine", "pair-20", 0)
+    for method in ("pool", "rivals"):
+        grid.run_cell(cell, 1, method, "reported", "trust.jsonl")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    for method in ("pool", "rivals", "other"):
+        grid.run_cell(cell, 1, method, "reported", "trust.jsonl")
+    assert [line.split(", ")[1][:5] for line in capsys.readouterr().out.splitlines()] == ["other"]
+    ours, theirs = records.read_results("trust.jsonl"), records.read_results("trust_rivals.jsonl")
+    assert [row["settings"]["method"] for row in ours] == ["pool", "other"] and set(ours[0]["report"]) == {"ours"}
+    assert len(theirs) == 1 and "logistic, self_confidence" in theirs[0]["report"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name, judged, wrong", [("cifar10", 275, 54), ("cifar100", 2_235, 585), ("mnist", 100, 15)])
+def test_verdicts_have_the_published_counts(name, judged, wrong):
+    found = verdicts.load(name)
+    assert (len(found.index), int(found.wrong.sum())) == (judged, wrong)
+    assert (found.published is None) == (name == "cifar100")
+
+
+def test_only_judged_examples_count():
+    judged = verdicts.Judged(np.zeros(6, np.int64), np.array([1, 3]), np.array([True, False]), None)
+    score = np.array([9.0, 2.0, 9.0, 1.0, 9.0, 9.0])
+    found = verdicts.measure(Finding(score, score > 1.5), judged)
+    assert found["ap"] == 100 and found["num_flagged"] == 5
+    assert (found["num_judged_flagged"], found["flag_precision"], found["flag_recall"]) == (1, 100, 100)

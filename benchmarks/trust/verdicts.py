@@ -1,0 +1,121 @@
+"""Errors that nobody planted: test labels of CIFAR-10, CIFAR-100 and MNIST that people judged.
+
+The study of label errors in test sets (Northcutt, Athalye, Mueller, 2021) showed people the examples that confident
+learning had flagged. A label is called wrong where fewer than three voters kept it. Every method judges the whole test
+set out of fold; only the judged examples count, so this tests the order among them. The study's own probabilities,
+where they were published, stand beside the others under the name ``published``; they chose the candidates.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks import data, frozen
+from benchmarks.data import data_root
+from benchmarks.metrics import average_precision, precision_at
+from benchmarks.records import append_result, is_recorded
+from benchmarks.trust import ours
+from benchmarks.trust.rivals import Finding, find_all, make_folds, score_by_cleanlab
+from benchmarks.trust.sets import SIDE
+
+__all__ = ["SETS", "Judged", "load", "measure", "run"]
+
+SETS = ("mnist", "cifar10", "cifar100")
+SEEDS = (1, 2, 3)  # of the folds; nothing else is drawn
+KEPT = 3  # votes for the given label that keep it
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Test labels, and which of them people looked at."""
+
+    labels: NDArray[np.int64]
+    index: NDArray[np.int64]  # judged examples
+    wrong: NDArray[np.bool_]  # of these
+    published: NDArray[np.float64] | None  # the study's probabilities
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.labels.max()) + 1
+
+
+def load(name: str) -> Judged:
+    """Read a set's test labels, verdicts and, where there are any, published probabilities."""
+    images: dict[str, Callable[..., data.Images]]
+    images = {"mnist": data.mnist, "cifar10": data.cifar10, "cifar100": data.cifar100}
+    labels = images[name]("test").labels
+    with (data_root() / name / "test_label_errors.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    index = np.array([int(row["index"]) for row in rows])
+    differ = labels[index] != np.array([int(row["given_label"]) for row in rows])
+    if differ.any():
+        raise ValueError(f"{differ.sum()} verdicts on {name} are about other labels than the test set has")
+    file = data_root() / f"label_errors/{name}_test_probabilities.npy"
+    published = np.load(file).astype(np.float64) if file.is_file() else None
+    if published is not None:
+        published = published / published.sum(1, keepdims=True)  # rounded to 16 bits as stored
+    return Judged(labels, index, np.array([int(row["votes_given"]) < KEPT for row in rows]), published)
+
+
+def measure(found: Finding, judged: Judged) -> dict[str, Any]:
+    """Figures among the judged examples, in percent."""
+    score = found.score[judged.index]
+    share = judged.wrong.mean()
+    report = {
+        "ap": 100 * average_precision(score, judged.wrong),
+        "r-precision": 100 * precision_at(score, judged.wrong, share),
+        "seconds": round(found.seconds, 2),
+        "total": found.total,
+        "reason": found.reason,
+    }
+    if found.flagged is not None:
+        flagged = found.flagged[judged.index]
+        report |= {"num_flagged": int(found.flagged.sum()), "num_judged_flagged": int(flagged.sum())}
+        report["flag_recall"] = 100 * float(flagged[judged.wrong].mean())
+        if flagged.any():
+            report["flag_precision"] = 100 * float(judged.wrong[flagged].mean())
+    return report
+
+
+def examine(name: str, seed: int, method: str) -> dict[str, Any]:
+    """Run our method, or all rivals, on one test set."""
+    torch.set_num_threads(1)
+    np.random.seed(seed)
+    judged = load(name)
+    rows = frozen.embeddings("test", dataset=name, side=SIDE)
+    if method == "rivals":
+        found = find_all(rows, judged.labels, judged.num_classes, make_folds(judged.labels, seed))
+        if judged.published is not None:
+            found |= score_by_cleanlab(judged.labels, judged.published, "published")
+    else:
+        found = {"ours": ours.find(rows, judged.labels, judged.num_classes, seed)}
+    return {
+        "examples": len(judged.index),
+        "errors": int(judged.wrong.sum()),
+        "report": {key: measure(item, judged) for key, item in found.items()},
+    }
+
+
+def run(methods: Sequence[str], only: tuple[str, ...] = (), save: str | None = None) -> None:
+    """Run every set that is asked for and not saved yet; all methods share one file."""
+    for name in SETS:
+        for seed in SEEDS:
+            for method in methods if not only or name in only else ():
+                settings = {"data": name, "method": method}
+                if save is not None and is_recorded(save, settings, seed):
+                    continue
+                result = examine(name, seed, method)
+                aps = {key: round(item["ap"], 1) for key, item in result["report"].items()}
+                print(
+                    f"{name} seed {seed}: {result['errors']} of {result['examples']} judged wrong; AP {aps}", flush=True
+                )
+                if save is not None:
+                    append_result(save, {"benchmark": "trust_real", "settings": settings, "seed": seed, **result})
