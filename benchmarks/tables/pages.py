@@ -22,6 +22,8 @@ from benchmarks.tables import (
     scale,
     shift,
     training,
+    trust,
+    trust_bars,
     unlearning,
 )
 
@@ -70,6 +72,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "poison": poison.found,
     "poison_removed": poison.removed,
     "poison_few": poison.few,
+    "trust_today": trust.today,
+    "trust_bars": trust_bars.bars,
+    "trust_ranking": trust.ranking,
+    "trust_flags": trust.flags,
+    "trust_real": trust.real,
+    "trust_cost": trust.cost,
+    "trust_scale": trust.scale,
     "unlearning": unlearning.convex,
     "unlearning_anchors": unlearning.anchors,
     "unlearning_steps": unlearning.steps,

@@ -52,3 +52,55 @@ def test_faithfulness_joins_subjects_and_says_what_was_missed(tmp_path):
     first, last = table.faithfulness_bars(str(file))
     assert first == ["B1", "x, at least 0.9", "0.500", "**missed**"]
     assert last[2:] == ["0.430", "**missed**"] and "regularization 0.1: 0.460" in last[1]
+
+
+def test_trust_bars_say_what_was_missed(tmp_path, monkeypatch):
+    from benchmarks import records
+    from benchmarks.tables import rows, trust, trust_bars
+    from benchmarks.trust.cells import Cell
+
+    def line(cell, method, seed, report, errors):
+        settings = {**cell.settings(), "group": "reported", "method": method}
+        return json.dumps({"settings": settings, "seed": seed, "examples": 1_000, "errors": errors, "report": report})
+
+    def mine(ap, **more):
+        return {
+            "ours": {"ap": ap, "total": 40.0, "num_flagged": 30, "left_after_relabelling": 10, "seconds": 5.0, **more}
+        }
+
+    curve = [100.0] * 51 + [40.0] * 50
+    rival = {"logistic, self_confidence": {"ap": 60.0, "recall_at_precision": curve, "seconds": 2.0}}
+    pair, clean = Cell("digits", "pair-3", 0), Cell("digits", "clean", 0)
+    ours = [
+        line(pair, "pool", 1, mine(75.0, flag_precision=80.0, flag_recall=50.0, ece=1.0), 50),
+        line(pair, "pool", 2, mine(55.0, flag_precision=40.2, flag_recall=50.0, ece=1.0), 50),
+        line(clean, "pool", 1, {"ours": {"total": 9.0, "num_flagged": 1, "left_after_relabelling": 1}}, 0),
+    ]
+    (tmp_path / "trust.jsonl").write_text("\n".join(ours))
+    (tmp_path / "trust_rivals.jsonl").write_text("\n".join(line(pair, "rivals", seed, rival, 50) for seed in (1, 2)))
+    for module in (records, rows):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    found = {(cells[1], cells[2][:30]): cells for cells in map(_cells, trust_bars.bars().splitlines()[4:])}
+    measured = {key: (cells[3], cells[4]) for key, cells in found.items()}
+    assert measured["ranking", "AP not 1 below the best rival,"] == ("1 of 1", "met")
+    assert measured["ranking", "class pairs from 3%: 10 above "] == (
+        "0 of 1; not: digits/pair-3 (asks +10.0) 5.0",
+        "**missed**",
+    )
+    assert measured["ranking", "no seed more than 4 below it, "] == (
+        "1 of 2; not: digits/pair-3 seed 2 -5.0",
+        "**missed**",
+    )
+    assert measured["clean sets", "at most 0.2% of the labels fla"] == ("1 of 1", "met")
+    assert measured["clean sets", "at most 0.5% of the labels cla"] == ("0 of 1; not: digits/clean 0.90%", "**missed**")
+    assert measured["flags", "at least 50% right, every cell"] == ("1 of 1", "met")
+    assert measured["flags", "relabelling leaves no more err"][1] == "**missed**"
+    assert "(50% against 70%)" in measured["flags", "recall not below that of clean"][0]  # 40 and 100 of cleanlab
+    assert measured["real errors", "AP among judged examples not b"] == ("-", "not run")
+    assert (
+        "| digits/pair-3 | 1, 2 | 50 | 65.0 | 60.0 (logistic, self_confidence) | +5.0 (worst -5.0) |" in trust.ranking()
+    )
+
+
+def _cells(line):
+    return [part.strip() for part in line.split("|")]

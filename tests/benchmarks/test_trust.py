@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import records
 from benchmarks.trust import __main__ as grid
-from benchmarks.trust import verdicts
+from benchmarks.trust import scale, verdicts
 from benchmarks.trust.cells import DEVELOPMENT, REPORTED, SMALL, Cell, find_cells
 from benchmarks.trust.draws import Draw, draw
 from benchmarks.trust.logistic import Regression
@@ -164,3 +164,11 @@ def test_only_judged_examples_count():
     found = verdicts.measure(Finding(score, score > 1.5), judged)
     assert found["ap"] == 100 and found["num_flagged"] == 5
     assert (found["num_judged_flagged"], found["flag_precision"], found["flag_recall"]) == (1, 100, 100)
+
+
+def test_cost_at_scale_counts_the_features_and_finds_the_errors():
+    rows, true, given = scale.make(2_000, 64, 5, 1)
+    assert rows.shape == (2_000, 64) and set(true) == set(range(5))
+    assert 0.03 < (given != true).mean() < 0.07
+    found = scale.measure(600, 128, 4)
+    assert found["peak_gb"] >= found["peak_before_gb"] > 0 and found["cpu_s"] > 0 and found["ap"] > 50
