@@ -66,16 +66,16 @@ def out_of_fold(rows: NDArray[np.float32], labels: Labels, num_classes: int, fol
 
 def choose(regression: Regression, x: torch.Tensor, y: torch.Tensor) -> tuple[float, Logistic]:
     """The L2 with the best held-out likelihood, strongest first, until the likelihood falls."""
-    best, tried, fitted = (0.0, None), -np.inf, None
+    best: tuple[float, Logistic] | None = None
+    tried, fitted = -np.inf, None
     for l2 in sorted(GRID, reverse=True):
         fitted = regression.fit(l2, fitted)
         likelihood = float(fitted.log_probabilities(x)[torch.arange(len(y)), y].mean())
-        if likelihood < tried:
+        if best is not None and likelihood < tried:
             break
         best, tried = (l2, fitted), likelihood
-    l2, chosen = best
-    assert chosen is not None
-    return l2, chosen
+    assert best is not None
+    return best
 
 
 def find_all(rows: NDArray[np.float32], labels: Labels, num_classes: int, folds: Folds) -> dict[str, Finding]:
