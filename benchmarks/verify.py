@@ -12,6 +12,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,12 +134,12 @@ def made_groups(times: int) -> Iterator[tuple[dict[str, Any], Callable[[], dict[
     """The groups of made rankings: settings, and what measures them."""
     for kind in KINDS:
         for rate in RATES:
-            yield {"part": "coverage", "kind": kind, "rate": rate}, lambda k=kind, r=rate: _cover(k, r, times)
+            yield {"part": "coverage", "kind": kind, "rate": rate}, partial(_cover, kind, rate, times)
     for limit, cards in LIMITS:
         for kind in KINDS:
             for factor in FACTORS:
                 settings = {"part": "check", "kind": kind, "limit": limit, "cards": cards, "factor": factor}
-                yield settings, lambda s=settings: _judge(s, times)
+                yield settings, partial(_judge, settings, times)
 
 
 def _cover(kind: str, rate: float, times: int) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def _judge(settings: dict[str, Any], times: int) -> dict[str, Any]:
 def table_groups(times: int) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
     """Development cells of the trust grid, ranked by ``sgoif scan``."""
     for cell in find_cells("development", TABLES):
-        yield {"part": "tables", "cell": cell.name}, lambda c=cell: _cover_cell(c, times)
+        yield {"part": "tables", "cell": cell.name}, partial(_cover_cell, cell, times)
 
 
 def _cover_cell(cell: Any, times: int) -> dict[str, Any]:

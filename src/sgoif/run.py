@@ -144,7 +144,7 @@ class Run:
         return pa.table(tag_issues(self.sql, self.class_names, top=top, verdict=verdict, tag=tag, min_p=min_p))
 
     def class_issues(self) -> pa.Table:
-        """Expected error rate of each class with an interval, what it is confused with, and a verdict."""
+        """Estimated error rate of each class with a range, what it is confused with, and a verdict."""
         import pyarrow as pa
 
         held = self.info.get("held_out_per_class")
@@ -397,4 +397,6 @@ def load(path: str | os.PathLike[str]) -> Run:
 
         visits = sum(part.num_rows for part in tables.files.parts("visits"))
         log.warning("%s It has %s visits.", describe_unclosed(path, writing), f"{visits:,}")
-    return Run({**writing, **facts}, tables)
+    from sgoif.review.verify import add_checked
+
+    return Run(add_checked({**writing, **facts}, path, tables.sql), tables)

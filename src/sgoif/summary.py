@@ -18,6 +18,7 @@ __all__ = [
     "Leak",
     "Summary",
     "TagSummary",
+    "checked_lines",
     "competence_line",
     "kind_of_holdout",
     "summarise",
@@ -65,6 +66,7 @@ class Summary:
     leaks: list[Leak]
     warnings: list[str]  # what was noticed while training, and how much of the data is missing
     has_trained_on_holdout: bool
+    checked: dict[str, Any] | None  # what checked labels say, as `sgoif verify` found it
 
     def document(self) -> dict[str, Any]:
         """The summary for ``--json``."""
@@ -79,26 +81,32 @@ class Summary:
         lines += _warning_lines(self.warnings)
         if not self.num_examples:
             return lines
+        lines += [] if self.checked is None else checked_lines(self.checked)
         if not self.is_calibrated:
             return [*lines, f"No probabilities, so ranked by `worst`: {clean(self.no_p_reason)}."]
         verb = "is" if self.num_flagged == 1 else "are"
         likely = f"{count(self.num_flagged)} {verb} more likely wrong than right"
+        is_trusted = self.holdout == "trusted"
         if self.no_totals_reason is not None:
-            lines.append(f"Expected errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
-        else:
+            lines.append(f"Estimated errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
+        elif self.checked is None or is_trusted:
             # nobody verified the hold-out: what is said of the whole is an estimate
-            name, ends = ("Expected", "90% interval") if self.holdout == "trusted" else ("Estimated", "range")
-            about = "" if self.holdout == "trusted" else "about "
+            name, ends = ("Expected", "90% interval") if is_trusted else ("Estimated", "range")
+            about = "" if is_trusted else "about "
             rates = f"{percent(self.error_rate)} of the labels, {ends} "
             rates += percents(self.error_rate_low, self.error_rate_high)
             lines.append(f"{name} errors: {about}{count(self.expected_errors or 0)} ({rates}); {likely}.")
+        else:
+            lines.append(f"Flagged: {likely}.")
         tops = [
             f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
             f"[{percents(item['low'], item['high'])}]"
             for item in self.expected_precision
         ]
-        if tops:
+        if tops and is_trusted:
             lines.append(f"Expected to be errors: {', '.join(tops)}.")
+        elif tops and self.checked is None:
+            lines.append(f"Estimated to be errors: {', '.join(tops)}. Check some: `sgoif verify`.")
         leaks = [
             f"{clean(leak.true_class)} labelled {clean(leak.given_class)}: {percent(leak.share)}" for leak in self.leaks
         ]
@@ -154,6 +162,32 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         leaks=_leaks(info, class_names),
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
         has_trained_on_holdout=has_trained_on_holdout(info),
+        checked=checked if isinstance(checked := info.get("checked"), dict) else None,
+    )
+
+
+def checked_lines(checked: Mapping[str, Any]) -> list[str]:
+    """Say what checked labels say of all of them; ``checked`` is the document of ``checked.json``."""
+    found = checked["all"]
+    unsure = "" if not found["num_unsure"] else f", {count(found['num_unsure'])} could not be told"
+    number = found["num_checked"] + found["num_unsure"]
+    rates = f"{percent(found['value'])} of all, 90% interval {percents(found['low'], found['high'])}"
+    about = count(found["value"] * found["count"])
+    lines = [
+        f"Checked labels: {count(number)}, {count(found['num_wrong'])} of them wrong{unsure}.",
+        f"Wrong labels: {about} of {count(found['count'])} ({rates}); at 90% confidence at most "
+        f"{percent(found['at_most'])}.",
+    ]
+    firsts = [
+        f"{percent(item['value'])} of the {_first(item)} [{percents(item['low'], item['high'])}]"
+        for item in checked["firsts"]
+    ]
+    return [*lines, f"Precision: {', '.join(firsts)}."] if firsts else lines
+
+
+def _first(item: Mapping[str, Any]) -> str:
+    return (
+        f"{count(item['count'])} flagged" if item["name"] == "flagged" else f"{item['name']} ({count(item['count'])})"
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from sgoif.review.verify import read_lists
 from tests.cli.runs import invoke
 
 ALIKE = {1: 7, 3: 8, 4: 9, 9: 4}  # what is given for what, now and then
@@ -20,7 +21,10 @@ COMMANDS = (
     "issues runs/first --by annotator --table sources.csv",
     "classes runs/first",
     "info runs/first",
-    "check runs/first --max-error-rate 2% --max-class-error-rate 25%",
+    "verify runs/first --page check.html --images photos",
+    "verify runs/first --verdicts verdicts.csv",
+    "check runs/first --max-error-rate 20%",
+    "check runs/first --max-error-rate 10%",
     "holdout runs/first --size 150 --out verify.csv",
     "scan fixed --features fixed.npy --out runs/fixed",
     "compare runs/first runs/fixed --top 5",
@@ -60,8 +64,21 @@ def main(folder):
     for line in COMMANDS:
         if line.startswith("scan fixed"):
             move_wrong(folder, digits, truth)
+        if line.endswith("verdicts.csv"):
+            check_labels(truth)
         done = invoke(*line.split())
         print(f"$ sgoif {line}\n{done.stdout}{done.stderr if done.exit_code == 2 else ''}", flush=True)
+
+
+def check_labels(truth):
+    """Say of the sample what a person who knows would say."""
+    (found,) = read_lists("runs/first")
+    rows = [
+        f"{card.id},{card.given_label},{'keep' if truth[card.id] == card.given_label else 'none'}"
+        for card in found.cards
+    ]
+    head = "id,given_label,decision,list"
+    Path("verdicts.csv").write_text("\n".join([head, *(f"{row},{found.list_id}" for row in rows), ""]))
 
 
 def move_wrong(folder, digits, truth):

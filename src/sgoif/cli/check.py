@@ -23,7 +23,7 @@ __all__ = ["check", "junit_xml", "markdown"]
 _CODES = {FINE: 0, UNSURE: 2, EXCEEDED: 1, UNJUDGED: 2}
 _SAID = {
     FINE: "within all limits",
-    UNSURE: "cannot tell: a limit lies between what is sure and what is possible",
+    UNSURE: "cannot tell: the limit lies within what is possible",
     EXCEEDED: "a limit is exceeded",
     UNJUDGED: "could not judge",
 }
@@ -111,7 +111,7 @@ def markdown(url: str, verdict: Verdict, found: Summary | None, worst: list[dict
     if found is not None and found.num_examples:
         lines += [*(f"- {_text(line)}" for line in found.lines()), ""]
     if worst:
-        lines += ["| most suspicious | given | suggested | p (90% interval) |", "|---|---|---|---|"]
+        lines += ["| most suspicious | given | suggested | p (range) |", "|---|---|---|---|"]
         lines += [_label_row(row) for row in worst]
         lines.append("")
     return "\n".join(lines)

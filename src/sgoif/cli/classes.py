@@ -22,7 +22,7 @@ def show_classes(url: str, *, as_json: bool = False) -> None:
         return
     print_lines([*summarise(run).lines()[:2], ""])
     print_table(
-        ["class", "error rate (90%)", "errors", "examples", "in truth", "verdict"],
+        ["class", "error rate (range)", "errors", "examples", "in truth", "verdict"],
         [
             [
                 shorten(row["name"]),
@@ -34,7 +34,7 @@ def show_classes(url: str, *, as_json: bool = False) -> None:
             ]
             for row in rows
         ],
-        right=["error rate (90%)", "errors", "examples"],
+        right=["error rate (range)", "errors", "examples"],
         shrink=["class", "in truth"],
         wrap=["verdict"],
     )

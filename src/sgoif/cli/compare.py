@@ -221,7 +221,7 @@ def _print_rows(title: str, table: pa.Table, top: int | None) -> None:
     rows = table.slice(0, top).to_pylist()
     has_how = "how" in table.column_names
     print_table(
-        [title, "given -> suggested", "p (90% interval)", *(["how"] if has_how else [])],
+        [title, "given -> suggested", "p (range)", *(["how"] if has_how else [])],
         [[*_shown(row), *([row["how"]] if has_how else [])] for row in rows],
         shrink=[title, "given -> suggested"],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sgoif.cli.opened import OpenRun, open_run
@@ -11,6 +11,7 @@ from sgoif.cli.summary import Summary, kind_of_holdout, summarise
 from sgoif.cli.tags import TagSummary, has_tags, summarise_tags
 from sgoif.store.holding import describe_unclosed
 from sgoif.store.schema import TABLES
+from sgoif.summary import checked_lines
 
 __all__ = ["describe", "show_info"]
 
@@ -159,12 +160,14 @@ def _calibration(run: OpenRun) -> Facts:
     summary = _summary(run)
     lines = summary.lines()
     if not summary.is_calibrated:
-        return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}")]
-    return [*found, ("calibrated", f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged")] + [
-        (line.partition(":")[0].lower(), line.partition(": ")[2])
-        for line in lines[1 + len(summary.warnings) :]
-        if ": " in line
-    ]
+        lines = [] if run.checked is None else checked_lines(run.checked)
+        return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}"), *_parts(lines)]
+    judged = f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged"
+    return [*found, ("calibrated", judged), *_parts(lines[1 + len(summary.warnings) :])]
+
+
+def _parts(lines: Sequence[str]) -> Facts:
+    return [(line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines if ": " in line]
 
 
 def _trouble(document: Mapping[str, Any]) -> Facts:

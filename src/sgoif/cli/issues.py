@@ -91,7 +91,7 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
         lines.append(f"{count(num_unknown)} of {count(run.num_examples, 'example')} are not in {clean(table)}.")
     print_lines([*lines, ""])
     print_table(
-        [clean(by), "error rate (90%)", "errors", "examples", "verdict"],
+        [clean(by), "error rate (range)", "errors", "examples", "verdict"],
         [
             [
                 shorten(row["group"]),
@@ -102,7 +102,7 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
             ]
             for row in rows
         ],
-        right=["error rate (90%)", "errors", "examples"],
+        right=["error rate (range)", "errors", "examples"],
         shrink=[clean(by)],
         wrap=["verdict"],
     )
@@ -117,7 +117,7 @@ def named_rows(run: OpenRun, table: pa.Table) -> list[dict[str, Any]]:
 def show_rows(run: OpenRun, table: pa.Table) -> None:
     """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line."""
     rows = table.to_pylist()
-    score = "p (90% interval)" if run.is_calibrated else "worst"
+    score = "p (range)" if run.is_calibrated else "worst"
     lines = [
         [
             str(rank),

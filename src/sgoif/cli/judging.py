@@ -21,9 +21,10 @@ def check(
     junit: Annotated[MaybeText, typer.Option(metavar="FILE.xml", help="Write JUnit XML.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a run against limits: exit 0 fine, 1 exceeded, 2 could not judge.
+    """Hold a run against limits: exit 0 fine, 1 exceeded, 2 cannot tell.
 
-    A limit is exceeded when the lower end of the 90% interval lies above it.
+    Rates are judged by labels that a person checked: those of `sgoif verify`, else a verified hold-out. Without, and
+    where too few were checked to tell, the exit code is 2.
     """
     if max_error_rate is None and max_class_error_rate is None and max_new is None:
         raise SgoifError("give at least one of --max-error-rate, --max-class-error-rate and --max-new.")
@@ -51,6 +52,47 @@ def compare(
     from sgoif.cli.compare import show_comparison
 
     show_comparison(old, new, top=top or None, as_json=as_json)
+
+
+@app.command(rich_help_panel=JUDGE)
+def verify(
+    run: RunPath,
+    page: Annotated[
+        MaybeText, typer.Option(metavar="FILE.html", help="Write the sample as a page to decide on.")
+    ] = None,
+    verdicts: Annotated[
+        MaybeTexts, typer.Option(metavar="FILE.csv", help="What the page gave; may be given several times.")
+    ] = None,
+    cards: Annotated[int, typer.Option(min=20, help="How many labels to check.")] = 60,
+    images: Images = None,
+    table: Annotated[MaybeText, typer.Option(metavar="FILE", help="Your CSV or Parquet with a column `id`.")] = None,
+    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Its column of texts, to show them.")] = None,
+    out: Annotated[
+        str, typer.Option(metavar="FILE.csv", help="Where answers given in the terminal go.")
+    ] = "verdicts.csv",
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample; another one draws other labels.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check a random sample of labels: how many of all are wrong, with an interval.
+
+    Without options, asks in the terminal. With --page, writes a page to decide on; --verdicts takes its answers.
+    """
+    if page is not None and verdicts:
+        raise SgoifError(
+            "--page FILE.html draws a sample, and --verdicts FILE.csv reads what was found; pass one of them."
+        )
+    if (table is None) != (text is None):
+        raise SgoifError("--table FILE and --text COLUMN go together.")
+    from sgoif.cli.verify import ask, take_verdicts, write_sample
+
+    if verdicts:
+        return take_verdicts(run, verdicts, as_json=as_json)
+    shown = None if table is None or text is None else (table, text)
+    if page is not None:
+        return write_sample(run, page=page, cards=cards, seed=seed, images=images, table=shown, as_json=as_json)
+    if as_json:
+        raise SgoifError("--json goes with --page or --verdicts; in the terminal, questions are asked.")
+    ask(run, cards=cards, seed=seed, images=images, table=shown, out=out)
 
 
 @app.command("apply", rich_help_panel=JUDGE)

@@ -1,14 +1,14 @@
 """Limits on the share of wrong labels, as people write them, and judging a run by them.
 
-A limit is exceeded when the whole interval lies above it: when the data is surely too bad. Where only the estimate lies
-above, or more errors are possible than the limit allows, that is unsure. What cannot be judged is neither fine nor
-exceeded.
+Rates are judged by labels that a person checked: those of ``sgoif verify``, else a verified hold-out. A limit is
+exceeded when the whole interval lies above it: when the data is surely too bad. It is kept when at 90% confidence no
+more labels are wrong than it allows. What lies between is unsure, and what nobody checked is not judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import count, percent, percents
 from sgoif.errors import SgoifError
 from sgoif.evidence import error_rates
+from sgoif.evidence.checked import cards_needed
 from sgoif.summary import widen_rate
 
 __all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
@@ -104,19 +105,39 @@ def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdi
     outcomes: list[Outcome] = []
     try:
         run.need_examples()
+        if limits.max_error_rate is not None and run.checked is not None:
+            outcomes.append(_checked(run.checked, limits.max_error_rate))
+            if limits.max_class_error_rate is None and limits.max_new is None:
+                return Verdict(outcomes)
         run.need_trust()  # first: it may be why there are no probabilities
         run.need_probabilities()
-        if limits.max_error_rate is not None or limits.max_class_error_rate is not None:
-            run.need_totals()
-        if limits.max_error_rate is not None:
-            outcomes.append(_overall(run, limits.max_error_rate))
-        if limits.max_class_error_rate is not None:
-            outcomes += _by_class(run, limits.max_class_error_rate)
         if limits.max_new is not None and against is not None:
             outcomes.append(_new_ones(run, against, limits.max_new))
+        if limits.max_error_rate is not None and run.checked is None:
+            run.need_checked_labels()
+            run.need_totals()
+            outcomes.append(_overall(run, limits.max_error_rate))
+        if limits.max_class_error_rate is not None:
+            run.need_verified_holdout()
+            run.need_totals()
+            outcomes += _by_class(run, limits.max_class_error_rate)
     except SgoifError as error:
         return Verdict(outcomes, str(error))
     return Verdict(outcomes)
+
+
+def _checked(checked: Mapping[str, Any], limit: float) -> Outcome:
+    """Judge by the sample of `sgoif verify`."""
+    found = checked["all"]
+    value, low, high, most = (float(found[name]) for name in ("value", "low", "high", "at_most"))
+    number = count(found["num_checked"], "label")
+    text = f"{percent(value)} wrong (90% interval {percents(low, high)}, at most {percent(most)} at 90% confidence), "
+    text += f"from {number} checked"
+    state = EXCEEDED if low > limit else FINE if most <= limit else UNSURE
+    needed = cards_needed(limit)
+    if state == UNSURE and value <= limit and needed > 0 and found["num_checked"] < needed:
+        text += f"; to show that a rate is below {percent(limit)}, check about {count(needed)}"
+    return Outcome("max-error-rate", "all examples", state, limit, value, low, high, text)
 
 
 def _overall(run: OpenRun, limit: float) -> Outcome:

@@ -21,6 +21,7 @@ from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.doubts import doubts_of
 from sgoif.errors import SgoifError
 from sgoif.review.naming import find_class, some_of
+from sgoif.review.verify import read_checked
 from sgoif.store import RunFiles
 from sgoif.store.holding import describe_unclosed
 from sgoif.summary import why_no_probabilities
@@ -56,7 +57,21 @@ class OpenRun:
     @property
     def about(self) -> Mapping[str, Any]:
         """What the training said, and how it ended, as ``Run.info`` has both."""
-        return {**self.facts, "state": self.info.get("state")}
+        return {**self.facts, "state": self.info.get("state"), "checked": self.checked}
+
+    @property
+    def checked(self) -> dict[str, Any] | None:
+        """What checked labels say of the run as it is now; None where nobody checked any."""
+        return self._checked[0]
+
+    @property
+    def why_not_checked(self) -> str | None:
+        """Why what was checked is not used any more."""
+        return self._checked[1]
+
+    @cached_property
+    def _checked(self) -> tuple[dict[str, Any] | None, str | None]:
+        return read_checked(self.url, self.files.sql)
 
     @cached_property
     def class_names(self) -> list[str]:
@@ -142,6 +157,17 @@ class OpenRun:
         spoiled = [doubt.text for doubt in doubts_of(self.about, self.num_examples) if doubt.spoils]
         if spoiled:
             raise SgoifError(f"the figures of {self.url!r} cannot be trusted: {'; and '.join(spoiled)}.")
+
+    def need_checked_labels(self) -> None:
+        """Raise where nobody checked any label: what the run says of the whole is an estimate then."""
+        if self.checked is None and not self.facts.get("trusted"):
+            why = self.why_not_checked or "nobody has checked labels, and what the run says itself is an estimate"
+            raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {self.url} --page check.html`.")
+
+    def need_verified_holdout(self) -> None:
+        """Raise where the hold-out was not verified: a sample of all labels is too small to judge each class."""
+        if not self.facts.get("trusted"):
+            raise SgoifError("classes are judged by a verified hold-out, and this run has none: see `sgoif holdout`.")
 
     def need_totals(self) -> None:
         """Raise where probabilities rank, and their sum is not to be believed."""

@@ -90,7 +90,7 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
             f"  sgoif issues {shown} --top 200 --csv review.csv",
             f"  sgoif classes {shown}",
             f"  sgoif duplicates {shown}",
-            f"  sgoif holdout {shown} --size 300 --out verify.csv",
+            f"  sgoif verify {shown} --page check.html --images run",
             f"  sgoif check {shown} --max-error-rate 2%",
         ]
     )

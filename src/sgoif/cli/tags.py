@@ -49,7 +49,7 @@ def show_tag_issues(
     if not len(table):
         print_lines(["No tag matches."])
         return
-    score = "p (90% interval)" if found.is_calibrated else "loss"
+    score = "p (range)" if found.is_calibrated else "loss"
     print_table(
         ["#", "id", "tag", "verdict", score, "visits"],
         [

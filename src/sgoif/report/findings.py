@@ -100,12 +100,13 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
     p = columns["p_mislabeled"]
     held = run.info.get("held_out_per_class")
     found = [(f"{len(p):,}", "examples", f"in {_num_classes(run, columns):,} classes")]
+    found += _checked(run.info.get("checked"))
     flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
     unsure = run.info.get("no_totals_reason")
     if is_calibrated and unsure:
         found.append(("unknown", "number of wrong labels", str(unsure)))
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
-    elif is_calibrated:
+    elif is_calibrated and not run.info.get("checked"):
         low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
         least, most = share(float(rates.low[0])), share(widen_rate(run.info, float(rates.high[0])))
@@ -114,6 +115,8 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
         what = "wrong labels expected" if is_trusted else "wrong labels, an estimate"
         found.append((f"{np.nansum(p):,.0f}", what, f"{share(float(rates.rate[0]))} ({interval})"))
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
+    elif is_calibrated:
+        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     else:
         found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by harm"))
     found += [("warning", "these figures may be wrong", doubt.text) for doubt in doubts_of(run.info, len(p))]
@@ -121,6 +124,21 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
         kind = "verified by people" if run.info.get("trusted") else "labels as given"
         found.append((f"{sum(held):,}", "held out as the yardstick", kind))
     return tuple(found)
+
+
+def _checked(checked: Any) -> list[tuple[str, str, str]]:
+    """What checked labels say, as `sgoif verify` found it."""
+    if not isinstance(checked, dict):
+        return []
+    whole = checked["all"]
+    ends = f"90% interval {share(whole['low'])} to {share(whole['high'])}"
+    about = f"{share(whole['value'])}, {ends}, from {whole['num_checked']} checked labels"
+    found = [(f"{whole['value'] * whole['count']:,.0f}", "wrong labels", about)]
+    for item in checked["firsts"]:
+        if item["name"] == "flagged":
+            ends = f"90% interval {share(item['low'])} to {share(item['high'])}"
+            found.append((share(item["value"]), "of the flagged labels are wrong", f"{ends}, from checked labels"))
+    return found
 
 
 def _num_classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> int:
@@ -172,7 +190,7 @@ def _transition(run: Findings) -> Figure | None:
         said += f" The {len(kept)} of {len(shares)} classes that are confused most are drawn."
     svg = heat_map(shares[np.ix_(kept, kept)], names, title="Estimated noise transition")
     return Figure(
-        "Who is labelled as whom", svg, f"Rows: what it is. Columns: what it is labelled, in % of the row. {said}"
+        "Which classes are confused", svg, f"Rows: what it is. Columns: what it is labelled, in % of the row. {said}"
     )
 
 
@@ -183,7 +201,7 @@ def _scores(p: NDArray[np.float64]) -> list[Figure]:
     sums = np.bincount(place, weights=known, minlength=_BINS)
     shown = counts.reshape(_SHOWN_BINS, -1).sum(1)
     histogram = Figure(
-        "How the probabilities lie",
+        "Distribution of probabilities",
         bars(shown.tolist(), title="Histogram of the probability of a wrong label", unit="examples", first=0, last=1),
         "Probability that a label is wrong, from surely right (0) to surely wrong (1). Heights are square roots.",
     )
@@ -196,13 +214,13 @@ def _scores(p: NDArray[np.float64]) -> list[Figure]:
     x = np.concatenate([[0.0], reviewed[some].astype(np.float64)])
     precision = np.concatenate([[found[some[0]] / reviewed[some[0]]], found[some] / reviewed[some]])
     recall = np.concatenate([[0.0], found[some] / max(found[-1], 1e-9)])
-    lines = [("expected to be wrong", precision), ("of all errors found", recall)]
+    lines = [("estimated to be wrong", precision), ("of all errors found", recall)]
     return [
         histogram,
         Figure(
             "What a review will find",
-            curve(x, lines, title="Expected precision and recall by examples reviewed", top=1.0, percent=True),
-            "By how many examples are reviewed, most suspicious first: the share of them expected to be wrong, and the "
-            "share of all expected errors among them.",
+            curve(x, lines, title="Estimated precision and recall by examples reviewed", top=1.0, percent=True),
+            "By how many examples are reviewed, most suspicious first: the share of them estimated to be wrong, and "
+            "the share of all estimated errors among them.",
         ),
     ]

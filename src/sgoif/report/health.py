@@ -84,7 +84,7 @@ def _calibration(info: Mapping[str, Any]) -> Sign:
         return Sign("Calibration", "none", LOOK, f"{why_no_probabilities(info)}.")
     tops = info.get("expected_precision") or []
     said = ", ".join(f"{share(item['value'])} of the top {100 * item['top']:g}%" for item in tops)
-    return Sign("Calibration", said or "yes", FINE, "How many of the first cards are expected to be wrong.")
+    return Sign("Calibration", said or "yes", FINE, "How many of the first cards are estimated to be wrong.")
 
 
 def _holdout(info: Mapping[str, Any]) -> Sign:

@@ -45,6 +45,8 @@ class Question:
     top: Overview  # the numbers on top
     asked: Sequence[Any]  # rows of pictures, see `sgoif.report.behind.Asked`
     typical: Mapping[int, Sequence[Beside]]  # of classes, instead of what the run finds typical
+    is_sample: bool = False  # whether they are a random sample of labels to check
+    texts: Mapping[str, str] | None = None  # what examples are, where that is text
 
 
 def make_report(
@@ -145,6 +147,10 @@ def write_page(
     context = context_of(run, cards, blind=look.blind, secret=tokens is not None)
     if question is not None:
         context = replace(context, typical={**context.typical, **question.typical})
+        if question.is_sample:  # a card among the typical ones would be known to be in no doubt
+            own, kept = {str(card.id) for card in cards}, context.typical if look.place is not None else {}
+            rest = {label: [item for item in items if str(item.id) not in own] for label, items in kept.items()}
+            context = replace(context, typical=rest)
     beside = [item.id for items in context.typical.values() for item in items]
     for of_cards in (context.nearest, context.harmed):
         beside += [item.id for items in of_cards.values() for item in items]
@@ -154,13 +160,17 @@ def write_page(
         log.warning("%d of %d pictures of %s could not be shown.", gallery.num_missing, shown, out)
     settings = PageSettings(
         title=look.title,
-        about=_about(len(cards), gallery, look.place, reviewer),
+        about=_about(
+            len(cards), gallery, look.place, reviewer, has_texts=question is not None and bool(question.texts)
+        ),
         list_id=list_id or _list_id(cards),
         reviewer=reviewer,
         blind=look.blind,
         tokens=tokens,
         links={} if tokens is not None else _links(look.place, cards),
         asked=() if question is None else question.asked,
+        is_sample=question is not None and question.is_sample,
+        texts=None if question is None else question.texts,
     )
     top = overview(run) if question is None else question.top
     write_text(out, render_page(run, top, cards, context, gallery, settings))
@@ -188,11 +198,11 @@ def _page_of(reviewer: str, out: Path) -> Path:
     return out.with_name(f"{out.stem}-{file_name_of(reviewer)}{out.suffix or '.html'}")
 
 
-def _about(count: int, gallery: Gallery, place: Pictures | None, reviewer: str) -> str:
+def _about(count: int, gallery: Gallery, place: Pictures | None, reviewer: str, *, has_texts: bool = False) -> str:
     """Say whose data the page holds: it may be sent on."""
     shown = f"{count:,} examples to look at" + (f", for {reviewer}" if reviewer else "")
     if place is None or gallery.mode == "none":
-        return f"{shown}. This file holds ids and labels, and no pictures."
+        return f"{shown}. This file holds ids{', texts' if has_texts else ''} and labels, and no pictures."
     verb = "This file holds" if gallery.mode == "embed" else "This file links to"
     lost = f"; {gallery.num_missing:,} could not be read" if gallery.num_missing else ""
     return f"{shown}. {verb} {len(gallery.sources):,} pictures of {place.about}{lost}."

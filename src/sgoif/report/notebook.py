@@ -41,7 +41,7 @@ def run_html(run: Findings) -> str:
         [row["name"], row["rate"], row["interval"], row["confused_with"], row["verdict"]]
         for row in found.classes[:_SHOWN_CLASSES]
     ]
-    header = ["class", "expected error rate", "90% interval", "in truth mostly", "verdict"]
+    header = ["class", "estimated error rate", "range", "usually should be", "verdict"]
     more = f"<small>and {len(found.classes) - _SHOWN_CLASSES} classes more; run.class_issues() has all.</small>"
     return (
         f'<div style="display:flex;flex-wrap:wrap">{numbers}</div>{_table(header, rows) if rows else ""}'

@@ -27,6 +27,7 @@ SCRIPTS = (
     *("finder", "opened", "keys", "loading", "main"),
 )
 _FORMAT = 1
+_OWN = ("low", "high", "confidence", "visits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class PageSettings:
     tokens: Sequence[str] | None = None  # what cards are called where ids would tell what some are there for
     links: Mapping[str, str] | None = None  # addresses of originals, by the text of an id
     asked: Sequence[Any] = ()  # what the cards are an answer to
+    is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
+    texts: Mapping[str, str] | None = None  # what examples are, where that is text; by the text of an id
 
 
 def render_page(
@@ -68,8 +71,9 @@ def render_page(
         document=Markup(_as_script_data(document)),
         overview=_drawn(overview),
         asked=settings.asked,
-        signs=health_signs(run),
-        health_figures=[_figure(figure) for figure in health_figures(run)],
+        is_sample=settings.is_sample,
+        signs=[] if settings.is_sample else health_signs(run),
+        health_figures=[] if settings.is_sample else [_figure(figure) for figure in health_figures(run)],
     )
 
 
@@ -83,6 +87,7 @@ def _document(
 ) -> dict[str, Any]:
     """What the page's script works on: cards by columns, pictures by number."""
     links = settings.links or {}
+    texts = settings.texts or {}
     on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
     is_secret = settings.tokens is not None
 
@@ -96,6 +101,7 @@ def _document(
         "blind": settings.blind,
         "secret": is_secret,
         "asked": len(settings.asked) > 0,
+        "sample": settings.is_sample,
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
         "beyond": {"errors": max(overview.p_sum - on_page, 0.0)},
@@ -103,10 +109,13 @@ def _document(
             "id": list(settings.tokens or [str(card.id) for card in cards]),
             "given": [card.given for card in cards],
             "suggested": [[] if settings.blind else list(card.suggested) for card in cards],
-            **{name: [getattr(card, name) for card in cards] for name in ("p", "low", "high", "confidence", "visits")},
+            "p": [card.p for card in cards],
+            # a check has no interval of its own: any that it were given would tell it from the rest
+            **{name: [None if is_secret else getattr(card, name) for card in cards] for name in _OWN},
             "why": ["" if settings.blind else card.why for card in cards],
             "source": ["train" if is_secret else card.source for card in cards],
             "picture": [gallery.number(card.id) for card in cards],
+            "text": [texts.get(str(card.id), "") for card in cards],
             "link": [links.get(str(card.id)) for card in cards],
             "content": [gallery.content.get(str(card.id), "") for card in cards],
         },

@@ -1,4 +1,4 @@
-"""Cards of a review by several people. Checks look like the rest: what they lack is drawn from it."""
+"""Cards of a review by several people. Checks look like the rest: what they lack is drawn from it, or shown of none."""
 
 from __future__ import annotations
 
@@ -64,21 +64,17 @@ def _disguised(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng
         return flagged[int(rng.integers(len(flagged)))]
 
     suggested = _suggested(planned, max(len(drawn().suggested), 1), run)
-    kind, width = drawn().kind, drawn()
-    p = planned.p_shown
-    low = high = None
-    if p is not None and width.p is not None and width.low is not None and width.high is not None:
-        low, high = max(p - (width.p - width.low), 0.0), min(p + width.high - width.p, 1.0)
+    kind, p = drawn().kind, planned.p_shown
     names = [isolated(name) for name in run.class_names]
     return Card(
         id=planned.id,
         given=planned.given_label,
         suggested=suggested,
         p=None if p is None else round(p, 4),
-        low=None if low is None else round(low, 4),
-        high=None if high is None else round(high, 4),
-        confidence=drawn().confidence,
-        visits=drawn().visits,
+        low=None,
+        high=None,
+        confidence=None,
+        visits=0,
         why=phrase(planned.given_label, suggested[0], kind, names),
         kind=kind,
         source=planned.source,

@@ -47,9 +47,20 @@ function actionButtons() {
   const cards = targets();
   const whom = selected.size && !find("opened").open ? `${counted(cards.length, "card")} selected` : cards.length ? shownId(cards[0]) : "no card";
   const given = new Set(cards.map((i) => CARDS.given[i]));
-  const keepText = given.size === 1 ? `Keep ${isolated(className([...given][0]))}` : "Keep";
+  const target = make("span", { class: `target${selected.size ? " many" : ""}`, title: whom }, whom);
+  const name = given.size === 1 ? isolated(className([...given][0])) : "";
+  if (DOC.sample)
+    return [
+      target,
+      button("K", `Right: ${name}`, () => act("keep"), "The given label is right"),
+      button("/", "Wrong: other class", () => openFinder(false), "Find the right class by typing"),
+      button("N", "Wrong: no class fits", () => act("none"), "The label is wrong, and so is every other"),
+      button("U", "Cannot tell", () => act("unsure"), "Counts as open: the interval gets wider"),
+      button("Z", "Undo", takeBack, "Take the last step back"),
+    ];
+  const keepText = name ? `Keep ${name}` : "Keep";
   return [
-    make("span", { class: `target${selected.size ? " many" : ""}`, title: whom }, whom),
+    target,
     button("K", keepText, () => act("keep"), "The given label is right"),
     ...choices().map((label, n) => button(n + 1, className(label), () => act("relabel", [label]), `It is ${className(label)}`)),
     button("/", "Other class", () => openFinder(false), "Find any class by typing"),

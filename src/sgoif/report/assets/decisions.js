@@ -140,5 +140,6 @@ function spoken(i) {
   const value = decided.get(i);
   if (!value?.decision) return "";
   const names = value.labels.map((label) => isolated(className(label))).join(" + ");
+  if (DOC.sample) return { keep: "✓ right", relabel: `✕ ${names}`, none: "✕ wrong", unsure: "? cannot tell" }[value.decision] ?? "✕ wrong";
   return { keep: "✓ keep", relabel: `→ ${names}`, drop: "✕ drop", unsure: "? unsure", several: `+ ${names}`, none: "∅ none" }[value.decision];
 }

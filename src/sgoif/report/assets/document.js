@@ -80,6 +80,13 @@ function picture(number, id, description) {
   return image;
 }
 
+// What a card is about: its picture, its text, or its id.
+function exampleOf(i) {
+  const text = CARDS.text[i];
+  if (CARDS.picture[i] < 0 && text) return make("p", { class: "written", dir: "auto" }, text);
+  return picture(CARDS.picture[i], shownId(i), `example ${shownId(i)}`);
+}
+
 let hideMessage = 0;
 function say(text) {
   const box = find("message");

@@ -16,9 +16,10 @@ let isResting = false; // all cards are decided: keys change nothing until one i
 const selected = new Set(); // cards
 const drawn = new Map(); // card or -1 - group -> element
 
-const pairOf = (i) => (DOC.blind ? `${CARDS.given[i]}` : `${CARDS.given[i]}>${bestOf(i)}`);
+const pairOf = (i) => (DOC.sample ? "" : DOC.blind ? `${CARDS.given[i]}` : `${CARDS.given[i]}>${bestOf(i)}`);
 
 function pairName(i) {
+  if (DOC.sample) return `Labelled ${isolated(className(CARDS.given[i]))}`;
   const given = isolated(className(CARDS.given[i]));
   return DOC.blind || bestOf(i) < 0 ? given : `${given} → ${isolated(className(bestOf(i)))}`;
 }
@@ -123,6 +124,7 @@ function headOf(group) {
   const done = group.cards.filter((i) => decided.get(i)?.decision).length;
   const select = make("button", { type: "button", onclick: () => selectAll(group) }, "Select all");
   const said = `${counted(group.cards.length, "card")}${done ? `, ${done} decided` : ""}`;
+  if (DOC.sample) return make("div", { class: "group" }, make("h3", {}, "Is each label right?"), make("span", {}, said));
   return make("div", { class: "group" }, make("h3", { title: group.name }, group.name), make("span", {}, said), select);
 }
 
@@ -132,8 +134,8 @@ function cardOf(i, n) {
   if (best && !DOC.blind) names.append(" → ", make("bdi", { class: "best" }, best));
   const isSure = CARDS.p[i] != null && !DOC.blind;
   const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
-  const pick = make("span", { class: "pick", "aria-hidden": "true" });
-  const frame = make("div", { class: "picture" }, picture(CARDS.picture[i], id, `example ${id}`), pick);
+  const pick = make("span", { class: "pick", "aria-hidden": "true", hidden: DOC.sample });
+  const frame = make("div", { class: "picture" }, exampleOf(i), pick);
   if (CARDS.source[i] === "holdout" && !DOC.secret) frame.append(make("span", { class: "held" }, "held out"));
   const body = make("div", { class: "body" }, names, sure, make("div", { class: "id", title: id }, id));
   const card = make("article", { class: "card", role: "checkbox", "data-card": i, "aria-posinset": n + 1, "aria-setsize": shown.length }, frame, body);
@@ -212,12 +214,14 @@ function goRow(step) {
 }
 
 function toggle(i) {
+  if (DOC.sample) return; // each card is looked at by itself
   if (!selected.delete(i)) selected.add(i);
   redress([i]);
   showActions();
 }
 
 function extendTo(n) {
+  if (DOC.sample) return goTo(n);
   const [low, high] = [Math.min(n, current), Math.max(n, current)];
   for (let k = low; k <= high; k++) selected.add(shown[k]);
   goTo(n);

@@ -14,8 +14,10 @@ const KEYS = [
   ["Z", "undo"],
 ];
 
+const SAMPLE_KEYS = new Set(["← → ↑ ↓", "Enter", "K", "/", "N", "U", "T", "Z"]);
+
 function openKeys() {
-  const list = KEYS.flatMap(([keys, text]) => [make("dt", {}, ...keys.split(" or ").flatMap((part, n) => [n ? " or " : "", make("kbd", {}, part)])), make("dd", {}, text)]);
+  const list = KEYS.filter(([keys]) => !DOC.sample || SAMPLE_KEYS.has(keys)).flatMap(([keys, text]) => [make("dt", {}, ...keys.split(" or ").flatMap((part, n) => [n ? " or " : "", make("kbd", {}, part)])), make("dd", {}, text)]);
   const close = make("button", { type: "button", class: "primary", onclick: () => find("keys").close() }, "Close");
   const letters = make("input", { type: "checkbox", checked: lettersDecide });
   letters.addEventListener("change", () => (lettersDecide = letters.checked));
@@ -79,6 +81,7 @@ function pressed(event) {
     event.preventDefault();
     return takeBack();
   }
+  if (DOC.sample && "123dsxa ".includes(key)) return; // one card at a time: right, wrong, or not to be told
   const isDeciding = /^[123]$/.test(key) || key in DECIDING;
   const isOnButton = event.target.matches("button, a, summary, label, [role=tab]");
   if (moved(event)) event.preventDefault();

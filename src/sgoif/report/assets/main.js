@@ -55,6 +55,7 @@ function estimate() {
 
 function showProgress() {
   const found = estimate();
+  if (DOC.sample) return showChecked(found);
   const parts = [`Reviewed ${thousands(found.reviewed)} of ${thousands(COUNT)}, found ${thousands(found.wrong)} wrong.`];
   if (found.left && found.open) {
     const about = Math.round(found.left.expected);
@@ -62,6 +63,16 @@ function showProgress() {
   }
   if (!found.open) parts.push("All cards are decided.");
   if (DOC.beyond.errors >= 1 && !found.open) parts.push(`About ${thousands(Math.round(DOC.beyond.errors))} more are expected beyond this page.`);
+  tell(parts, found);
+}
+
+function showChecked(found) {
+  const parts = [`${thousands(found.reviewed)} of ${counted(COUNT, "label")} checked.`];
+  if (!found.open) parts.push("Download the verdicts, and pass the file to sgoif verify --verdicts.");
+  tell(parts, found);
+}
+
+function tell(parts, found) {
   find("progress").textContent = parts.join(" ");
   const kept = canKeep ? "Kept in this browser" : "Not kept by this browser";
   find("saved").textContent = found.reviewed ? `${kept}, ${isUnsaved ? "not downloaded" : "downloaded"}` : "";
@@ -78,7 +89,7 @@ function download() {
   const rows = decisionRows();
   if (!rows.length) return say("Nothing is decided yet.");
   const address = URL.createObjectURL(new Blob(["\ufeff", toCsv(rows)], { type: "text/csv" }));
-  const name = `decisions${DOC.reviewer ? `-${DOC.reviewer.replace(/[^\p{L}\p{N}._-]/gu, "_")}` : ""}.csv`;
+  const name = `${DOC.sample ? "verdicts" : "decisions"}${DOC.reviewer ? `-${DOC.reviewer.replace(/[^\p{L}\p{N}._-]/gu, "_")}` : ""}.csv`;
   const link = make("a", { href: address, download: name });
   document.body.append(link);
   link.click();

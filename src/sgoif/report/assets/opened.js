@@ -27,10 +27,11 @@ function overEpochs(points) {
 
 function facts(i) {
   if (DOC.blind || DOC.asked) return "";
-  const interval = CARDS.low[i] == null ? "" : ` (90% interval ${percent(CARDS.low[i])} to ${percent(CARDS.high[i])})`;
+  const interval = CARDS.low[i] == null ? "" : ` (range ${percent(CARDS.low[i])} to ${percent(CARDS.high[i])})`;
   const p = CARDS.p[i] == null ? "No probability in this run" : `Wrong with probability ${percent(CARDS.p[i])}${interval}`;
   const trust = CARDS.confidence[i] == null ? "" : `; confidence of the scores ${percent(CARDS.confidence[i])}`;
-  return `${p}${trust}; ${counted(CARDS.visits[i], "visit")}.`;
+  const visits = CARDS.visits[i] == null ? "" : `; ${counted(CARDS.visits[i], "visit")}`;
+  return `${p}${trust}${visits}.`;
 }
 
 function openCard() {
@@ -45,7 +46,7 @@ function openCard() {
   text.value = decided.get(i)?.note ?? "";
   text.addEventListener("input", () => note(i, text.value));
   const beside = DOC.beside;
-  const large = make("div", { class: "large picture" }, picture(CARDS.picture[i], shownId(i), `example ${shownId(i)}`));
+  const large = make("div", { class: "large picture" }, exampleOf(i));
   const seen = make("div", {}, large, make("p", { class: "ident" }, shownId(i)), link);
   const why = !DOC.blind && CARDS.why[i] ? make("p", {}, CARDS.why[i][0].toUpperCase() + CARDS.why[i].slice(1) + ".") : null;
   const said = make(

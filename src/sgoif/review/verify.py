@@ -1,0 +1,291 @@
+"""A random sample of labels that a person checks, and what it says of all of them.
+
+A *list* is one such sample: which examples, of which strata, in which order they are shown. It lies in the run's folder
+(``verify/LIST.json``); what was found lies in ``checked.json``. Both name the state of the ranking that the sample was
+drawn by. When the run's probabilities change, strata and probabilities of being drawn are not what they were, and
+neither file is used any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sgoif.adaptors.suspects import FLAGGED, columns_of
+from sgoif.errors import SgoifError
+from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
+from sgoif.review.decisions import Decision, latest
+from sgoif.review.merge import merge
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "CheckedCard",
+    "CheckedList",
+    "add_checked",
+    "count_verdicts",
+    "draw_list",
+    "figures_of",
+    "find_state",
+    "is_current",
+    "keep_checked",
+    "read_checked",
+    "read_lists",
+    "write_list",
+]
+
+log = logging.getLogger(__name__)
+
+_FOLDER, _FILE = "verify", "checked.json"
+_DOUBTFUL = 0.1  # p_mislabeled from which a label is in some doubt
+
+Sql = Callable[..., "pa.Table"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCard:
+    """One example of a list."""
+
+    id: Any
+    given_label: int
+    stratum: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """As decisions name it."""
+        return str(self.id), self.given_label
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedList:
+    """A sample: its cards in the order in which they are shown, and the design that they were drawn by."""
+
+    list_id: str
+    cards: tuple[CheckedCard, ...]
+    design: Design
+    num_flagged: int
+    state: Mapping[str, float]  # of the ranking, see `find_state`
+    seed: int
+
+
+def draw_list(sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0) -> CheckedList:
+    """Draw a sample of a run's training examples.
+
+    Args:
+        sql: answers a SELECT over the run's tables.
+        run: names the run, for the list's id.
+        num_cards: how many examples.
+        seed: another seed gives another sample.
+
+    Raises:
+        SgoifError: The run has no labelled examples.
+    """
+    state = find_state(sql)
+    total, num_flagged = int(state["examples"]), int(state["flagged"])
+    if not total:
+        raise SgoifError("there is nothing to verify: this run has no labelled training examples.")
+    design = make_design(total, num_flagged, int(state["doubtful"]), num_cards)
+    rng = np.random.default_rng(seed)
+    drawn = draw_ranks(design, rng)
+    stratum = {int(rank): number for number, ranks in enumerate(drawn) for rank in ranks}
+    rows = sql(
+        f"select id, given_label, place from (select id, given_label, row_number() over (order by {_order(sql)}) - 1 "
+        "as place from examples where given_label >= 0) where place in (select unnest($places::bigint[]))",
+        places=sorted(stratum),
+    ).to_pylist()
+    cards = sorted((CheckedCard(row["id"], int(row["given_label"]), stratum[row["place"]]) for row in rows), key=_text)
+    shown = tuple(cards[i] for i in rng.permutation(len(cards)))
+    text = json.dumps([run, state, num_cards, seed, [card.key for card in shown]])
+    return CheckedList(hashlib.sha256(text.encode()).hexdigest()[:10], shown, design, num_flagged, state, seed)
+
+
+def find_state(sql: Sql) -> dict[str, float]:
+    """Describe the ranking that a sample is drawn by, so that one can tell whether it has changed."""
+    present = columns_of(sql, "examples")
+    p = "p_mislabeled" if "p_mislabeled" in present else "null::double"
+    key = next((name for name in ("label_score", "worst") if name in present), "null::double")
+    row = sql(
+        f"select count(*) as examples, count(*) filter ({p} >= {FLAGGED}) as flagged, "
+        f"count(*) filter ({p} >= {_DOUBTFUL}) as doubtful, sum(given_label) as labels, sum({p}) as p, "
+        f"sum({p} * {p}) as p_squared, sum({key}) filter (isfinite({key}::double)) as rest "
+        "from examples where given_label >= 0"
+    ).to_pylist()[0]
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def write_list(run_url: str, found: CheckedList) -> None:
+    """Keep a list in the folder of its run, a local one or any fsspec URL."""
+    from sgoif.store.places import place_of
+
+    document = {
+        "format": 1,
+        **asdict(found),
+        "cards": [[card.id, card.given_label, card.stratum] for card in found.cards],
+    }
+    place_of(run_url).write(f"{_FOLDER}/{found.list_id}.json", json.dumps(document, allow_nan=False).encode())
+
+
+def read_lists(run_url: str) -> list[CheckedList]:
+    """Read all lists in the folder of a run.
+
+    Raises:
+        SgoifError: A file there is no list.
+    """
+    from sgoif.store.places import place_of
+
+    place = place_of(run_url)
+    paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))
+    return [_read_list(path, place.read(path)) for path in paths]
+
+
+def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) -> tuple[Verdicts, int]:
+    """Count what people say of the cards of some lists, by stratum, and the cards that nobody has come to.
+
+    A card that was passed over counts as one that the person cannot tell: nobody knows why it was. Cards after the last
+    answer were never seen; as they are shown in random order, those before are a sample as good as all.
+    People who disagree cannot tell.
+
+    Args:
+        lists: drawn by the same ranking.
+        decisions: on their cards; others do not matter.
+    """
+    names = {found.list_id for found in lists}
+    outcomes = merge(item for item in latest(decisions) if item.list_id in names)
+    answers = {(item.id, item.given_label): item.is_wrong for item in outcomes.outcomes}
+    counts = np.zeros((3, len(lists[0].design.num_cards)), dtype=np.int64)
+    seen: set[tuple[str, int]] = set()
+    num_open = 0
+    for found in lists:
+        last = max((place for place, card in enumerate(found.cards) if card.key in answers), default=-1)
+        num_open += len(found.cards) - last - 1
+        for card in found.cards[: last + 1]:
+            if card.key not in seen:
+                seen.add(card.key)
+                is_wrong = answers.get(card.key)
+                counts[2 if is_wrong is None else 0 if is_wrong else 1, card.stratum] += 1
+    wrong, right, unsure = counts.tolist()
+    return Verdicts(wrong, right, unsure), num_open
+
+
+def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> dict[str, Any]:
+    """Work out what checked labels say: the document of ``checked.json``.
+
+    Args:
+        lists: drawn by the same ranking; their cards are put together.
+        decisions: on their cards.
+
+    Raises:
+        SgoifError: The lists were drawn by different rankings, or too few cards are decided to say anything.
+    """
+    first = lists[0]
+    if any(found.design.edges != first.design.edges or found.state != first.state for found in lists):
+        raise SgoifError("these verdicts are about samples of different rankings; pass those of one at a time.")
+    verdicts, num_open = count_verdicts(lists, decisions)
+    total = first.design.num_examples
+    whole = estimate(first.design, verdicts)
+    if whole is None:
+        told = sum(verdicts.num_wrong) + sum(verdicts.num_right)
+        raise SgoifError(
+            f"{told} of {sum(len(found.cards) for found in lists)} cards are decided, none in some parts of the "
+            "ranking, so nothing can be said of all labels. Decide more of them, from the first card on."
+        )
+    tops = [(f"top {100 * share:g}%", math.ceil(share * total - 1e-9 * total)) for share in TOPS]
+    asked = [("flagged", first.num_flagged), *tops]
+    firsts = [(name, estimate(first.design, verdicts, count)) for name, count in asked if 0 < count < total]
+    return {
+        "format": 1,
+        "lists": [found.list_id for found in lists],
+        "state": dict(first.state),
+        "reviewers": sorted({item.reviewer for item in decisions if item.reviewer}),
+        "num_cards": sum(len(found.cards) for found in lists),
+        "num_open": num_open,
+        "all": {"name": "all labels", **asdict(whole)},
+        "firsts": [{"name": name, **asdict(share)} for name, share in firsts if share is not None],
+    }
+
+
+def keep_checked(run_url: str, document: Mapping[str, Any]) -> None:
+    """Keep what was found beside the run."""
+    from sgoif.store.places import place_of
+
+    place_of(run_url).write(_FILE, json.dumps(document, allow_nan=False, indent=1).encode())
+
+
+def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | None]:
+    """Read what was found, where it is about the run as it is now; else say why it is not used."""
+    from sgoif.store.places import place_of
+
+    place = place_of(run_url)
+    if not place.exists(_FILE):
+        return None, None
+    try:
+        document = json.loads(place.read(_FILE))
+        numbers = [document["all"][name] for name in ("value", "low", "high", "at_most")]
+        is_sound = document["format"] == 1 and all(0 <= float(number) <= 1 for number in numbers)
+    except (ValueError, KeyError, TypeError):
+        is_sound = False
+    if not is_sound:
+        return None, f"{_FILE} of this run cannot be read; run `sgoif verify` again"
+    if not _is_same(document["state"], find_state(sql)):
+        return None, "labels were checked, but the run has changed since; run `sgoif verify` again"
+    return document, None
+
+
+def add_checked(info: Mapping[str, Any], run_url: str | os.PathLike[str], sql: Sql) -> dict[str, Any]:
+    """What is known of a run, with what checked labels say of it."""
+    checked, why_not = read_checked(str(run_url), sql)
+    if why_not is not None:
+        log.warning("%s: %s.", run_url, why_not)
+    return {**info, **({} if checked is None else {"checked": checked})}
+
+
+def is_current(found: CheckedList, sql: Sql) -> bool:
+    """Whether a list was drawn by the ranking as it is now."""
+    return _is_same(found.state, find_state(sql))
+
+
+def _is_same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    # sums of floats differ in the last digits by the order in which threads add them
+    return one.keys() == other.keys() and all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in one)
+
+
+def _order(sql: Sql) -> str:
+    """The order of ``sgoif issues``; rows without a probability come last, by what ranks them."""
+    present = columns_of(sql, "examples")
+    keys = {"p_mislabeled": "p_mislabeled desc nulls last", "label_score": "label_score nulls last"}
+    keys |= {"worst": "worst desc nulls last"}
+    return ", ".join([*(key for name, key in keys.items() if name in present), "id"])
+
+
+def _read_list(path: str, data: bytes) -> CheckedList:
+    try:
+        row = json.loads(data)
+        if row["format"] != 1:
+            raise SgoifError(
+                f"{path} has format {row['format']!r}, this version of sgoif reads 1; install a newer one."
+            )
+        design = Design(tuple(map(int, row["design"]["edges"])), tuple(map(int, row["design"]["num_cards"])))
+        cards = tuple(CheckedCard(ident, int(label), int(stratum)) for ident, label, stratum in row["cards"])
+        if any(not 0 <= card.stratum < len(design.num_cards) for card in cards):
+            raise ValueError("a card of no stratum")
+        state = {str(name): float(value) for name, value in row["state"].items()}
+        return CheckedList(str(row["list_id"]), cards, design, int(row["num_flagged"]), state, int(row["seed"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SgoifError(f"{path} of this run is no sample of `sgoif verify` ({error}); remove it.") from error
+
+
+def _plain(value: Any) -> float:
+    return 0.0 if value is None or not math.isfinite(value) else float(value)
+
+
+def _text(card: CheckedCard) -> str:
+    return str(card.id)
