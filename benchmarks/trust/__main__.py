@@ -75,14 +75,14 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE")
     options = parser.parse_args()
     methods = [options.method] * (not options.only_rivals) + [RIVALS] * (not options.no_rivals)
+    seeds = [int(seed) for seed in options.seeds.split(",")] if options.seeds else []
     if options.real:
-        verdicts.run(methods, tuple(options.only), options.save)
+        verdicts.run(methods, tuple(options.only), options.save, seeds or verdicts.SEEDS)
         return
     is_small = options.tier == "S"
     cells = find_cells(options.group, tuple(options.only or (SMALL if is_small else ())))
-    seeds = [int(s) for s in options.seeds.split(",")] if options.seeds else list(SEEDS[options.group])
     for cell in sorted((cell for cell in cells if cell.num_examples <= options.up_to), key=lambda cell: cell.cost):
-        for seed in seeds[:1] if is_small else seeds:
+        for seed in (seeds or SEEDS[options.group])[: 1 if is_small else None]:
             for method in methods:
                 run_cell(cell, seed, method, options.group, options.save)
 

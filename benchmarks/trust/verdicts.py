@@ -4,6 +4,9 @@ The study of label errors in test sets (Northcutt, Athalye, Mueller, 2021) showe
 learning had flagged. A label is called wrong where fewer than three voters kept it. Every method judges the whole test
 set out of fold; only the judged examples count, so this tests the order among them. The study's own probabilities,
 where they were published, stand beside the others under the name ``published``; they chose the candidates.
+
+``mnist-pixels`` takes pixels instead of the features of an ImageNet network; ``+train`` puts 20,000 train examples
+beside the test set, for all methods alike.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from benchmarks.trust.sets import SIDE
 
 __all__ = ["SETS", "Judged", "load", "measure", "run"]
 
-SETS = ("mnist", "cifar10", "cifar100")
+SETS = ("mnist", "mnist-pixels", "mnist-pixels+train", "cifar10", "cifar10+train", "cifar100", "cifar100+train")
 SEEDS = (1, 2, 3)  # of the folds; nothing else is drawn
+BESIDE = slice(20_000, 40_000)  # of the train set; the first 20,000 are for development
 KEPT = 3  # votes for the given label that keep it
 
 
@@ -49,9 +53,7 @@ class Judged:
 
 def load(name: str) -> Judged:
     """Read a set's test labels, verdicts and, where there are any, published probabilities."""
-    images: dict[str, Callable[..., data.Images]]
-    images = {"mnist": data.mnist, "cifar10": data.cifar10, "cifar100": data.cifar100}
-    labels = images[name]("test").labels
+    labels = _images(name, "test").labels
     with (data_root() / name / "test_label_errors.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     index = np.array([int(row["index"]) for row in rows])
@@ -63,6 +65,31 @@ def load(name: str) -> Judged:
     if published is not None:
         published = published / published.sum(1, keepdims=True)  # rounded to 16 bits as stored
     return Judged(labels, index, np.array([int(row["votes_given"]) < KEPT for row in rows]), published)
+
+
+def _images(name: str, split: str) -> data.Images:
+    load: dict[str, Callable[..., data.Images]]
+    load = {"mnist": data.mnist, "cifar10": data.cifar10, "cifar100": data.cifar100}
+    return load[name](split)
+
+
+def load_rows(setting: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features and labels that a method is given, the test set first."""
+    features, _, beside = setting.partition("+")
+    name, _, kind = features.partition("-")
+
+    def read(split: str) -> NDArray[np.float32]:
+        if kind == "pixels":
+            pixels = _images(name, split).pixels
+            return (pixels.reshape(len(pixels), -1) / np.float32(255)).astype(np.float32)
+        embedded = {"cifar10": 50_000, "cifar100": 40_000}  # the same files as the cells of the grid
+        return frozen.embeddings(split, dataset=name, side=SIDE, first=embedded.get(name) if split == "train" else None)
+
+    rows, labels = read("test"), _images(name, "test").labels
+    if beside:
+        rows = np.concatenate([rows, read("train")[BESIDE]])
+        labels = np.concatenate([labels, _images(name, "train").labels[BESIDE]])
+    return rows, labels
 
 
 def measure(found: Finding, judged: Judged) -> dict[str, Any]:
@@ -85,18 +112,18 @@ def measure(found: Finding, judged: Judged) -> dict[str, Any]:
     return report
 
 
-def examine(name: str, seed: int, method: str) -> dict[str, Any]:
+def examine(setting: str, seed: int, method: str) -> dict[str, Any]:
     """Run our method, or all rivals, on one test set."""
     torch.set_num_threads(1)
     np.random.seed(seed)
-    judged = load(name)
-    rows = frozen.embeddings("test", dataset=name, side=SIDE)
+    judged = load(setting.partition("+")[0].partition("-")[0])
+    rows, labels = load_rows(setting)
     if method == "rivals":
-        found = find_all(rows, judged.labels, judged.num_classes, make_folds(judged.labels, seed))
+        found = find_all(rows, labels, judged.num_classes, make_folds(labels, seed))
         if judged.published is not None:
             found |= score_by_cleanlab(judged.labels, judged.published, "published")
     else:
-        found = {"ours": ours.find(rows, judged.labels, judged.num_classes, seed)}
+        found = {"ours": ours.find(rows, labels, judged.num_classes, seed)}
     return {
         "examples": len(judged.index),
         "errors": int(judged.wrong.sum()),
@@ -104,10 +131,12 @@ def examine(name: str, seed: int, method: str) -> dict[str, Any]:
     }
 
 
-def run(methods: Sequence[str], only: tuple[str, ...] = (), save: str | None = None) -> None:
+def run(
+    methods: Sequence[str], only: tuple[str, ...] = (), save: str | None = None, seeds: Sequence[int] = SEEDS
+) -> None:
     """Run every set that is asked for and not saved yet; all methods share one file."""
     for name in SETS:
-        for seed in SEEDS:
+        for seed in seeds:
             for method in methods if not only or name in only else ():
                 settings = {"data": name, "method": method}
                 if save is not None and is_recorded(save, settings, seed):

@@ -172,3 +172,11 @@ def test_cost_at_scale_counts_the_features_and_finds_the_errors():
     assert 0.03 < (given != true).mean() < 0.07
     found = scale.measure(600, 128, 4)
     assert found["peak_gb"] >= found["peak_before_gb"] > 0 and found["cpu_s"] > 0 and found["ap"] > 50
+
+
+@pytest.mark.data
+def test_the_train_set_stands_behind_the_test_set():
+    alone, labels = verdicts.load_rows("mnist-pixels")
+    rows, given = verdicts.load_rows("mnist-pixels+train")
+    assert alone.shape == (10_000, 784) and rows.shape == (30_000, 784) and alone.max() == 1
+    assert (rows[:10_000] == alone).all() and (given[:10_000] == labels).all()
