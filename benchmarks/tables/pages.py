@@ -25,6 +25,7 @@ from benchmarks.tables import (
     trust,
     trust_bars,
     unlearning,
+    verify,
 )
 
 __all__ = ["FOLDER", "TABLES", "pages", "places_of", "rewritten"]
@@ -83,6 +84,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "unlearning_anchors": unlearning.anchors,
     "unlearning_steps": unlearning.steps,
     "unlearning_network": unlearning.network,
+    "verify_coverage": verify.coverage,
+    "verify_groups": verify.groups,
+    "verify_tables": verify.tables,
+    "verify_check": verify.check,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
