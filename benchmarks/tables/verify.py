@@ -64,7 +64,7 @@ def check() -> str:
     runs = _of("check")
     rows = []
     for limit, cards in dict.fromkeys((run["settings"]["limit"], run["settings"]["cards"]) for run in runs):
-        found = {run["settings"]["factor"]: [] for run in runs}
+        found: dict[float, list[Run]] = {run["settings"]["factor"]: [] for run in runs}
         for run in runs:
             if (run["settings"]["limit"], run["settings"]["cards"]) == (limit, cards):
                 found[run["settings"]["factor"]].append(run["report"])

@@ -81,7 +81,7 @@ def test_the_error_rate_is_unbiased_and_its_interval_holds(rate, sampled):
     rates = []
     for _ in range(300):
         drawn = rng.choice(rest, sampled, replace=False)
-        rates.append(error_rate(found, whole, p[drawn], truth[drawn]))
+        rates.append(error_rate(found, whole, truth[drawn]))
     values = np.array([item.rate for item in rates])
     assert abs(values.mean() - truth.mean()) < 3 * values.std() / 300**0.5
     inside = np.mean([item.low <= truth.mean() <= item.high for item in rates])
@@ -92,14 +92,14 @@ def test_the_error_rate_is_unbiased_and_its_interval_holds(rate, sampled):
 
 def test_a_sample_without_errors_does_not_prove_that_there_are_none():
     found = recalibrated(np.array([0.9]), np.zeros(1, int), np.arange(1), np.ones(1, bool))
-    rate = error_rate(found, Unlisted(9999, 50.0, 49.0), np.full(60, 0.005), np.zeros(60, bool))
+    rate = error_rate(found, Unlisted(9999, 50.0, 49.0), np.zeros(60, bool))
     assert rate.low >= 1e-4 and rate.high > 0.01
 
 
 def test_what_rests_on_the_model_is_told():
     p = np.full(100, 0.5)
     half = recalibrated(p, np.zeros(100, int), np.arange(50), np.arange(50) % 2 == 0)
-    rate = error_rate(half, Unlisted(1000, 10.0, 9.0), np.zeros(0), np.zeros(0, bool))
+    rate = error_rate(half, Unlisted(1000, 10.0, 9.0), np.zeros(0, bool))
     assert rate.model_share == pytest.approx((25 + 10) / 60, abs=0.01)
     assert rate.rate == pytest.approx(60 / 1100, rel=0.02)
     assert rate.low < rate.rate < rate.high

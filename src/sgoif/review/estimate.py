@@ -1,4 +1,4 @@
-"""What decisions say about the labels that nobody looked at. Numpy only; the review page repeats it in JavaScript.
+"""What decisions say about the labels that nobody looked at. The review page repeats the correction in JavaScript.
 
 Decided cards correct the probabilities of the others by a logistic shift, ``logit p' = logit p + a + b_pair``: one
 ``a`` for the whole list, with prior N(0, 1), and one ``b`` for every pair of given and suggested class that has
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sgoif.evidence.checked import Design, Verdicts, estimate
 
 __all__ = ["ErrorRate", "Recalibrated", "Unlisted", "error_rate", "left_over", "recalibrated", "wilson"]
 
@@ -99,42 +101,40 @@ class ErrorRate:
     model_share: float  # of the estimated errors, those that rest on the run's probabilities alone
 
 
-def error_rate(
-    listed: Recalibrated, unlisted: Unlisted, sample_p: Floats, sample_is_wrong: NDArray[np.bool_]
-) -> ErrorRate:
+def error_rate(listed: Recalibrated, unlisted: Unlisted, sample_is_wrong: NDArray[np.bool_]) -> ErrorRate:
     """Estimate the error rate of listed and unlisted examples together.
 
-    Decided cards are known. Unlisted examples are estimated from a uniform random sample of them by differences,
-    ``Σp + N mean(y - p)``: unbiased whatever p is worth, and the better p, the narrower. Cards that are listed but not
-    decided, and unlisted examples without a sample, rest on the model. With all cards decided and a sample, nothing
-    does.
+    Decided cards are known. Unlisted examples are estimated from a uniform random sample of them, as in ``sgoif
+    verify``: unbiased whatever p is worth. Cards that are listed but not decided, and unlisted examples without a
+    sample, rest on the model. With all cards decided and a sample, nothing does.
 
     Args:
         listed: the cards of the list.
         unlisted: the rest of the set.
-        sample_p: p of the sampled examples; 0 where they were not judged, as in ``unlisted``.
-        sample_is_wrong: what was decided on them.
+        sample_is_wrong: what was decided on a random sample of the rest.
     """
     known = float(np.nansum(listed.p[listed.is_decided]))
     by_model, deviation = left_over(listed)
     variance = deviation**2
-    if len(sample_p):
-        rest, more = _difference(unlisted, sample_p, sample_is_wrong)
-        variance += more
+    rest = low = high = 0.0
+    sampled, wrong = len(sample_is_wrong), int(sample_is_wrong.sum())
+    if sampled:
+        share = estimate(Design((0, unlisted.num_examples), (sampled,)), Verdicts([wrong], [sampled - wrong], [0]))
+        assert share is not None
+        rest, low, high = (unlisted.num_examples * end for end in (share.value, share.low, share.high))
     else:
-        rest = 0.0
         by_model += unlisted.sum_p
         variance += unlisted.sum_variance + unlisted.sum_variance**2 * listed.shift_variance
     total = known + by_model + rest
     count = max(len(listed.p) + unlisted.num_examples, 1)
-    half = Z * float(np.sqrt(variance))
+    below, above = (float(np.hypot(Z * np.sqrt(variance), end - rest)) for end in (low, high))
     return ErrorRate(
         rate=max(total, known) / count,
-        low=max(total - half, known) / count,
-        high=min(max(total, known) + half, count) / count,
+        low=max(total - below, known) / count,
+        high=min(max(total, known) + above, count) / count,
         num_examples=count,
         num_known=round(known),
-        num_sampled=len(sample_p),
+        num_sampled=sampled,
         model_share=by_model / total if total > 0 else 0.0,
     )
 
@@ -151,21 +151,6 @@ def wilson(num_hits: int, num_trials: int) -> tuple[float, float]:
     centre = (share + z2 / 2) / (1 + z2)
     half = float(np.sqrt(share * (1 - share) * z2 + z2 * z2 / 4)) / (1 + z2)
     return max(centre - half, 0.0), min(centre + half, 1.0)
-
-
-def _difference(unlisted: Unlisted, p: Floats, is_wrong: NDArray[np.bool_]) -> tuple[float, float]:
-    """Errors among the unlisted examples and the variance of that number.
-
-    The variance counts half a wrong and half a right example besides those that were drawn: where errors are rare, a
-    sample often holds none, and would seem to prove that there are none.
-    """
-    y = is_wrong.astype(np.float64)
-    size, number = len(p), unlisted.num_examples
-    padded = np.concatenate([y - p, [1 - p.mean(), -p.mean()]])
-    weight = np.concatenate([np.ones(size), [0.5, 0.5]])
-    spread = float((weight * (padded - np.average(padded, weights=weight)) ** 2).sum()) / size
-    variance = number**2 * spread / size * max(1 - size / max(number, 1), 0.0)
-    return unlisted.sum_p + number * float((y - p).mean()), variance
 
 
 def _of_pair(pair: NDArray[np.integer[Any]], pairs: NDArray[np.integer[Any]], b: Floats) -> Floats:

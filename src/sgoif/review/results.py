@@ -116,12 +116,11 @@ def _error_rate(
     ).to_pylist()[0]
     listed_ids = {str(card.id) for card in mine}
     sample = {key: card for plan in plans for key, card in plan.of_kind(RANDOM).items() if key[0] not in listed_ids}
-    seen = [(card.p or 0.0, bool(verdicts[key])) for key, card in sample.items() if verdicts.get(key) is not None]
+    seen = [bool(verdicts[key]) for key in sample if verdicts.get(key) is not None]
     if not seen and not rest["judged"]:
         return None
     return error_rate(
         _recalibrated(mine, verdicts),
         Unlisted(rest["n"], rest["p"], rest["spread"]),
-        np.array([p for p, _ in seen], dtype=np.float64),
-        np.array([is_wrong for _, is_wrong in seen], dtype=bool),
+        np.array(seen, dtype=bool),
     )
