@@ -211,10 +211,10 @@ def test_a_rare_class_is_no_excuse_for_always_saying_the_other():
 
 def test_two_estimates_that_disagree_leave_the_order_and_no_sums(tmp_path):
     p, odds = np.full(1000, 0.012), np.full(1000, np.log(0.137 / 0.863))  # a long tail, of which 18% were wrong
-    reason = _disagreement(p, odds, is_new=True)
+    reason = _disagreement(p, odds)
     assert "1.2% by the scores" in reason and "13.7%" in reason
-    assert _disagreement(p / 10, odds / odds * -7, is_new=True) is None  # both say that there is nothing
-    assert _disagreement(np.full(1000, 0.1), odds, is_new=True) is None
+    assert _disagreement(p / 10, odds / odds * -7) is None  # both say that there is nothing
+    assert _disagreement(np.full(1000, 0.1), odds) is None
     url = write_run(tmp_path / "run", noisy(), no_totals_reason=reason, expected_errors=None, expected_precision=[])
     summary = answer("issues", url)["summary"]
     totals = ("expected_errors", "error_rate", "error_rate_low", "error_rate_high")

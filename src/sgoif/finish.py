@@ -360,19 +360,18 @@ def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None
     found: Columns = {"p_mislabeled": p, "p_mislabeled_low": low, "p_mislabeled_high": high}
     if reasons is not None:
         found["no_p_reason"] = reasons.of_examples(examples, p)
-    if judged is not None and judged.noise is not None:
-        found |= _suggestions(judged.noise, examples, np.isfinite(p))
+    if judged is not None and judged.suggested is not None:
+        found |= _suggestions(judged.suggested, examples, np.isfinite(p))
     return found
 
 
-def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
+def _suggestions(labels: NDArray[np.int64], examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
     """What a model of the noise suggests, which knows more than the class of the worst anchor.
 
     Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class,
     and those whose label it finds nothing against.
     """
     given = examples["given_label"]
-    labels, _ = noise.suggested(given)
     # votes are for what the visits saw; of another class it is not known how often it was seen
     share = np.where(labels[:, 0] == examples["suggested_label"], examples["suggested_share"], np.nan)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
@@ -381,7 +380,7 @@ def _suggestions(noise: NoiseEvidence, examples: Columns, is_judged: NDArray[np.
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:
-    canaries = calibration.calibration.canaries
+    canaries = calibration.canaries
     table: Columns = {
         "holdout_id": calibration.holdout_ids[canaries.holdout_row],
         "refresh_step": np.full(len(canaries), last_step),

@@ -1,19 +1,18 @@
 """Runners-up, summed over visits."""
 
 import numpy as np
-import pytest
 
-from sgoif.evidence import LikelyClasses, LikelyOthers, best_others
+from sgoif.evidence import LikelyClasses, LikelyOthers
 
 
 def visits(seed=0, count=400, rows=20, classes=6):
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(classes, 0.5), count)
     row, given = rng.integers(0, rows, count), rng.integers(0, classes, count)
-    others, other = best_others(p, given[:, None])
+    best = LikelyOthers.of_predictions(p, given)
     own = p[np.arange(count), given]
     weight = rng.random(count) * (rng.random(count) > 0.1)
-    return row, own, np.log(own) - np.log(other[:, 0]), others[:, 0], weight
+    return row, own, np.log(own) - np.log(best.probabilities[:, 0]), best.labels[:, 0], weight
 
 
 def test_sums_are_the_weighted_means_of_the_runners_up():
@@ -51,25 +50,11 @@ def test_visits_that_say_nothing_add_nothing():
     assert (likely.top(3).labels == -1).all()
 
 
-def test_a_prediction_is_whole():
-    rng = np.random.default_rng(2)
-    p = rng.dirichlet(np.ones(5), 30)
-    given = rng.integers(0, 5, 30)
-    labels, other = best_others(p, given[:, None])
-    pad = ((0, 0), (0, 2))
-    others = LikelyOthers(np.pad(labels, pad, constant_values=-1), np.pad(other, pad))
-    whole = others.spread(p[np.arange(30), given], given, 5)
-    np.testing.assert_allclose(whole.sum(1), 1, atol=1e-6)
-    np.testing.assert_allclose(whole[np.arange(30), given], p[np.arange(30), given], atol=1e-6)
-    np.testing.assert_allclose(whole[np.arange(30), labels[:, 0]], other[:, 0], atol=1e-6)
-
-
-def test_the_best_other_class_is_never_the_label_tried():
+def test_the_other_classes_of_a_prediction_are_never_the_given_one():
     rng = np.random.default_rng(3)
-    p = rng.dirichlet(np.ones(4), 50)
-    tried = np.tile(np.arange(4), (50, 1))
-    labels, found = best_others(p, tried)
-    for label in range(4):
-        rest = np.delete(p, label, axis=1)
-        assert found[:, label] == pytest.approx(rest.max(1))
-        assert (labels[:, label] != label).all()
+    p, given = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
+    found = LikelyOthers.of_predictions(p, given)
+    assert (np.sort(np.column_stack([given, found.labels]), axis=1) == np.arange(4)).all()
+    np.testing.assert_array_equal(found.probabilities, np.take_along_axis(p, found.labels, 1))
+    two = LikelyOthers.of_predictions(p[:, :2], given % 2)
+    assert (two.labels == np.column_stack([1 - given % 2, np.full((50, 2), -1)])).all()

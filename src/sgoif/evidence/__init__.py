@@ -1,14 +1,22 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
 from sgoif.evidence.accumulate import Evidence
-from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate, calibrate_on, cross_fitted_ap
+from sgoif.evidence.calibrate import (
+    CanaryCalibration,
+    LabelCalibration,
+    calibrate,
+    calibrate_counted,
+    calibrate_on,
+    cross_fitted_ap,
+)
 from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
 from sgoif.evidence.competence import Competence, measure_competence
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
-from sgoif.evidence.likely import LikelyClasses, LikelyOthers, best_others
+from sgoif.evidence.kept import KeptPredictions
+from sgoif.evidence.likely import LikelyClasses, LikelyOthers
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
 from sgoif.evidence.noise import NoiseModel
@@ -37,6 +45,7 @@ from sgoif.evidence.sketch import (
 from sgoif.evidence.standardise import Standardiser
 from sgoif.evidence.transition import concentration, estimate_transition, sure_transition, transition_from_scores
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
+from sgoif.evidence.watched import WatchedNoise, raised_by_training, read_noise
 
 __all__ = [
     "EMBEDDINGS_NEARLY_SAME",
@@ -56,6 +65,7 @@ __all__ = [
     "ExpectedPrecision",
     "Holdout",
     "IdIndex",
+    "KeptPredictions",
     "LabelCalibration",
     "LatestWords",
     "LikelyClasses",
@@ -68,10 +78,11 @@ __all__ = [
     "SuggestedLabels",
     "TwoNormals",
     "VoteCounts",
+    "WatchedNoise",
     "WeightedMeans",
     "as_ids",
-    "best_others",
     "calibrate",
+    "calibrate_counted",
     "calibrate_on",
     "class_directions",
     "concentration",
@@ -90,6 +101,8 @@ __all__ = [
     "make_canaries",
     "measure_competence",
     "picture_sketch",
+    "raised_by_training",
+    "read_noise",
     "rescore",
     "self_clean",
     "shift_prior",

@@ -33,6 +33,7 @@ __all__ = [
     "CanaryCalibration",
     "LabelCalibration",
     "calibrate",
+    "calibrate_counted",
     "calibrate_on",
     "cross_fitted_ap",
     "fit_canaries",
@@ -62,6 +63,9 @@ _PLAUSIBLE = (0.002, 0.9)
 # hard examples for them: 141 expected instead of 68 of 20,000 (frozen features), and ten times as many in small worlds.
 # On human labels it found up to 2.1 times as many, from a share of 0.031 on.
 _ENOUGH_FOR_A_LINE, _MOST_GROWTH = 0.02, 2.5
+
+
+_ONE_INTERCEPT = 1e9  # a ridge that leaves classes none of their own: the transition knows how they differ
 
 
 def squash(values: Floats) -> Floats:
@@ -224,6 +228,7 @@ class LabelCalibration:
     believed: CanaryCalibration  # negatives weighted by belief; its prior re-estimated on the training scores
     as_given: CanaryCalibration | None  # all hold-out labels as negatives; None where all are believed anyway
     as_given_share: float = _AS_GIVEN_SHARE  # of the latter in the log odds; with 0 it is the interval's lower end only
+    is_counted: bool = False  # the share of errors is the transition's, and not found among the training scores
 
     def log_odds(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute log odds that a label is wrong, ``[N]``; between the two calibrations where there are two."""
@@ -307,6 +312,23 @@ def _fitted(
             transition = transition_from_scores(p, suggested, given_label, canaries.num_classes)
             canaries = canaries.reweighted(_with_floor(transition), fitted.growth(canaries.signals))
     return fitted, canaries
+
+
+def calibrate_counted(canaries: Canaries, transition: Floats) -> LabelCalibration:
+    """Calibrate where errors were counted: flips weigh what the transition says, and the share of errors is its own.
+
+    Hold-out labels that are doubted count as far as they are believed; that all of them may be right is the interval's
+    lower end.
+
+    Args:
+        canaries: with how far each hold-out label is believed.
+        transition: ``P(given | true)``.
+    """
+    weighted = canaries.reweighted(_with_floor(transition))
+    doubted = bool((canaries.belief < 1).any())
+    believed = fit_canaries(weighted, class_ridge=_ONE_INTERCEPT)
+    as_given = fit_canaries(weighted.taken_as_given(), class_ridge=_ONE_INTERCEPT) if doubted else None
+    return LabelCalibration(weighted, transition, believed, as_given, as_given_share=0.0, is_counted=True)
 
 
 def calibrate_on(

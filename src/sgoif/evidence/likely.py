@@ -1,8 +1,7 @@
 """Which other classes a model finds probable, kept sparse: at each visit the best one beside the given label.
 
 What a visit keeps anyway, the probability of the given class and the runner-up with its own, says nearly all that a
-model of the noise needs of a prediction; what is left over is spread evenly. An example has few runners-up in its life,
-however many classes there are.
+model of the noise needs of a prediction. An example has few runners-up in its life, however many classes there are.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.evidence.votes import VoteCounts
 
-__all__ = ["LikelyClasses", "LikelyOthers", "best_others"]
+__all__ = ["LikelyClasses", "LikelyOthers"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -43,6 +42,22 @@ class LikelyOthers:
         return cls(labels, probabilities)
 
     @classmethod
+    def of_predictions(cls, probabilities: NDArray[np.floating[Any]], given: Ints) -> LikelyOthers:
+        """Those of whole predictions, ``[N, C]``.
+
+        >>> found = LikelyOthers.of_predictions(np.array([[0.5, 0.2, 0.3]]), np.array([0]))
+        >>> found.labels.tolist(), found.probabilities.tolist()
+        ([[2, 1, -1]], [[0.3, 0.2, 0.0]])
+        """
+        labels, p = np.full((len(given), _TOP), -1), np.zeros((len(given), _TOP))
+        others = np.array(probabilities, dtype=np.float64)
+        others[np.arange(len(given)), given] = -1.0
+        width = min(_TOP, others.shape[1] - 1)
+        labels[:, :width] = np.argsort(-others, axis=1, kind="stable")[:, :width]
+        p[:, :width] = np.take_along_axis(others, labels[:, :width], 1)
+        return cls(labels, p)
+
+    @classmethod
     def from_columns(cls, columns: Mapping[str, NDArray[Any]]) -> LikelyOthers:
         """The inverse of :meth:`columns`."""
         tails = ["" if place == 0 else f"_{place + 1}" for place in range(_TOP)]
@@ -54,21 +69,6 @@ class LikelyOthers:
         tails = ["" if place == 0 else f"_{place + 1}" for place in range(self.labels.shape[1])]
         labels = {f"runner_up{tail}": self.labels[:, i] for i, tail in enumerate(tails)}
         return labels | {f"p_runner_up{tail}": self.probabilities[:, i] for i, tail in enumerate(tails)}
-
-    def spread(self, p_given: Floats, given: Ints, num_classes: int) -> NDArray[np.float32]:
-        """Fill whole predictions, ``[N, C]``: the given class, the others known, and an even rest.
-
-        >>> others = LikelyOthers(np.array([[2, -1, -1]]), np.array([[0.3, 0.0, 0.0]]))
-        >>> others.spread(np.array([0.5]), np.array([0]), num_classes=4).round(2).tolist()
-        [[0.5, 0.10000000149011612, 0.30000001192092896, 0.10000000149011612]]
-        """
-        known = (self.labels >= 0).sum(1)
-        rest = (1 - p_given - self.probabilities.sum(1)).clip(0) / np.maximum(num_classes - 1 - known, 1)
-        found = np.repeat(rest.astype(np.float32)[:, None], num_classes, 1)
-        rows, places = np.nonzero(self.labels >= 0)
-        found[rows, self.labels[rows, places]] = self.probabilities[rows, places]
-        found[np.arange(len(given)), given] = p_given
-        return found
 
 
 class LikelyClasses:
@@ -120,15 +120,3 @@ def _runner_up(p_given: ArrayLike, margin: ArrayLike) -> Floats:
     """The runner-up's probability; ``margin`` is of log-probabilities."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(p_given, dtype=np.float64) * np.exp(-np.asarray(margin, dtype=np.float64))
-
-
-def best_others(probabilities: Floats, assigned: Ints) -> tuple[Ints, Floats]:
-    """Find the most probable class beside each label tried, and its probability, ``[N, F]`` each.
-
-    >>> labels, p = best_others(np.array([[0.5, 0.3, 0.2]]), np.array([[0, 1]]))
-    >>> labels.tolist(), p.tolist()
-    ([[1, 0]], [[0.3, 0.5]])
-    """
-    first, second = np.argsort(-probabilities, axis=1, kind="stable")[:, :2].T
-    others = np.where(assigned == first[:, None], second[:, None], first[:, None])
-    return others, np.take_along_axis(probabilities, others, 1)

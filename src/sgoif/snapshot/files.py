@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, NoiseModel
+from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, WatchedNoise
 from sgoif.evidence.hardness import ShareLine
 from sgoif.evidence.logistic import Logistic
 from sgoif.influence import DualAnchors, HeadJudge
@@ -25,7 +25,7 @@ from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
-FORMAT = 1
+FORMAT = 2
 
 Tensors = dict[str, Tensor]
 
@@ -65,10 +65,11 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         tensors |= {f"canaries/{name}": _tensor(getattr(snapshot.canaries, name)) for name in _CANARIES}
     if snapshot.calibration is not None:
         tensors |= _calibration_tensors(snapshot.calibration, snapshot.draws)
-    tensors |= {} if snapshot.noise is None else {"noise/transition": _tensor(snapshot.noise.transition)}
-    for name in ("predictions", "may_doubt"):
-        value = getattr(snapshot, name)
-        tensors |= {} if value is None else {f"canaries/{name}": _tensor(value)}
+    if snapshot.noise is not None:
+        tensors |= {"noise/transition": _tensor(snapshot.noise.transition)}
+        tensors |= {"noise/raised": torch.tensor(snapshot.noise.raised, dtype=torch.float64)}
+    tensors |= {} if snapshot.predictions is None else {"holdout/predictions": _tensor(snapshot.predictions)}
+    tensors |= {} if snapshot.may_doubt is None else {"canaries/may_doubt": _tensor(snapshot.may_doubt)}
     header = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return bytes(save(whole, {"sgoif": json.dumps(header)}))
@@ -96,17 +97,26 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     for name in ("class_names", "held_out_per_class"):
         header[name] = tuple(header[name])
     header["scales"] = {name: tuple(pair) for name, pair in header["scales"].items()}
+    header.pop("adapts", None)  # of the first format
     about = About(**header)
     canaries = _read_canaries(tensors, about.num_classes)
     calibration, draws = _read_calibration(tensors, canaries)
-    more = {
-        name: tensors[f"canaries/{name}"].numpy()
-        for name in ("predictions", "may_doubt")
-        if f"canaries/{name}" in tensors
-    }
-    noise = NoiseModel(tensors["noise/transition"].numpy()) if "noise/transition" in tensors else None
+    predictions, doubted = tensors.get("holdout/predictions"), tensors.get("canaries/may_doubt")
+    noise = None
+    if "noise/raised" in tensors:  # the first format kept a model of another kind: it ranks again once adapted
+        noise = WatchedNoise(tensors["noise/transition"].numpy(), float(tensors["noise/raised"]))
     held = tensors["holdout/id_hash"].numpy()
-    return Snapshot(about, judge, canaries, calibration, draws, held_out=held, noise=noise, **more)
+    return Snapshot(
+        about,
+        judge,
+        canaries,
+        calibration,
+        draws,
+        predictions=None if predictions is None else predictions.numpy(),
+        may_doubt=None if doubted is None else doubted.numpy(),
+        noise=noise,
+        held_out=held,
+    )
 
 
 def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws | None) -> Tensors:
@@ -117,6 +127,7 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
         sides |= {} if draws.lower is draws.upper else {"draws_lower": draws.lower}
     tensors = {"calibration/transition": _tensor(calibration.transition)}
     tensors["calibration/as_given_share"] = torch.tensor(calibration.as_given_share, dtype=torch.float64)
+    tensors["calibration/is_counted"] = torch.tensor(calibration.is_counted)
     for side, fits in sides.items():
         for name in _FITTED:
             values = [_number(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
@@ -132,7 +143,14 @@ def _read_calibration(
     believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
     transition = tensors["calibration/transition"].numpy()
     share = float(tensors["calibration/as_given_share"])
-    calibration = LabelCalibration(canaries, transition, believed[0], as_given[0] if as_given else None, share)
+    calibration = LabelCalibration(
+        canaries,
+        transition,
+        believed[0],
+        as_given[0] if as_given else None,
+        share,
+        is_counted=bool(tensors.get("calibration/is_counted", False)),
+    )
     upper = _read_side(tensors, "draws_upper")
     return calibration, CalibrationDraws(_read_side(tensors, "draws_lower") or upper, upper) if upper else None
 

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import Canaries, LabelCalibration, calibrate, hash_ids
+from sgoif.evidence import Canaries, KeptPredictions, hash_ids, read_noise
 from sgoif.snapshot.snapshot import About, Snapshot
 from sgoif.snapshot.weights import hash_weights
 from sgoif.store.info import environment, now
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
-from sgoif.training.canaries import CanaryLedger
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.monitor import Monitor
+from sgoif.training.noise import judge_labels, kept_of
 from sgoif.training.recorder import Recorder
 
 __all__ = ["is_cross_entropy", "snapshot_audit", "snapshot_of", "take_snapshot"]
@@ -114,7 +115,6 @@ def snapshot_of(
         is_cross_entropy=is_cross_entropy,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
         trusted=is_trusted,
-        adapts=is_trusted or (choice is not None and choice.clean),
         cleaning=None if choice is None else asdict(choice),
         held_out_per_class=tuple(engine.holdout.counts.tolist()),
         competence=None if competence is None else asdict(competence),
@@ -125,20 +125,21 @@ def snapshot_of(
     )
     # positions of a hold-out that came without ids are nobody's ids
     held = np.zeros(0, np.int64) if isinstance(ids, range) else np.sort(hash_ids(np.asarray(ids)).view(np.int64))
-    fitted = None if canaries is None else _own_calibration(canaries)
     judge = copy.deepcopy(engine.judge())  # stays as it is when the engine goes on
     if ledger is None or canaries is None:
-        return Snapshot(about, judge, canaries, fitted, held_out=held)
-    predictions, doubted = ledger.predictions(canaries), ledger.may_doubt(canaries)
-    return Snapshot(about, judge, canaries, fitted, held_out=held, predictions=predictions, may_doubt=doubted)
+        return Snapshot(about, judge, canaries, held_out=held)
+    predictions, doubted = ledger.predictions(), ledger.may_doubt(canaries)
+    # as many errors as among the hold-out's own labels are expected, until training examples are seen
+    noise = read_noise(_own_predictions(canaries, predictions), ledger.judged_classes)
+    found = judge_labels(canaries, predictions, noise, doubted)
+    return Snapshot(about, judge, canaries, found.calibration, None, predictions, doubted, noise, held)
 
 
-def _own_calibration(canaries: Canaries) -> LabelCalibration:
-    """Fit the canaries alone: they rank, and their share of flips stands for the share of errors."""
+def _own_predictions(canaries: Canaries, predictions: NDArray[np.float32] | None) -> KeptPredictions:
+    """What is kept of the hold-out's predictions under its own labels."""
     own = ~canaries.is_flip
-    return calibrate(
-        canaries, canaries.signals[own], canaries.label[own], canaries.worst_anchor[own].astype(np.int64), adapt=False
-    )
+    given, p_given = canaries.label[own], canaries.signals[own, CALIBRATED_SIGNALS.index("p_given")]
+    return kept_of(predictions, canaries.holdout_row[own], p_given, given, canaries.num_classes)
 
 
 def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:

@@ -19,12 +19,15 @@ from sgoif.evidence import (
     CalibrationDraws,
     Canaries,
     ExpectedPrecision,
+    KeptPredictions,
     LabelCalibration,
     LikelyOthers,
-    NoiseModel,
     Standardiser,
+    WatchedNoise,
     draw_calibrations,
     expected_precision,
+    raised_by_training,
+    read_noise,
 )
 from sgoif.gradients.contractions import widen
 from sgoif.influence import MIN_HELD_OUT, HeadJudge, why_not_judged
@@ -32,7 +35,7 @@ from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.calibration import probabilities
 from sgoif.training.canaries import CALIBRATED_SIGNALS
-from sgoif.training.noise import Examples, NoiseEvidence, Predictions, judge_labels
+from sgoif.training.noise import PROBE_SIGNALS, Examples, judge_labels
 
 __all__ = ["About", "Snapshot"]
 
@@ -54,7 +57,6 @@ class About:
     is_cross_entropy: bool = True  # else gradients at the logits must be given with every batch
     autocast: str | None = None  # the precision of the hold-out's forward pass
     trusted: bool = False
-    adapts: bool = False  # whether the share of errors can be learnt from the scores of training examples
     cleaning: Mapping[str, Any] | None = None  # whether an as-given hold-out was cleaned, and why
     held_out_per_class: tuple[int, ...] = ()
     competence: Mapping[str, Any] | None = None  # of the model, on the hold-out
@@ -78,9 +80,9 @@ class Snapshot:
     canaries: Canaries | None = None  # None: too few hold-out examples, or too many classes, for probabilities
     calibration: LabelCalibration | None = None
     draws: CalibrationDraws | None = None  # for intervals; None before the first adaptation
-    predictions: NDArray[np.float32] | None = None  # of canaries, [M, C]; None where there are too many classes
+    predictions: NDArray[np.float32] | None = None  # of hold-out examples, [m, C]; None where there are too many
     may_doubt: NDArray[np.bool_] | None = None  # whose hold-out labels nobody verified, by canary
-    noise: NoiseModel | None = None  # read off the first adaptation
+    noise: WatchedNoise | None = None  # counted among the hold-out, then among training examples
     held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
 
     def score(
@@ -120,20 +122,20 @@ class Snapshot:
 
     def judged(self, signals: Columns, labels: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Add to signals what they mean: a suggested label, standardised scores, probabilities."""
-        inputs = _calibrated(signals)
-        is_sound = np.asarray(np.isfinite(inputs).all(1))
-        inputs, likely = self._with_noise(inputs, signals, labels)
+        is_sound = _is_sound(signals)
+        can = is_sound & self._is_known(labels)
+        nothing, likely = np.full(len(labels), np.nan), np.full(len(labels), -1)
+        found = (nothing, nothing, nothing)
+        if self.calibration is not None and self.noise is not None and can.any():
+            asked = self._asked(signals, labels, can)
+            likely[can] = self.noise.suggest(asked.kept, asked.margin, self._known_classes)[:, 0]
+            found = probabilities(self.calibration, self.draws, asked.signals(self.noise), labels[can], can)
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
-        if likely is not None:
-            anchor = np.where(is_sound & (likely >= 0), likely, anchor)
-        columns |= {"suggested_label": anchor, "runner_up": np.where(is_sound, signals["runner_up"], -1)}
+        columns |= {"suggested_label": np.where(likely >= 0, likely, anchor)}
+        columns |= {"runner_up": np.where(is_sound, signals["runner_up"], -1)}
         for name, (centre, scale) in self.about.scales.items():
             columns[f"{name}_std"] = _standardiser(centre, scale).transform(columns[name])
-        can, nothing = is_sound & self._is_known(labels), np.full(len(labels), np.nan)
-        found = (nothing,) * 3
-        if self.calibration is not None:
-            found = probabilities(self.calibration, self.draws, inputs[can], labels[can], can)
         columns |= {f"p_mislabeled{tail}": values for tail, values in zip(("", "_low", "_high"), found, strict=True)}
         return columns | {"no_p_reason": self._reasons(is_sound, labels)}
 
@@ -154,23 +156,30 @@ class Snapshot:
         Canaries know what an error looks like, not how many there are. Some ten thousand examples will do, drawn at
         random from what is to be scored.
         """
-        inputs = _calibrated(signals)
-        is_sound = np.isfinite(inputs).all(1) & self._is_known(labels)
-        if self.canaries is None or is_sound.sum() < 2:
+        can = _is_sound(signals) & self._is_known(labels)
+        if self.canaries is None or can.sum() < 2:
             return self
-        given = labels[is_sound]
-        examples = Examples(inputs[is_sound], given, signals["worst_anchor"][is_sound].astype(np.int64))
-        seen = None
-        if self.predictions is not None:
-            mine = {name: signals[name][is_sound] for name in ("p_given", "margin", "runner_up")}
-            seen = Predictions(_predicted(mine, given, self.about.num_classes), self.predictions)
+        asked = self._asked(signals, labels, can)
+        held = self.canaries.signals[~self.canaries.is_flip, CALIBRATED_SIGNALS.index("margin")]
+        noise = read_noise(asked.kept, self._known_classes, raised_by_training(asked.margin, held))
         doubted = np.zeros(len(self.canaries), bool) if self.may_doubt is None else self.may_doubt
-        found = judge_labels(self.canaries, examples, seen, adapt=self.about.adapts, may_doubt=doubted)
-        draws = draw_calibrations(found.calibration, found.examples.signals, given)
-        noise = None if found.noise is None else found.noise.model
+        calibration = judge_labels(self.canaries, self.predictions, noise, doubted).calibration
+        draws = draw_calibrations(calibration, asked.signals(noise), labels[can])
         scales = {name: _scale_of(signals[name]) for name in _STANDARDISED}
-        about = replace(self.about, num_adapted=int(is_sound.sum()), scales=scales)
-        return replace(self, about=about, calibration=found.calibration, draws=draws, noise=noise)
+        about = replace(self.about, num_adapted=int(can.sum()), scales=scales)
+        return replace(self, about=about, calibration=calibration, draws=draws, noise=noise)
+
+    def _asked(self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_]) -> Examples:
+        """What is asked about examples that can be judged."""
+        p_given, margin, runner_up = (signals[name][can] for name in ("p_given", "margin", "runner_up"))
+        others = LikelyOthers.of_visit(p_given, margin, runner_up)
+        kept = KeptPredictions.of(p_given.astype(np.float64), labels[can], others, self.about.num_classes)
+        probe = np.stack([signals[name][can] for name in PROBE_SIGNALS], 1).astype(np.float64)
+        return Examples(kept, margin.astype(np.float64), probe)
+
+    @property
+    def _known_classes(self) -> NDArray[np.bool_]:
+        return self._is_known(np.arange(self.about.num_classes))
 
     def _is_known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whose class has enough hold-out examples, ``[B]``; without them a label cannot be judged."""
@@ -180,33 +189,17 @@ class Snapshot:
         names = self.about.class_names
         return why_not_judged(names[label] if label < len(names) else str(label), self.about.held_out_per_class[label])
 
-    def _with_noise(
-        self, inputs: NDArray[np.float64], signals: Columns, labels: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
-        """Signals with what the model of the noise says, and the class that it suggests; as they are without one."""
-        if self.noise is None:
-            return inputs, None
-        evidence = NoiseEvidence.of(self.noise, _predicted(signals, labels, self.about.num_classes))
-        return np.column_stack([inputs, evidence.log_odds(labels)]), evidence.suggested(labels, top=1)[0][:, 0]
-
     def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:
         """The share of errors to expect among the first 1, 5 and 10%, from examples that it was adapted to."""
-        inputs = _calibrated(signals)
-        is_sound = np.isfinite(inputs).all(1) & self._is_known(labels)
-        if self.calibration is None or self.draws is None:
+        if self.calibration is None or self.draws is None or self.noise is None:
             return []
-        inputs, _ = self._with_noise(inputs, signals, labels)
-        return expected_precision(self.calibration, inputs[is_sound], labels[is_sound], draws=self.draws)
+        can = _is_sound(signals) & self._is_known(labels)
+        inputs = self._asked(signals, labels, can).signals(self.noise)
+        return expected_precision(self.calibration, inputs, labels[can], draws=self.draws)
 
 
-def _calibrated(signals: Columns) -> NDArray[np.float64]:
-    return np.stack([signals[name] for name in CALIBRATED_SIGNALS], 1).astype(np.float64)
-
-
-def _predicted(signals: Columns, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:
-    """Whole predictions, ``[B, C]``, from what a visit keeps of them."""
-    others = LikelyOthers.of_visit(signals["p_given"], signals["margin"], signals["runner_up"])
-    return others.spread(np.nan_to_num(signals["p_given"].astype(np.float64)), labels, num_classes)
+def _is_sound(signals: Columns) -> NDArray[np.bool_]:
+    return np.asarray(np.all([np.isfinite(signals[name]) for name in CALIBRATED_SIGNALS], axis=0))
 
 
 def _scale_of(values: NDArray[Any]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,22 @@ from sgoif.evidence import (
     CleaningChoice,
     Competence,
     ExpectedPrecision,
+    KeptPredictions,
     LabelCalibration,
     LikelyOthers,
-    NoiseModel,
+    WatchedNoise,
     calibrate_on,
     draw_calibrations,
     expected_precision,
     interval_limits,
     measure_competence,
+    raised_by_training,
+    read_noise,
 )
 from sgoif.evidence.logistic import sigmoid
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
-from sgoif.training.noise import Examples, Judgement, NoiseEvidence, Predictions, judge_labels, with_noise
+from sgoif.training.noise import PROBE_SIGNALS, Examples, NoiseEvidence, judge_labels, with_noise
 
 __all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "competence_of", "probabilities"]
 
@@ -54,28 +57,25 @@ class Judged:
     p_mislabeled: Floats  # one per example; NaN where it was not judged
     p_low: Floats  # a 90% interval of it
     p_high: Floats
-    noise: NoiseEvidence | None  # the model of the noise that was used
+    suggested: NDArray[np.int64] | None  # classes likelier to be the true one, best first, [N, 3]; -1 for none
 
 
 @dataclass(frozen=True, slots=True)
 class RunJudge:
     """Judges any examples of a run, whether it was calibrated on all of them or on some."""
 
-    columns: tuple[str, ...]  # that mean what the canaries' signals do
     calibration: LabelCalibration
     draws: CalibrationDraws
-    noise: NoiseModel | None
+    noise: WatchedNoise
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others cannot be judged
 
     def judged(self, examples: Table) -> Judged:
-        """Judge examples, in memory for some copies of their predictions, ``[N, C]``."""
-        signals, is_judged = _signals(examples, self.columns, self.known_classes)
-        given, evidence = examples["given_label"][is_judged], None
-        if self.noise is not None:
-            evidence = NoiseEvidence.of(self.noise, _predicted(examples, is_judged, len(self.known_classes)))
-            signals = np.column_stack([signals, evidence.log_odds(given)])
-            evidence = evidence.at_rows(is_judged)
-        return Judged(*probabilities(self.calibration, self.draws, signals, given, is_judged), evidence)
+        """Judge examples."""
+        asked, is_judged = asked_of(examples, self.known_classes)
+        signals, given = asked.signals(self.noise), asked.kept.given
+        suggested = np.full((len(is_judged), 3), -1)
+        suggested[is_judged] = self.noise.suggest(asked.kept, asked.margin, self.known_classes)
+        return Judged(*probabilities(self.calibration, self.draws, signals, given, is_judged), suggested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class RunCalibration:
     examples: Judged  # those that it was made of
     judge: RunJudge | None  # of any others; None where the model of the noise came from outside
     calibration: LabelCalibration
+    canaries: Canaries  # with all their signals
     precision: list[ExpectedPrecision]
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others are not judged
@@ -132,8 +133,8 @@ def calibrate_run(
 ) -> RunCalibration:
     """Learn ``p_mislabeled`` from the canaries.
 
-    With a model of the noise, what it says of a label is one more signal, and its transition weighs the flips. Where
-    none is given, one is read off a first calibration.
+    What a model of the noise says of a label is one of the signals, and its transition weighs the flips. Where none is
+    given, errors are counted among the surest predictions of the training examples.
 
     Args:
         ledger: the canaries' own signals.
@@ -145,14 +146,14 @@ def calibrate_run(
     Raises:
         NoProbabilities: There is too little to learn from, or the model does not know enough to judge labels.
     """
-    canaries, columns, known = ledger.canaries(engine), _columns(engine), ledger.known_classes(engine)
+    canaries, known = ledger.canaries(engine), ledger.known_classes(engine)
     if not len(examples["id"]):
         raise NoProbabilities("no training example was scored")
     if (examples["given_label"] < 0).all():
         raise NoProbabilities("no target names one class (Mixup, CutMix or soft labels), so there is no label to judge")
     if canaries is None:
         raise NoProbabilities(ledger.why_none(engine))
-    signals, judged = _signals(examples, columns, known)
+    asked, judged = asked_of(examples, known)
     if judged.sum() < 2:
         is_shut = (examples["confidence"] <= 0).all()
         why = "the gate was shut at every visit" if is_shut else "the others have no finite score or no known class"
@@ -160,31 +161,30 @@ def calibrate_run(
     competence = competence or ledger.competence(engine)
     if competence.why_not is not None:
         raise NoProbabilities(competence.why_not)
-    given, choice = examples["given_label"], ledger.choice
-    asked = Examples(signals, given[judged], examples["suggested_label"][judged])
+    given, choice, judge = asked.kept.given, ledger.choice, None
     if noise is None:
-        adapt = ledger.trusted or (choice is not None and choice.clean)
-        seen = _predictions(examples, judged, canaries, ledger)
-        found = judge_labels(canaries, asked, seen, adapt=adapt, may_doubt=ledger.may_doubt(canaries))
+        counted = read_noise(asked.kept, known, raised_by_training(asked.margin, ledger.margins()))
+        found = judge_labels(canaries, ledger.predictions(), counted, ledger.may_doubt(canaries))
         if found.doubt is not None:
             choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
+        calibration, signals = found.calibration, asked.signals(counted)
+        draws = draw_calibrations(calibration, signals, given)
+        judge = RunJudge(calibration, draws, counted, known)
+        said = judge.judged(examples)
+        doubt = _memorised(asked.margin, competence)
     else:
-        asked, canaries = asked.with_noise(noise.log_odds(given)[judged]), with_noise(canaries, noise)
-        fitted = calibrate_on(canaries, asked.signals, asked.given, noise.model.transition, is_sure=noise.is_learnt)
-        found = Judgement(fitted, asked)
-    calibration, asked = found.calibration, found.examples
-    draws, judge = draw_calibrations(calibration, asked.signals, asked.given), None
-    if noise is None:
-        model = None if found.noise is None else found.noise.model
-        judge = RunJudge(columns, calibration, draws, model, known)
-        noise = None if found.noise is None else found.noise.at_rows(judged)
-    said = Judged(*probabilities(calibration, draws, asked.signals, asked.given, judged), noise)
-    precision = expected_precision(calibration, asked.signals, asked.given, draws=draws)
+        log_odds = noise.log_odds(examples["given_label"])
+        signals = np.stack([examples[name][judged] for name in _columns(engine)] + [log_odds[judged]], 1)
+        canaries = with_noise(canaries, noise)
+        calibration = calibrate_on(canaries, signals, given, noise.model.transition, is_sure=noise.is_learnt)
+        draws = draw_calibrations(calibration, signals, given)
+        suggested = noise.suggested(examples["given_label"])[0]
+        said = Judged(*probabilities(calibration, draws, signals, given, judged), suggested)
+        doubt = _memorised(asked.margin, competence) or _disagreement(said.p_mislabeled[judged], log_odds[judged])
+    precision = expected_precision(calibration, signals, given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
-    doubt = _memorised(examples["margin"][judged], competence)
-    if doubt is None and noise is not None:
-        doubt = _disagreement(said.p_mislabeled[judged], noise.log_odds(given)[judged], is_new=judge is None)
-    return RunCalibration(said, judge, calibration, precision, choice, known, holdout, ids, doubt)
+    told = replace(canaries, weight=calibration.canaries.weight)
+    return RunCalibration(said, judge, calibration, told, precision, choice, known, holdout, ids, doubt)
 
 
 def _memorised(margins: Floats, competence: Competence) -> str | None:
@@ -203,20 +203,18 @@ def _memorised(margins: Floats, competence: Competence) -> str | None:
     )
 
 
-def _disagreement(p: Floats, log_odds: Floats, *, is_new: bool) -> str | None:
+def _disagreement(p: Floats, log_odds: Floats) -> str | None:
     """Say where two estimates of the share of errors differ: by the scores, and by which class is given for which.
 
     Both may be wrong, and nothing in the run tells which: the order stays, the sums do not.
 
     Args:
         p: by the scores, ``[n]``.
-        log_odds: by a model of the noise.
-        is_new: whether the predictions behind the latter are of examples that the model was not trained on. A model
-            that has learnt wrong labels by heart finds few of them, so that fewer than by the scores mean nothing.
+        log_odds: by a model of the noise that judges examples it was not trained on.
     """
     by_scores, by_noise = float(p.mean()), float(sigmoid(log_odds).mean())
     most, least = max(by_scores, by_noise), min(by_scores, by_noise)
-    if most * len(p) < _FEW_ERRORS or most < _MOST_APART * least or (by_noise < by_scores and not is_new):
+    if most * len(p) < _FEW_ERRORS or most < _MOST_APART * least:
         return None
     return (
         f"two estimates of the share of wrong labels disagree: {by_scores:.1%} by the scores, {by_noise:.1%} by which "
@@ -244,30 +242,14 @@ def _judged_holdout(
     return columns
 
 
-def _signals(
-    examples: Table, columns: tuple[str, ...], is_known: NDArray[np.bool_]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """The signals of examples that can be judged, ``[n, S]``, and which of all these are, ``[N]``."""
-    signals, given = np.stack([examples[name] for name in columns], 1), examples["given_label"]
-    is_judged = np.asarray(np.isfinite(signals).all(axis=1)) & (given >= 0) & is_known[given]
-    return signals[is_judged], is_judged
-
-
-def _predictions(
-    examples: Table, judged: NDArray[np.bool_], canaries: Canaries, ledger: CanaryLedger
-) -> Predictions | None:
-    """What the network said of the examples that can be judged, and of the canaries; None where that is too much."""
-    held = ledger.predictions(canaries)
-    if held is None or not Predictions.is_affordable(len(judged), ledger.num_classes):
-        return None
-    return Predictions(_predicted(examples, judged, ledger.num_classes), held)
-
-
-def _predicted(examples: Table, judged: NDArray[np.bool_], num_classes: int) -> NDArray[np.float32]:
-    """Whole predictions of the examples that can be judged, ``[n, C]``, from what is kept of them."""
-    mine = {name: values[judged] for name, values in examples.items() if "runner_up" in name}
-    others = LikelyOthers.from_columns(mine)
-    return others.spread(examples["p_given"][judged], examples["given_label"][judged], num_classes)
+def asked_of(examples: Table, is_known: NDArray[np.bool_]) -> tuple[Examples, NDArray[np.bool_]]:
+    """What is asked about the examples that can be judged, and which of all these are, ``[N]``."""
+    given, probe = examples["given_label"], np.stack([examples[name] for name in PROBE_SIGNALS], 1)
+    is_seen = np.isfinite(probe).all(1) & np.isfinite(examples["margin"]) & np.isfinite(examples["p_given"])
+    rows = np.asarray(is_seen & (given >= 0) & is_known[given])
+    others = LikelyOthers.from_columns({name: values[rows] for name, values in examples.items() if "runner_up" in name})
+    kept = KeptPredictions.of(examples["p_given"][rows], given[rows], others, len(is_known))
+    return Examples(kept, examples["margin"][rows], probe[rows]), rows
 
 
 def _columns(engine: Engine) -> tuple[str, ...]:

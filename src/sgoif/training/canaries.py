@@ -26,9 +26,7 @@ from sgoif.evidence import (
     CleaningChoice,
     Competence,
     Holdout,
-    LikelyOthers,
     Snapshot,
-    best_others,
     cross_fitted_signals,
     estimate_transition,
     fold_of,
@@ -41,7 +39,6 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
-from sgoif.training.noise import Predictions
 
 __all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "has_factors"]
 
@@ -55,6 +52,7 @@ CALIBRATED_SIGNALS = (
 _KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 _CLEAN_EVERY = 10  # refreshes
 _MANY_CLASSES, _LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
+_MOST_NUMBERS = 100_000_000  # of the hold-out's predictions, 400 MB
 _MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
 
 Floats = NDArray[np.float64]
@@ -91,7 +89,8 @@ class CanaryLedger:
         count, classes = (len(self.labels), self.num_classes) if self.is_on else (0, 0)
         self._assigned = np.zeros((count, 0), np.int64)  # labels tried, [m, F]; F is known with the first look
         self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
-        self._others = np.zeros((count, 0, classes), np.float32)  # probability of the best other class, where it lies
+        width = classes if count * classes <= _MOST_NUMBERS else 0
+        self._predicted = np.zeros((count, width), np.float32)  # sums of predictions
         self._mass = np.zeros((count, 0, 1))  # weight of the looks that could tell, [m, F, 1]
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
@@ -138,17 +137,9 @@ class CanaryLedger:
         self._total[rows] += trust * np.where(usable, values, 0.0)
         self._mass[rows] += trust * usable
         predicted = logits.softmax(1).double().cpu().numpy()
-        self._add_others(rows, assigned, trust * predicted, usable[:, :, 0])
+        if self._predicted.shape[1]:
+            self._predicted[rows] += trust * predicted  # no row comes twice in a look
         np.add.at(self._leaks, self.labels[rows], (trust * believed[rows])[:, None] * predicted)
-
-    def _add_others(
-        self, rows: NDArray[np.int64], assigned: NDArray[np.int64], predicted: Floats, usable: NDArray[np.bool_]
-    ) -> None:
-        """Note the most probable class beside each label tried, as a training visit notes its runner-up."""
-        if self._others.shape[2]:
-            others, p = best_others(predicted, assigned)
-            tried = np.arange(assigned.shape[1])
-            self._others[rows[:, None], tried, others] += np.where(usable, p, 0.0)  # no row comes twice in a look
 
     def _labels_for(self, snapshot: Snapshot) -> NDArray[np.int64]:
         """The labels that the examples of a snapshot are tried under, fixed when each is first seen."""
@@ -160,8 +151,6 @@ class CanaryLedger:
             self._assigned = np.full((len(self.labels), proposed.shape[1]), -1, np.int64)
             self._total = np.zeros((len(self.labels), proposed.shape[1], len(CALIBRATED_SIGNALS)))
             self._mass = np.zeros((len(self.labels), proposed.shape[1], 1))
-            width = self.num_classes if Predictions.is_affordable(self._assigned.size, self.num_classes) else 0
-            self._others = np.zeros((*self._assigned.shape, width), np.float32)
         known = self._assigned[rows]
         self._assigned[rows] = np.where(known < 0, proposed, known)
         return self._assigned[rows]
@@ -282,21 +271,18 @@ class CanaryLedger:
         """Whose hold-out labels nobody verified, by canary; nobody's where the hold-out may not clean itself."""
         return ~self.verified[canaries.holdout_row] & self.cleans_itself
 
-    def predictions(self, canaries: Canaries) -> NDArray[np.float32] | None:
-        """Mean predictions of canaries, ``[M, C]``, known as far as those of training examples are; None if too many.
+    def margins(self) -> Floats:
+        """Mean margins of the hold-out's own labels, over the looks that could tell."""
+        is_own = self._told() & (self._assigned == self.labels[: len(self._assigned), None])
+        sums = self._total[:, :, CALIBRATED_SIGNALS.index("margin")][is_own]
+        return np.asarray(sums / self._mass[:, :, 0][is_own])
 
-        Args:
-            canaries: from :meth:`canaries`, with ``p_given`` among its signals.
-        """
-        if not self._others.shape[2]:
+    def predictions(self) -> NDArray[np.float32] | None:
+        """Mean predictions of hold-out examples, by row, ``[m, C]``; even ones of those not seen, None if too many."""
+        if not self._predicted.shape[1]:
             return None
-        told = self._told()
-        found = self._others[told] / self._mass[told]
-        top = np.argsort(-found, axis=1, kind="stable")[:, :3]
-        p = np.take_along_axis(found, top, 1).astype(np.float64)
-        others = LikelyOthers(np.where(p > 0, top, -1), p)
-        p_given = canaries.signals[:, CALIBRATED_SIGNALS.index("p_given")]
-        return others.spread(p_given, canaries.assigned_label, self.num_classes)
+        mass = self._predicted.sum(1, keepdims=True)
+        return np.where(mass > 0, self._predicted / np.where(mass > 0, mass, 1.0), 1 / self.num_classes)
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""
@@ -330,7 +316,7 @@ class CanaryLedger:
             "assigned": self._assigned.copy(),
             "total": self._total.copy(),
             "mass": self._mass.copy(),
-            "others": self._others.copy(),
+            "predicted": self._predicted.copy(),
             "leaks": self._leaks.copy(),
             "suggested": self._suggested.copy(),
             "recent": [asdict(item) for item in self._recent],
@@ -345,8 +331,8 @@ class CanaryLedger:
             np.broadcast_to(state["mass"], (*self._assigned.shape, 1)).copy(),
             state["leaks"].copy(),
         )
-        # states from before it have none, and half of the sums would be worse than none
-        self._others = state["others"].copy() if "others" in state else np.zeros((*self._assigned.shape, 0), np.float32)
+        if "predicted" in state:  # states from before it have none
+            self._predicted = state["predicted"].copy()
         self._suggested = state["suggested"].copy()
         self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
         recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
