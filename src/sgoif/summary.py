@@ -246,7 +246,8 @@ class TagSummary:
                 f"[{percents(item['low'], item['high'])}]"
                 for item in self.expected_precision.get(side, [])
             )
-            expected = f"{count(self.expected_errors[side])} expected among {count(getattr(self, total))} {of}"
+            said = "expected" if self.holdout == "trusted" else "estimated"
+            expected = f"{count(self.expected_errors[side])} {said} among {count(getattr(self, total))} {of}"
             lines.append(f"{side.capitalize()} tags: {expected}; {tops}.")
         if self.share_noticed is not None and self.share_noticed < 0.995:
             lines.append(f"Of tags that are missing, {percent(self.share_noticed)} would be noticed at all.")

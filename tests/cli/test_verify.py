@@ -179,3 +179,35 @@ def test_a_sample_does_not_judge_classes(run, tmp_path):
     verified(run, tmp_path, wrong=())
     done = invoke("check", run, "--max-class-error-rate", "50%")
     assert done.exit_code == 2 and "verified hold-out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 1}', '{"format": 1, "all": {"value": 2}}', '{"format": 9}', "nonsense", "[" * 9999],
+)
+def test_a_file_of_figures_that_nobody_wrote_is_not_believed(run, tmp_path, text):
+    (tmp_path / "run" / "checked.json").write_text(text)
+    done = invoke("check", run, "--max-error-rate", "50%")
+    assert done.exit_code == 2 and "checked.json of this run cannot be read" in done.stdout
+    assert invoke("info", run).exit_code == 0
+
+
+def test_figures_with_a_part_missing_are_not_believed(run, tmp_path):
+    verified(run, tmp_path, wrong=range(80))
+    path = tmp_path / "run" / "checked.json"
+    document = json.loads(path.read_text())
+    for spoilt in (
+        {**document, "state": 3},
+        {**document, "firsts": [{}]},
+        {**document, "all": {**document["all"], "count": "x"}},
+    ):
+        path.write_text(json.dumps(spoilt))
+        assert "checked" not in load(run).info
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "nonsense", '{"format": 2}', '{"format": 1, "design": {}}'])
+def test_a_sample_that_nobody_drew_is_an_error_that_names_the_file(run, tmp_path, text):
+    verified(run, tmp_path, wrong=())
+    (tmp_path / "run" / "verify" / "other.json").write_text(text)
+    done = invoke("verify", run, "--verdicts", tmp_path / "verdicts.csv")
+    assert done.exit_code == 2 and "verify/other.json" in done.stderr

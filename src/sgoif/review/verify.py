@@ -229,13 +229,13 @@ def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | N
         return None, None
     try:
         document = json.loads(place.read(_FILE))
-        numbers = [document["all"][name] for name in ("value", "low", "high", "at_most")]
-        is_sound = document["format"] == 1 and all(0 <= float(number) <= 1 for number in numbers)
-    except (ValueError, KeyError, TypeError):
+        is_sound = document["format"] == 1 and all(map(_is_share, [document["all"], *document["firsts"]]))
+        state = {str(name): float(value) for name, value in document["state"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_sound = False
     if not is_sound:
         return None, f"{_FILE} of this run cannot be read; run `sgoif verify` again"
-    if not _is_same(document["state"], find_state(sql)):
+    if not _is_same(state, find_state(sql)):
         return None, "labels were checked, but the run has changed since; run `sgoif verify` again"
     return document, None
 
@@ -251,6 +251,14 @@ def add_checked(info: Mapping[str, Any], run_url: str | os.PathLike[str], sql: S
 def is_current(found: CheckedList, sql: Sql) -> bool:
     """Whether a list was drawn by the ranking as it is now."""
     return _is_same(found.state, find_state(sql))
+
+
+def _is_share(item: Mapping[str, Any]) -> bool:
+    """Whether a figure is one that was written here; a run may come from someone else."""
+    shares = [float(item[name]) for name in ("value", "low", "high", "at_most")]
+    numbers = [item[name] for name in ("count", "num_checked", "num_wrong", "num_unsure")]
+    are_whole = all(type(number) is int and 0 <= number < 2**62 for number in numbers)
+    return isinstance(item["name"], str) and are_whole and all(0 <= share <= 1 for share in shares)
 
 
 def _is_same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
