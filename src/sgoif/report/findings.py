@@ -122,7 +122,7 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
     found += [("warning", "these figures may be wrong", doubt.text) for doubt in doubts_of(run.info, len(p))]
     if isinstance(held, list):
         kind = "verified by people" if run.info.get("trusted") else "labels as given"
-        found.append((f"{sum(held):,}", "held out as the yardstick", kind))
+        found.append((f"{sum(held):,}", "held-out examples for calibration", kind))
     return tuple(found)
 
 

@@ -130,7 +130,7 @@ function headOf(group) {
 
 function cardOf(i, n) {
   const [given, best, id] = [className(CARDS.given[i]), className(bestOf(i)), shownId(i)];
-  const names = make("div", { class: "names", title: pairName(i) }, make("bdi", {}, given));
+  const names = make("div", { class: "names", title: pairName(i) }, DOC.sample ? "labelled " : "", make("bdi", {}, given));
   if (best && !DOC.blind) names.append(" → ", make("bdi", { class: "best" }, best));
   const isSure = CARDS.p[i] != null && !DOC.blind;
   const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
