@@ -24,6 +24,7 @@ class Doubt:
 
     text: str
     spoils: bool
+    is_of_holdout: bool = False  # what people checked among all examples is not concerned
 
 
 def has_trained_on_holdout(info: Mapping[str, Any]) -> bool:
@@ -44,7 +45,7 @@ def doubts_of(info: Mapping[str, Any], num_examples: int) -> list[Doubt]:
     """
     warnings = _mapping(info.get("warnings"))
     found = [
-        Doubt(clean(str(text)).removesuffix("."), key in _SPOILING)
+        Doubt(clean(str(text)).removesuffix("."), key in _SPOILING, key == _ON_HOLDOUT)
         for key, text in warnings.items()
         if key != _NOT_TOLD and text
     ]

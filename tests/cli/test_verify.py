@@ -211,3 +211,16 @@ def test_a_sample_that_nobody_drew_is_an_error_that_names_the_file(run, tmp_path
     (tmp_path / "run" / "verify" / "other.json").write_text(text)
     done = invoke("verify", run, "--verdicts", tmp_path / "verdicts.csv")
     assert done.exit_code == 2 and "verify/other.json" in done.stderr
+
+
+@pytest.mark.parametrize(("warning", "is_refused"), [("batch_positions", True), ("trained_on_anchors", False)])
+def test_a_run_that_does_not_know_its_examples_cannot_be_sampled(tmp_path, warning, is_refused):
+    given = np.arange(500) % 4
+    examples = table(np.full(500, 0.01), given, (given + 1) % 4)
+    run = write_run(tmp_path / "run", examples, trusted=False, warnings={warning: "something was noticed."})
+    done = invoke("verify", run, "--page", tmp_path / "check.html")
+    assert done.exit_code == (2 if is_refused else 0)
+    assert ("something was noticed" in done.stderr) == is_refused
+    if not is_refused:
+        verified(run, tmp_path, wrong=())
+        assert invoke("check", run, "--max-error-rate", "10%").exit_code == 0

@@ -106,6 +106,7 @@ def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdi
     try:
         run.need_examples()
         if limits.max_error_rate is not None and run.checked is not None:
+            run.need_trust(needs_holdout=False)
             outcomes.append(_checked(run.checked, limits.max_error_rate))
             if limits.max_class_error_rate is None and limits.max_new is None:
                 return Verdict(outcomes)

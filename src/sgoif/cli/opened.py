@@ -152,9 +152,13 @@ class OpenRun:
             reason = why_no_probabilities(self.about)
             raise SgoifError(f"{self.url!r} has no probabilities: {reason}. `sgoif issues` ranks its labels without.")
 
-    def need_trust(self) -> None:
-        """Raise where the run noticed something by which its figures cannot be trusted."""
-        spoiled = [doubt.text for doubt in doubts_of(self.about, self.num_examples) if doubt.spoils]
+    def need_trust(self, *, needs_holdout: bool = True) -> None:
+        """Raise where the run noticed something by which its figures cannot be trusted.
+
+        A hold-out that was trained on spoils what the run thinks, not what people say of a sample of all examples.
+        """
+        doubts = [doubt for doubt in doubts_of(self.about, self.num_examples) if doubt.spoils]
+        spoiled = [doubt.text for doubt in doubts if needs_holdout or not doubt.is_of_holdout]
         if spoiled:
             raise SgoifError(f"the figures of {self.url!r} cannot be trusted: {'; and '.join(spoiled)}.")
 

@@ -109,6 +109,7 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
 def _opened(url: str) -> OpenRun:
     run = open_run(url)
     run.need_examples()
+    run.need_trust(needs_holdout=False)  # a sample of a part is no sample of the whole
     if has_tags(run):
         raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
     return run
