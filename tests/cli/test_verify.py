@@ -129,6 +129,7 @@ def test_verdicts_of_another_list_are_refused(run, tmp_path):
 def test_the_terminal_asks_keeps_answers_and_goes_on(run, tmp_path):
     out = tmp_path / "verdicts.csv"
     first = CliRunner().invoke(app, ["verify", run, "--out", str(out)], input="r\nx\nw\ndog\n?\nw\n\nq\n")
+    assert first.exit_code == 0 and "goes on where you stopped" in first.output
     assert "labelled" in first.output and "Answer r, w, ? or q." in first.output
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["decision"] for row in rows][:3] in (["keep", "relabel", "unsure"], ["keep", "keep", "unsure"])
@@ -137,6 +138,8 @@ def test_the_terminal_asks_keeps_answers_and_goes_on(run, tmp_path):
     assert second.exit_code == 0, second.output
     assert "\n5 of 60" in second.output and "\n4 of 60" not in second.output
     assert "Checked labels: 60" in second.output and (tmp_path / "run" / "checked.json").is_file()
+    CliRunner().invoke(app, ["verify", run, "--out", str(out), "--seed", "1"], input="r\nq\n")
+    assert len(out.read_text().splitlines()) == 1 + 60 + 1  # answers to another sample stay
 
 
 def test_texts_are_shown_on_the_page_and_in_the_terminal(run, tmp_path):

@@ -76,7 +76,10 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
     found = _drawn(run, cards, seed)
     write_list(url, found)
     texts = None if table is None else _read_texts(*table, found)
-    decisions = [item for item in _earlier(out, run) if item.list_id == found.list_id]
+    place = None if images is None else find_images(load(url), images)
+    earlier = _earlier(out, run)
+    decisions = [item for item in earlier if item.list_id == found.list_id]
+    others = [item for item in earlier if item.list_id != found.list_id]
     known = {item.key for item in decisions}
     print_lines(
         [
@@ -87,7 +90,7 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
     for number, card in enumerate(found.cards, 1):
         if card.key in known:
             continue
-        shown = clean(card.id) if images is None else clean(f"{images.rstrip('/')}/{card.id}")
+        shown = clean(card.id) if place is None else clean(f"{place.rstrip('/')}/{card.id}")
         text = None if texts is None else texts.get(str(card.id))
         lines = [] if text is None else [shorten(" ".join(text.split()), _LONGEST)]
         print_lines(
@@ -99,11 +102,16 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         kind, labels = answer
         at = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
         decisions.append(Decision(str(card.id), card.given_label, kind, labels, decided_at=at, list_id=found.list_id))
-        write_decisions(decisions, out)
+        write_decisions([*others, *decisions], out)
     if not decisions:
         return
     print_lines(["", f"{count(len(decisions), 'verdict')} kept in {clean(out)}."])
-    _conclude(run, decisions)
+    try:
+        _conclude(run, decisions)
+    except SgoifError:  # a person who stops early has made no mistake
+        if len(decisions) == len(found.cards):
+            raise
+        print_lines(["Too few to say anything of all labels yet; the same command goes on where you stopped."])
 
 
 def _opened(url: str) -> OpenRun:
