@@ -85,6 +85,8 @@ def test_the_columns_are_there_and_the_reason_is_the_true_one(make, place, tmp_p
     assert all(np.isnan(run.table[name]).all() for name in P) and set(run.table["no_p_reason"]) == {reason}
     issues = run.label_issues(top=5).select([*P, "no_p_reason", "label_score"])  # before, a KeyError
     assert all(issues[name].null_count == len(issues) for name in P)
+    lowest = np.sort(run.table["margin"][np.isfinite(run.table["margin"])])[:5]  # none where no target names a class
+    np.testing.assert_allclose(issues["label_score"].to_numpy()[: len(lowest)], 1 / (1 + np.exp(-lowest)), rtol=1e-6)
     assert run.examples()["p_mislabeled"].null_count == len(run.examples())
     held = run.holdout()
     assert held["p_mislabeled"].null_count == len(held) and set(held["no_p_reason"].to_pylist()) <= {reason}

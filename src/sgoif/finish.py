@@ -158,7 +158,7 @@ def calibrated_run(
         why = f"the calibration failed: {type(error).__name__}: {error}"
         facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
     if why is not None:
-        log.warning("this run has no probabilities: %s. Its labels are ranked by `worst`.", why)
+        log.warning("this run has no probabilities: %s. Its labels are ranked by their margin.", why)
     facts |= {"competence": None if competence is None else asdict(competence), "no_p_reason": why}
     holdout = ledger.table(engine) if calibration is None else calibration.holdout
     if rest is not None:

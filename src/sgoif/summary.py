@@ -83,7 +83,7 @@ class Summary:
             return lines
         lines += [] if self.checked is None else checked_lines(self.checked)
         if not self.is_calibrated:
-            return [*lines, f"No probabilities, so ranked by `worst`: {clean(self.no_p_reason)}."]
+            return [*lines, f"No probabilities, so ranked by the margin: {clean(self.no_p_reason)}."]
         verb = "is" if self.num_flagged == 1 else "are"
         likely = f"{count(self.num_flagged)} {verb} more likely wrong than right"
         is_trusted = self.holdout == "trusted"

@@ -81,13 +81,13 @@ def test_a_phrase_counts_no_more_visits_than_there_were(visits, share, said):
 
 
 def test_a_run_without_probabilities_is_ranked_and_calls_nothing_an_issue():
-    table = examples([0.0, 0.0], [0, 1], [1, 0], worst=[1.0, 5.0])
+    table = examples([0.0, 0.0], [0, 1], [1, 0], margin=[1.0, -1.0])
     for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"):
         del table[name]
     found = label_issues(table)
     assert found["id"][0] == "img/1.png"
     assert not found["is_label_issue"].any()
-    assert np.isnan(found["label_score"]).all()
+    np.testing.assert_allclose(found["label_score"], [1 / (1 + np.e), np.e / (1 + np.e)])  # by the margin
     with pytest.raises(SgoifError, match="no probabilities"):
         class_issues(table)
 

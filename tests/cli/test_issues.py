@@ -86,8 +86,9 @@ def test_hold_out_labels_that_nobody_verified_are_ranked_too(tmp_path):
     assert {row["source"] for row in answer("issues", verified, "--top", 0)["issues"]} == {"train"}
 
 
-def test_a_run_without_probabilities_says_so_and_ranks_by_worst(tmp_path):
+def test_a_run_without_probabilities_says_so_and_ranks_by_the_margin(tmp_path):
     examples = {name: column for name, column in noisy().items() if not name.startswith("p_mislabeled")}
+    examples["margin"] = -examples["worst"]
     run = write_run(tmp_path / "run", examples, calibration_error="SgoifError: no second fold")
     done = invoke("issues", run, "--top", 2)
     assert done.exit_code == 0

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.metrics import average_precision
-from sgoif.evidence import SIGNALS, Canaries, KeptPredictions, LikelyOthers, raised_by_training, read_noise
+from sgoif.evidence import Canaries, KeptPredictions, LikelyOthers, raised_by_training, read_noise
 from sgoif.finish import _suggestions
-from sgoif.training.noise import PROBE_SIGNALS, Examples, judge_labels, kept_of
+from sgoif.training.canaries import CALIBRATED_SIGNALS
+from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels, kept_of
 
 CLASSES = 4
 ALL = np.ones(CLASSES, bool)
@@ -39,8 +40,9 @@ def world():
     tried = held[row].astype(np.float64)
     own = tried[np.arange(len(row)), assigned]
     others = LikelyOthers.of_predictions(tried, assigned).probabilities[:, 0]
-    signals = np.zeros((len(row), len(SIGNALS) + len(PROBE_SIGNALS)))
-    signals[:, SIGNALS.index("p_given")], signals[:, SIGNALS.index("margin")] = own, np.log(own / others)
+    signals = np.zeros((len(row), len(CALIBRATED_SIGNALS)))
+    signals[:, CALIBRATED_SIGNALS.index("p_given")] = own
+    signals[:, CALIBRATED_SIGNALS.index("margin")] = np.log(own / others)
     ones = np.ones(len(row))
     canaries = Canaries(row, row % 2, held_given[row], assigned, ones, ones, signals, np.full(len(row), -1), CLASSES)
     return true, given, seen, held_true, held_given, held, canaries
@@ -103,7 +105,7 @@ def test_the_number_of_errors_is_right_within_a_factor_of_two(world):
     predictions, margin = kept(seen, given)
     noise = read_noise(predictions, ALL)
     calibration = judge_labels(canaries, held, noise, np.ones(len(canaries), bool)).calibration
-    asked = Examples(predictions, margin, np.zeros((len(given), 2)))
+    asked = Examples(predictions, margin, np.zeros((len(given), len(READ_SIGNALS))))
     p = calibration.predict(asked.signals(noise), given)
     wrong = given != true
     assert wrong.sum() / 2 < p.sum() < 2 * wrong.sum()

@@ -96,7 +96,7 @@ def _probabilities(examples: Columns) -> NDArray[np.float64]:
     if len(p) and not np.isfinite(p).any():
         noted = examples.get("no_p_reason", np.zeros(0, object))
         why = next((str(reason) for reason in noted if reason is not None), "the run does not say why")
-        raise SgoifError(f"this run has no probabilities, so it cannot tell error rates: {why}. Rank by `worst`.")
+        raise SgoifError(f"this run has no probabilities, so it cannot tell error rates: {why}. Rank by `label_score`.")
     return p
 
 

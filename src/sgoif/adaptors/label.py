@@ -1,8 +1,8 @@
 """Which labels are wrong: one row per example, most suspicious first, in the shape curators know.
 
 ``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high.
-Where an example has no probability, ``no_p_reason`` says why. A run without any is ranked by ``worst``, and no label is
-called an issue.
+Where an example has no probability, ``no_p_reason`` says why, and ``label_score`` is its margin over training. No label
+of a run without any is called an issue.
 """
 
 from __future__ import annotations
@@ -24,13 +24,30 @@ _PASSED_ON = ("harm", "worst", "confidence", "n_visits")
 
 
 def rank_by_suspicion(examples: Columns) -> NDArray[np.int64]:
-    """Order rows by ``p_mislabeled``, or by ``worst`` where nobody has one; rows that were not judged come last."""
-    key = examples["p_mislabeled" if _has_probabilities(examples) else "worst"]
-    return np.argsort(-np.nan_to_num(key.astype(np.float64), nan=-np.inf), kind="stable")
+    """Order rows by ``p_mislabeled``, where nobody has one by ``label_score``, else by the margin, else by ``worst``.
+
+    Rows that were not judged come last.
+    """
+    if _is_known(examples, "p_mislabeled"):
+        key = examples["p_mislabeled"].astype(np.float64)
+    elif (score := _score_without_p(examples)) is not None:
+        key = -score
+    else:
+        key = examples["worst"].astype(np.float64)
+    return np.argsort(-np.nan_to_num(key, nan=-np.inf), kind="stable")
 
 
-def _has_probabilities(rows: Columns) -> bool:
-    return "p_mislabeled" in rows and bool(np.isfinite(rows["p_mislabeled"].astype(np.float64)).any())
+def _score_without_p(rows: Columns) -> NDArray[np.float64] | None:
+    """``label_score`` of rows without a probability: what a run has of it, or its margin over training in [0, 1]."""
+    if _is_known(rows, "label_score"):
+        return np.asarray(rows["label_score"], dtype=np.float64)
+    if _is_known(rows, "margin"):
+        return np.asarray(0.5 * (1 + np.tanh(0.5 * rows["margin"].astype(np.float64))))
+    return None
+
+
+def _is_known(rows: Columns, name: str) -> bool:
+    return name in rows and bool(np.isfinite(rows[name].astype(np.float64)).any())
 
 
 def label_issues(
@@ -47,10 +64,11 @@ def label_issues(
     rows = {name: column[order] for name, column in examples.items()}
     nothing = np.full(len(order), np.nan)
     p = rows["p_mislabeled"].astype(np.float64) if "p_mislabeled" in rows else nothing
+    score = _score_without_p(rows)
     table: dict[str, NDArray[Any]] = {
         "id": rows["id"],
         "is_label_issue": np.nan_to_num(p) >= _MORE_LIKELY_WRONG,
-        "label_score": 1 - p,
+        "label_score": 1 - p if score is None else np.where(np.isfinite(p), 1 - p, score),
         "given_label": rows["given_label"],
         "suggested_label": rows["suggested_label"],
         "suggested_label_2": rows["suggested_label_2"],

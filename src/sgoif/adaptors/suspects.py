@@ -25,7 +25,7 @@ Sql = Callable[..., "pa.Table"]
 _WHOLE = {"given_label": -1, "suggested_label": -1, "suggested_label_2": -1, "suggested_label_3": -1, "n_visits": 0}
 _NUMBERS = (
     *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm", "worst"),
-    *("confidence", "margin", "suggested_share"),
+    *("confidence", "margin", "suggested_share", "label_score"),
 )
 _ON_HOLDOUT = {"harm": "harm_solved", "worst": "worst_solved"}  # a hold-out example is scored by solving alone
 _CONSTANT_ON_HOLDOUT = {"n_visits": "1::bigint", "suggested_share": "1::double"}
@@ -57,7 +57,7 @@ def suspects(
         where = [*where, "id::varchar in (select unnest($ids))"]
         parameters["ids"] = [str(value) for value in ids]
     is_calibrated = has_probabilities(sql)
-    key = "p_mislabeled" if is_calibrated else "worst"
+    key = "p_mislabeled" if is_calibrated else _key_without_p(sql)
     limit = "" if top is None else f" limit {int(top)}"
     table = sql(
         f"select * from ({_selected(sql)}) where {' and '.join(where)} "
@@ -65,6 +65,15 @@ def suspects(
         **parameters,
     )
     return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+
+
+def _key_without_p(sql: Sql) -> str:
+    """What ranks the labels of a run without probabilities."""
+    present = columns_of(sql, "examples")
+    for name in ("label_score", "margin"):
+        if name in present and sql(f'select count("{name}") as n from examples')["n"][0].as_py():
+            return f"-{name}"
+    return "worst"
 
 
 def rate_columns(sql: Sql) -> dict[str, NDArray[Any]]:

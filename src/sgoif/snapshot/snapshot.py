@@ -35,7 +35,7 @@ from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.calibration import probabilities
 from sgoif.training.canaries import CALIBRATED_SIGNALS
-from sgoif.training.noise import PROBE_SIGNALS, Examples, judge_labels
+from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels
 
 __all__ = ["About", "Snapshot"]
 
@@ -174,8 +174,8 @@ class Snapshot:
         p_given, margin, runner_up = (signals[name][can] for name in ("p_given", "margin", "runner_up"))
         others = LikelyOthers.of_visit(p_given, margin, runner_up)
         kept = KeptPredictions.of(p_given.astype(np.float64), labels[can], others, self.about.num_classes)
-        probe = np.stack([signals[name][can] for name in PROBE_SIGNALS], 1).astype(np.float64)
-        return Examples(kept, margin.astype(np.float64), probe)
+        read = np.stack([signals[name][can] for name in READ_SIGNALS], 1).astype(np.float64)
+        return Examples(kept, margin.astype(np.float64), read)
 
     @property
     def _known_classes(self) -> NDArray[np.bool_]:

@@ -32,7 +32,7 @@ from sgoif.evidence import (
 from sgoif.evidence.logistic import sigmoid
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
-from sgoif.training.noise import PROBE_SIGNALS, Examples, NoiseEvidence, judge_labels, with_noise
+from sgoif.training.noise import READ_SIGNALS, Examples, NoiseEvidence, judge_labels, with_noise
 
 __all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "competence_of", "probabilities"]
 
@@ -64,6 +64,7 @@ class Judged:
 class RunJudge:
     """Judges any examples of a run, whether it was calibrated on all of them or on some."""
 
+    columns: tuple[str, ...]  # that mean what the canaries' READ_SIGNALS do
     calibration: LabelCalibration
     draws: CalibrationDraws
     noise: WatchedNoise
@@ -71,7 +72,7 @@ class RunJudge:
 
     def judged(self, examples: Table) -> Judged:
         """Judge examples."""
-        asked, is_judged = asked_of(examples, self.known_classes)
+        asked, is_judged = asked_of(examples, self.columns, self.known_classes)
         signals, given = asked.signals(self.noise), asked.kept.given
         suggested = np.full((len(is_judged), 3), -1)
         suggested[is_judged] = self.noise.suggest(asked.kept, asked.margin, self.known_classes)
@@ -153,7 +154,8 @@ def calibrate_run(
         raise NoProbabilities("no target names one class (Mixup, CutMix or soft labels), so there is no label to judge")
     if canaries is None:
         raise NoProbabilities(ledger.why_none(engine))
-    asked, judged = asked_of(examples, known)
+    columns = _columns(engine, READ_SIGNALS)
+    asked, judged = asked_of(examples, columns, known)
     if judged.sum() < 2:
         is_shut = (examples["confidence"] <= 0).all()
         why = "the gate was shut at every visit" if is_shut else "the others have no finite score or no known class"
@@ -169,12 +171,14 @@ def calibrate_run(
             choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
         calibration, signals = found.calibration, asked.signals(counted)
         draws = draw_calibrations(calibration, signals, given)
-        judge = RunJudge(calibration, draws, counted, known)
+        judge = RunJudge(columns, calibration, draws, counted, known)
         said = judge.judged(examples)
         doubt = _memorised(asked.margin, competence)
     else:
         log_odds = noise.log_odds(examples["given_label"])
-        signals = np.stack([examples[name][judged] for name in _columns(engine)] + [log_odds[judged]], 1)
+        signals = np.stack(
+            [examples[name][judged] for name in _columns(engine, CALIBRATED_SIGNALS)] + [log_odds[judged]], 1
+        )
         canaries = with_noise(canaries, noise)
         calibration = calibrate_on(canaries, signals, given, noise.model.transition, is_sure=noise.is_learnt)
         draws = draw_calibrations(calibration, signals, given)
@@ -242,18 +246,18 @@ def _judged_holdout(
     return columns
 
 
-def asked_of(examples: Table, is_known: NDArray[np.bool_]) -> tuple[Examples, NDArray[np.bool_]]:
+def asked_of(
+    examples: Table, columns: tuple[str, ...], is_known: NDArray[np.bool_]
+) -> tuple[Examples, NDArray[np.bool_]]:
     """What is asked about the examples that can be judged, and which of all these are, ``[N]``."""
-    given, probe = examples["given_label"], np.stack([examples[name] for name in PROBE_SIGNALS], 1)
-    is_seen = np.isfinite(probe).all(1) & np.isfinite(examples["margin"]) & np.isfinite(examples["p_given"])
+    given, read = examples["given_label"], np.stack([examples[name] for name in columns], 1)
+    is_seen = np.isfinite(read).all(1) & np.isfinite(examples["margin"]) & np.isfinite(examples["p_given"])
     rows = np.asarray(is_seen & (given >= 0) & is_known[given])
     others = LikelyOthers.from_columns({name: values[rows] for name, values in examples.items() if "runner_up" in name})
     kept = KeptPredictions.of(examples["p_given"][rows], given[rows], others, len(is_known))
-    return Examples(kept, examples["margin"][rows], probe[rows]), rows
+    return Examples(kept, examples["margin"][rows], read[rows]), rows
 
 
-def _columns(engine: Engine) -> tuple[str, ...]:
+def _columns(engine: Engine, names: tuple[str, ...]) -> tuple[str, ...]:
     """The training examples' columns that mean what the canaries' do: without Kronecker factors, the identity's."""
-    if has_factors(engine):
-        return CALIBRATED_SIGNALS
-    return tuple(name.replace("_solved", "_identity") for name in CALIBRATED_SIGNALS)
+    return names if has_factors(engine) else tuple(name.replace("_solved", "_identity") for name in names)
