@@ -147,7 +147,8 @@ def test_rivals_run_once_and_methods_apart(tmp_path, monkeypatch, capsys):
     assert [line.split(", ")[1][:5] for line in capsys.readouterr().out.splitlines()] == ["other"]
     ours, theirs = records.read_results("trust.jsonl"), records.read_results("trust_rivals.jsonl")
     assert [row["settings"]["method"] for row in ours] == ["pool", "other"] and set(ours[0]["report"]) == {"ours"}
-    assert len(theirs) == 1 and "logistic, self_confidence" in theirs[0]["report"]
+    curves = {name for name, figures in theirs[0]["report"].items() if "recall_at_precision" in figures}
+    assert len(theirs) == 1 and curves == {"logistic, self_confidence", "trees, self_confidence"}
 
 
 @pytest.mark.data
