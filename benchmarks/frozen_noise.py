@@ -1,9 +1,8 @@
 """Label errors found on frozen pretrained features: ``python -m benchmarks.frozen_noise``.
 
-Linear heads are trained on the noisy labels, each scoring what it has not seen, as ``sgoif scan --features`` does. In
+Heads are fitted to the noisy labels, each judging what it has not seen, as ``sgoif scan --features`` does. In
 the same run, on the same features: cross-validated confident learning (three scores), the vote of the nearest
-neighbours, the canaries without a model of the noise, with and without self-cleaning, and, with a trusted hold-out, a
-linear probe fitted on it.
+neighbours and, with a trusted hold-out, a linear probe fitted on it.
 
 A trusted hold-out is 100 test images per class. As given, a tenth of the noisy data itself is held out.
 """
@@ -53,10 +52,6 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
     scores = {
         name: (-1 if name in LOW_IS_BAD else 1) * found.table[name][order] for name in OURS if name in found.table
     }
-    kinds = {"canaries alone": False} | ({} if is_trusted else {"canaries, self-cleaned": True})
-    for name, is_cleaned in kinds.items():
-        plain = audit_embeddings(rows, given, ids, held, **what, noise_rounds=None, self_clean=is_cleaned)
-        scores[name] = plain.table["p_mislabeled"][np.argsort(plain.table["id"])]
     others = rivals(rows, given, ids, held, is_trusted, seed)
     scores |= {name: values[mine] for name, values in others.items()}
     report = {name: detection_report(np.nan_to_num(values), wrong) for name, values in scores.items()}

@@ -1,7 +1,7 @@
 """Print the oldest version of every dependency that pyproject.toml allows, as constraints for pip.
 
     python scripts/floors.py --without torch >floors.txt
-    python scripts/floors.py --extra trees >floors.txt
+    python scripts/floors.py >floors.txt
 
 There is no second list: an environment made with these constraints tests what the package declares.
 """

@@ -21,7 +21,7 @@ from pip._vendor.packaging.specifiers import SpecifierSet
 from pip._vendor.packaging.utils import canonicalize_name
 
 HOLES = Path(__file__).parent / "holes.toml"
-EXTRAS = ("lightning", "transformers", "ray", "s3", "trees")
+EXTRAS = ("lightning", "transformers", "ray", "s3")
 
 
 @dataclass(frozen=True)

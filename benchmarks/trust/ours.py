@@ -31,7 +31,7 @@ def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, 
         p[order] = table["p_mislabeled"].to_numpy(zero_copy_only=False)
     suggested[order] = np.nan_to_num(table["suggested_label"].to_numpy(zero_copy_only=False), nan=-1).astype(np.int64)
     suggested = np.where(suggested < 0, given, suggested)
-    total = run.info.get("expected_errors")
+    total = None if run.info.get("expected_errors") is None else float(np.nansum(p))  # the hold-out's errors too
     intervals = {}
     for item in run.info.get("expected_precision") or []:
         if item.get("low") is not None:
@@ -41,7 +41,7 @@ def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, 
         np.nan_to_num(p) >= 0.5,
         suggested,
         p if np.isfinite(p).any() else None,
-        None if total is None else float(total),
+        total,
         intervals,
         process_time() - started,
         run.info.get("no_p_reason"),

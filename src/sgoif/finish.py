@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, ExpectedPrecision, Sketches, hash_ids
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
@@ -32,7 +32,7 @@ from sgoif.training.sinks import MemorySink, ScoreSink
 
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "finish_run", "judged_so_far", "keep_run"]
+__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "keep_run"]
 
 Columns = dict[str, NDArray[Any]]
 
@@ -40,6 +40,8 @@ _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes eac
 _SAMPLE = 200_000  # examples at least that are there to learn probabilities from, and at most that they are learnt from
 _AT_ONCE = 1 << 17  # examples judged at once, with some copies of their predictions
 _BUCKET_BYTES = 256 << 20
+_PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
+_TOPS = (0.01, 0.05, 0.10)
 
 
 def finish_run(monitor: Monitor) -> Run | None:
@@ -177,11 +179,73 @@ def calibrated_run(
     )
 
 
+def estimated_run(
+    recorder: Recorder,
+    holdout: Columns,
+    estimate: Columns,
+    facts: dict[str, Any],
+    *,
+    sketches: Sketches | None = None,
+    unjudged: Columns | None = None,
+) -> Run:
+    """Add up a run whose labels were judged apart from its scores.
+
+    Args:
+        recorder: what was recorded of the training examples.
+        holdout: the hold-out's own scores.
+        estimate: ``p_mislabeled`` and suggestions of training and hold-out examples, by ``id``.
+        facts: for the run's information; with a ``no_p_reason`` the estimate ranks labels and gives no probabilities.
+        sketches: by which copies are found.
+        unjudged: as for :func:`collect_run`.
+    """
+    examples, why = _added_up(recorder), facts["no_p_reason"]
+    order = np.argsort(estimate["id"], kind="stable")
+
+    def add_estimate(table: Columns) -> Columns:
+        rows = order[np.searchsorted(estimate["id"], table["id"], sorter=order)]
+        found = {name: values[rows] for name, values in estimate.items()}
+        found["label_score"] = 1 - found["p_mislabeled"]
+        if why is not None:
+            found |= {name: np.full(len(rows), np.nan) for name in _PROBABILITIES}
+        return table | found
+
+    looked_like = examples["suggested_label"]
+    examples, holdout = add_estimate(examples), add_estimate(holdout)
+    changed = examples["suggested_label"] != looked_like  # votes are for what the scores saw
+    examples["suggested_share"] = np.where(changed, np.nan, examples["suggested_share"])
+    p = examples["p_mislabeled"]
+    if why is None:
+        facts |= {
+            "no_totals_reason": None,
+            "expected_errors": float(p.sum()),
+            "expected_precision": _precision(examples),
+        }
+    else:
+        log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
+    p, low, high = (examples[name] for name in _PROBABILITIES)
+    said = None if why is not None else Judged(p, low, high, None)
+    return collect_run(
+        recorder, facts, judged=said, examples=examples, holdout=holdout, sketches=sketches, unjudged=unjudged
+    )
+
+
+def _precision(examples: Columns) -> list[dict[str, Any]]:
+    """The share of errors to expect among the first of the list."""
+    order = np.argsort(-examples["p_mislabeled"], kind="stable")
+    found = []
+    for top in _TOPS:
+        first = order[: math.ceil(top * len(order))]
+        value, low, high = (float(examples[name][first].mean()) for name in _PROBABILITIES)
+        found.append(asdict(ExpectedPrecision(top, len(first), value, low, high)))
+    return found
+
+
 def collect_run(
     recorder: Recorder,
     facts: dict[str, Any],
     calibration: RunCalibration | None = None,
     *,
+    judged: Judged | None = None,
     examples: Columns | None = None,
     holdout: Columns | None = None,
     sketches: Sketches | None = None,
@@ -196,9 +260,10 @@ def collect_run(
         examples, rest = _examples(recorder)
         if rest is not None:
             return _streamed_run(recorder, facts, None, chain([examples], rest))
-    reasons = Reasons.of(facts, calibration)
+    reasons = Reasons.of(facts, calibration, is_judged=judged is not None)
     tables = {"examples": examples | (more or {})}
-    tables["examples"] |= _judgement(examples, None if calibration is None else calibration.examples, reasons)
+    said = calibration.examples if calibration is not None else judged
+    tables["examples"] |= _judgement(examples, said, reasons)
     tables |= {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
         reasons.warn(tables["examples"])

@@ -40,10 +40,12 @@ class Reasons:
     class_names: Sequence[str]
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None) -> Reasons:
-        """From the facts of a run and its calibration."""
+    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None, *, is_judged: bool = False) -> Reasons:
+        """From the facts of a run and its calibration; ``is_judged`` where its labels were judged without one."""
         why = facts.get("no_p_reason") or "this run was not calibrated"
         names, held = facts.get("class_names") or (), facts.get("held_out_per_class") or ()
+        if is_judged:
+            return cls(None, np.ones(len(held), bool), held, names)
         if calibration is None:
             return cls(why, np.ones(0, bool), held, names)
         return cls(None, calibration.known_classes, held, names)

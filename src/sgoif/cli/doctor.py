@@ -18,7 +18,7 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "fsspec", "rich", "typer")
 _EXTRAS = {
     "Pillow": "reads pictures (scan)",
     "s3fs": "runs on S3",
-    "scikit-learn": "boosted trees in the calibration",
+    "scikit-learn": "extra trees that judge the labels of tables",
     "ray": "scoring a corpus on many machines",
     "timm": "backbones for scan",
     "transformers": "backbones for scan",

@@ -16,13 +16,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SURE_SHARE", "count_sure", "limit_leaks", "recover_true", "scale_errors", "shrink_counts", "spread_errors"]
+__all__ = ["SURE_SHARE", "count_sure", "limit_leaks", "recover_true", "scale_errors", "shrink_counts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SURE_SHARE = 0.1  # of the predictions of a class
-_LEAST_SURE = 20  # predictions of a class that are counted, where it has so many
+_LEAST_SURE, _FEWEST_SURE = 20, 5  # predictions of a class that are counted at least, with few classes and with many
+_ENOUGH = 200  # sure predictions of all classes together
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4)  # in examples
 _SLACK = 2.0  # nats of evidence
 _MOST_LEAK = 0.95  # of the share that a class keeps: no class may be given another label more often than its own
@@ -43,19 +44,11 @@ def count_sure(predicted: Ints, confidence: NDArray[np.floating], given: Ints, n
     order = np.lexsort((-confidence, predicted))
     sizes = np.bincount(predicted, minlength=num_classes)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    wanted = np.maximum((SURE_SHARE * sizes).astype(np.int64), np.minimum(_LEAST_SURE, sizes))
+    least = max(_FEWEST_SURE, min(_LEAST_SURE, _ENOUGH // num_classes))
+    wanted = np.maximum((SURE_SHARE * sizes).astype(np.int64), np.minimum(least, sizes))
     sure = order[rank < np.repeat(wanted, sizes)]
     pairs = predicted[sure] * num_classes + given[sure]
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
-
-
-def spread_errors(counts: Ints) -> Floats:
-    """The transition ``P(given | true)`` with one rate for all classes, and all other classes alike, ``[C, C]``."""
-    size = len(counts)
-    rate = (counts.sum() - np.trace(counts) + 0.5) / (counts.sum() + 1)
-    found = np.full((size, size), rate / (size - 1))
-    np.fill_diagonal(found, 1 - rate)
-    return limit_leaks(found)
 
 
 def shrink_counts(counts: Ints) -> Floats:
@@ -100,7 +93,7 @@ def limit_leaks(transition: Floats, most: float = _MOST_LEAK) -> Floats:
     scale = np.minimum(1.0, most / np.maximum(leaks.max(1) + most * leaks.sum(1), 1e-12))
     leaks *= scale[:, None]
     np.fill_diagonal(leaks, 1 - leaks.sum(1))
-    return leaks
+    return np.asarray(leaks)
 
 
 def recover_true(probabilities: NDArray[np.floating], transition: NDArray[np.floating], steps: int = 10) -> Floats:

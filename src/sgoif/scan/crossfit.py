@@ -1,30 +1,30 @@
 """Cross-fitted audits: several models, each trained on some of the examples and scoring the others.
 
-A model that was trained on an example has begun to believe its label; one that was not is as new to it as to the
-hold-out, so that what the canaries teach holds for it. Everything is done once per fold: cheap for linear heads, and
-for small sets of small pictures.
+A model that was trained on an example has begun to believe its label. Everything is done once per fold: cheap for
+linear heads, and for small sets of small pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.evidence import Sketches, hash_ids
-from sgoif.finish import calibrated_run
+from sgoif.evidence import Sketches, hash_ids, measure_competence
+from sgoif.finish import estimated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
-from sgoif.scan.folds import Folds, Progress, Rows, Trainer, no_progress
-from sgoif.scan.noise import learn_noise, read_noise
+from sgoif.scan.estimate import LabelEstimate, PredictedHead, estimate_columns, estimate_labels
+from sgoif.scan.folds import Folds, Forward, Progress, Rows, Trainer, no_progress
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.noise import NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
 
@@ -42,8 +42,7 @@ def cross_fitted_audit(
     *,
     num_classes: int,
     num_folds: int,
-    noise_rounds: int | None = None,
-    self_clean: bool = True,
+    estimate: LabelEstimate | None = None,
     verified: NDArray[np.bool_] | None = None,
     sink: ScoreSink | None,
     facts: dict[str, Any],
@@ -55,16 +54,14 @@ def cross_fitted_audit(
     """Score every example that is not held out by a model that has not seen it.
 
     Args:
-        train: trains a model on some rows; with a transition ``P(given | true)``, to predict the true class.
+        train: trains a model on some rows.
         inputs: rows to the model's inputs.
         labels: given classes, ``[N]``.
         ids: ``[N]``.
         held: which examples are the hold-out, ``[N]``.
         num_classes: ``C``.
         num_folds: how many models.
-        noise_rounds: how often all of them are trained to learn the transition; 0 reads it off the trained models,
-            None takes labels as they are.
-        self_clean: whether a hold-out that is not verified may doubt its own labels; without, they are all believed.
+        estimate: how likely each label is wrong; made from the models' own predictions if left out.
         verified: whose labels a person has checked, ``[N]``; nobody's if left out.
         sink: where visits and tables go.
         facts: for the run's information.
@@ -77,31 +74,24 @@ def cross_fitted_audit(
     fold = (hash_ids(ids[rows]).astype(np.uint64) >> np.uint64(7)) % np.uint64(num_folds)  # not the canaries' bits
     anchors = (inputs(kept), labels[kept])
     folds = Folds(train, inputs, labels, [rows[fold == number] for number in range(num_folds)], num_classes)
-    model = learn_noise(folds, noise_rounds, progress) if noise_rounds else None
     parts: list[AuditPart] = []
-    for number, (trained, forward) in enumerate(folds.train_all(model)):
+    for number, (trained, forward) in enumerate(folds.train_all()):
         progress("training", number + 1, num_folds)
         holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, least_held_out=1)
         holdout.ids = list(ids[kept])
         layer = find_head(trained, lambda forward=forward: forward(anchors[0][:2]))  # type: ignore[misc]
         engine = audit_engine(layer, holdout, train_size=len(rows), batch_size=_BATCH)
         parts.append(AuditPart(trained, engine, _batches(inputs, labels, ids, folds.rows[number]), forward, _losses))
+    if estimate is None:
+        estimate = _estimate(folds, [part.forward for part in parts], kept)
     recorder = Recorder(num_classes, len(rows), sink)
-    ledger = CanaryLedger(parts[0].engine, verified=None if verified is None else verified[kept])
-    ledger.cleans_itself &= self_clean
-    noise = None
-    if noise_rounds is not None:
-        forwards = [part.forward for part in parts]
-        seen, held_out = folds.predict_all(forwards), np.mean([folds.predict(kept, f) for f in forwards], axis=0)
-        if model is not None:
-            noise = NoiseEvidence(model, seen, held_out)
-        elif noise_rounds == 0:
-            noise = read_noise(seen, folds.given, held_out)
-    if noise is not None and noise.is_learnt and not ledger.trusted:
-        given = labels[kept].numpy()
-        belief = noise.model.posterior(noise.held_probabilities, given)[np.arange(len(given)), given]
-        reason = f"a model of the noise doubts {1 - belief.mean():.0%} of the hold-out"
-        ledger.believe(belief, [part.engine for part in parts], reason)
+    is_verified = np.zeros(len(ids), bool) if verified is None else verified
+    ledger = CanaryLedger(parts[0].engine, verified=is_verified[kept])
+    if not ledger.trusted:
+        belief = np.where(is_verified[kept], 1.0, 1 - estimate.p[kept])
+        doubt = f"an estimate from {len(ids):,} examples doubts {1 - belief.mean():.1%} of the hold-out"
+        ledger.believe(belief, [part.engine for part in parts], doubt)
+        ledger.cleans_itself = False
     scored = 0
 
     def after_batch(count: int) -> None:
@@ -115,18 +105,38 @@ def cross_fitted_audit(
         "trusted": ledger.trusted,
         "num_verified": int(ledger.verified.sum()),
         "num_folds": num_folds,
-        "noise_model": noise is not None,
     }
-    return calibrated_run(
-        ledger,
+    return estimated_run(
         recorder,
-        parts[0].engine,
-        facts,
+        ledger.table(parts[0].engine),
+        estimate_columns(estimate, ids, labels.numpy(), is_verified),
+        facts | _facts(estimate, labels.numpy(), num_classes, ledger.labels),
         sketches=sketches,
-        noise=noise,
         unjudged=unjudged,
-        is_out_of_fold=num_folds > 1,
     )
+
+
+def _estimate(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> LabelEstimate:
+    """Judge labels by the predictions of models that were trained on other examples."""
+    log_p = torch.zeros(len(folds.labels), folds.num_classes)
+    for rows, forward in zip(folds.rows, forwards, strict=True):
+        log_p[rows] = torch.from_numpy(folds.predict(rows, forward)).clamp_min(1e-9).log()
+    log_p[kept] = torch.from_numpy(np.mean([folds.predict(kept, f) for f in forwards], axis=0)).clamp_min(1e-9).log()
+    return estimate_labels([PredictedHead(log_p)], folds.labels.numpy(), folds.num_classes)
+
+
+def _facts(
+    estimate: LabelEstimate, labels: NDArray[np.int64], num_classes: int, held_labels: NDArray[np.int64]
+) -> dict[str, Any]:
+    """What the run's information keeps of the estimate, and whether the models know enough to judge labels."""
+    competence = measure_competence(estimate.is_right, labels, num_classes, estimate.expected_accuracy)
+    return {
+        "held_out_per_class": np.bincount(held_labels, minlength=num_classes).tolist(),
+        "competence": asdict(competence),
+        "no_p_reason": competence.why_not,
+        "transition": estimate.transition.tolist(),
+        "estimate": estimate.facts(),
+    }
 
 
 def _batches(

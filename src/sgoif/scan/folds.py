@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.evidence import NoiseModel
-
 __all__ = ["Folds", "Forward", "Progress", "Rows", "Trainer", "no_progress"]
 
 Rows = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, how much there is
 Forward = Callable[[Tensor], Tensor]
-Trainer = Callable[[Rows, Tensor | None], tuple[nn.Module, Forward]]  # rows and a transition to a model
+Trainer = Callable[[Rows], tuple[nn.Module, Forward]]  # rows to a model
 
 _BATCH = 1000
 
@@ -36,21 +34,11 @@ class Folds:
     rows: Sequence[Rows]  # by fold
     num_classes: int
 
-    def train_all(self, noise: NoiseModel | None) -> Iterator[tuple[nn.Module, Forward]]:
+    def train_all(self) -> Iterator[tuple[nn.Module, Forward]]:
         """Train one model per fold, on the others; a single fold is trained on itself."""
-        transition = None if noise is None else torch.from_numpy(noise.transition).float()
         for number in range(len(self.rows)):
             others = [rows for other, rows in enumerate(self.rows) if other != number or len(self.rows) == 1]
-            yield self.train(np.sort(np.concatenate(others)), transition)
-
-    @property
-    def given(self) -> Rows:
-        """Labels of all examples, fold after fold."""
-        return torch.cat([self.labels[rows] for rows in self.rows]).numpy()
-
-    def predict_all(self, forwards: Iterable[Forward]) -> NDArray[np.float32]:
-        """Predict every fold by the model that was not trained on it, ``[N, C]``, fold after fold."""
-        return np.concatenate([self.predict(rows, forward) for rows, forward in zip(self.rows, forwards, strict=True)])
+            yield self.train(np.sort(np.concatenate(others)))
 
     def predict(self, rows: Rows, forward: Forward) -> NDArray[np.float32]:
         """Predict any examples, ``[n, C]``."""

@@ -1,4 +1,4 @@
-"""Linear heads on frozen features: standardised, trained in seconds, each scoring the examples it has not seen.
+"""Frozen features: standardised, their labels judged by cross-fitted heads, and influences of linear ones.
 
 Rows that are not finite, and classes of a few examples, are not judged; the run names them with the reason.
 """
@@ -18,6 +18,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
+from sgoif.scan.estimate import estimate_labels, make_folds, make_heads
 from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.standardise import check_features, standardise
 from sgoif.scan.unjudged import find_reasons, unjudged_rows
@@ -25,10 +26,9 @@ from sgoif.training.sinks import ScoreSink
 
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 
-NUM_FOLDS = 4
+NUM_FOLDS = 4  # of the heads whose influences are measured
 _BATCH = 250  # at most; few examples make small batches, so that there are steps enough
 _LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
-_NOISE_ROUNDS = 7  # of learning which class is given for which
 _NAMED = 20  # ids of outliers that a run names
 _STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
@@ -42,27 +42,22 @@ def audit_embeddings(
     num_classes: int,
     verified: NDArray[np.bool_] | None = None,
     epochs: int | None = None,
-    noise_rounds: int | None = _NOISE_ROUNDS,
-    self_clean: bool = True,
     seed: int = 0,
     sink: ScoreSink | None = None,
     facts: dict[str, Any] | None = None,
     sketches: Sketches | None = None,
     progress: Progress = no_progress,
 ) -> Run:
-    """Score every example that is not held out by a linear head that has not seen it.
+    """Judge every label by heads that have not seen it, and score influences on the hold-out.
 
     Args:
         rows: embeddings, ``[N, D]``; outliers are clamped and named in ``run.info``.
         labels: given classes, ``[N]``.
         ids: ``[N]``.
-        held: which examples are the hold-out, ``[N]``.
+        held: which examples are the hold-out that influences are measured on, ``[N]``; their labels are judged too.
         num_classes: ``C``.
         verified: whose labels a person has checked, ``[N]``; nobody's if left out.
-        epochs: of each head's training; chosen by the number of examples if left out.
-        noise_rounds: how often all heads are trained to learn which class is given for which; None takes labels as
-            they are.
-        self_clean: whether a hold-out that is not verified may doubt its own labels.
+        epochs: of the training of the heads whose influences are measured; by the number of examples if left out.
         seed: of everything random.
         sink: where visits and tables go; None keeps them in memory.
         facts: for the run's information.
@@ -94,16 +89,20 @@ def audit_embeddings(
     labels, ids, held = labels[kept], ids[kept], held[kept]
     verified = None if verified is None else verified[kept]
     inputs, targets = standard.inputs[torch.from_numpy(kept[is_finite])], torch.from_numpy(labels)
+    present, codes = np.unique(labels, return_inverse=True)  # classes without an example are not predicted
+    heads = make_heads(inputs, len(present), make_folds(ids, labels))
+    found = estimate_labels(heads, codes.reshape(-1), len(present), progress=progress).at_classes(present, num_classes)
+    del heads
+    noise = torch.from_numpy(found.transition).float()
     return cross_fitted_audit(
-        lambda mine, noise: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
+        lambda mine: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
         lambda mine: inputs[mine],
         targets,
         ids,
         held,
         num_classes=num_classes,
         num_folds=NUM_FOLDS,
-        noise_rounds=noise_rounds,
-        self_clean=self_clean,
+        estimate=found,
         verified=verified,
         sink=sink,
         facts=facts,

@@ -113,7 +113,7 @@ def scan(
         done += 1
         progress("training the network", done, total)
 
-    def train_one(mine: NDArray[np.int64], transition: torch.Tensor | None) -> Any:
+    def train_one(mine: NDArray[np.int64]) -> Any:
         torch.manual_seed(seed)
         model = SmallResNet(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer, step_schedule = make_optimizer(model, recipe, len(mine))
@@ -130,7 +130,6 @@ def scan(
         found.held,
         num_classes=num_classes,
         num_folds=_FOLDS,
-        noise_rounds=0,
         verified=found.verified,
         sink=sink,
         facts=facts,

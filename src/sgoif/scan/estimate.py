@@ -1,0 +1,289 @@
+"""How likely each label is wrong, from features alone; every assumption about the noise has to earn its place.
+
+Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scan.pool`). Which class
+is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`), so that few
+errors mean no pattern, and the order is that of confident learning. The heads are then fitted again through what was
+found; that is given up where a class would vanish.
+
+A weak head is wrong where it is unsure, and noise is everywhere. So the share of labels that the very surest
+predictions contradict is nearly all noise, and tells how often the heads are right about the true class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sgoif.evidence import hash_ids
+from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
+from sgoif.scan.folds import Progress, no_progress
+from sgoif.scan.linear import NUM_FOLDS, Fold, Head, LinearHead
+from sgoif.scan.neighbours import NeighbourHead
+from sgoif.scan.pool import Pool, blocks, fit_pool, recover_logs
+from sgoif.scan.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
+
+__all__ = [
+    "NUM_FOLDS",
+    "LabelEstimate",
+    "PredictedHead",
+    "estimate_columns",
+    "estimate_labels",
+    "make_folds",
+    "make_heads",
+]
+
+Floats = NDArray[np.float64]
+
+_REPEATED, _MOST_REPEATS = 1_000, 3  # examples that few are brought to by predicting each several times
+_COUNTED = 3  # times that the noise is counted on the first fits
+_REFITS = 2
+# A class may leak so much of what it keeps to one other while heads are fitted through it. Two classes that are each
+# given for the other nearly every second time cannot be told apart, and one vanishes: then the leaks are halved.
+_MOST_LEAK = (0.5, 0.25)
+_SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
+_VANISHED = 0.5  # of the examples that a class is believed to have: a refit that leaves fewer is given up
+_TOP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LabelEstimate:
+    """What the features say of labels; one entry per example."""
+
+    p: Floats  # probability that the label is wrong
+    p_low: Floats  # the same where the noise is as weak as its counts allow, and as strong
+    p_high: Floats
+    suggested: NDArray[np.int64]  # the most probable other classes, [N, 3]; -1 for none
+    is_right: NDArray[np.bool_]  # whether the label is the most probable one by heads that took labels as they are
+    expected_accuracy: float  # how often the heads are right about the true class
+    transition: Floats  # P(given | true), [C, C]
+    num_sure: int  # sure predictions that the noise was counted among
+    num_sure_wrong: int  # those of them with another label
+    is_refitted: bool
+    exponents: dict[str, float]  # of the heads
+
+    def at_classes(self, classes: NDArray[np.int64], num_classes: int) -> LabelEstimate:
+        """The same where the classes that were judged are some of all."""
+        if len(classes) == num_classes:
+            return self
+        transition = np.eye(num_classes)
+        transition[np.ix_(classes, classes)] = self.transition
+        suggested = np.where(self.suggested >= 0, classes[self.suggested], -1)
+        return replace(self, transition=transition, suggested=suggested)
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's information keeps."""
+        return {
+            "heads": self.exponents,
+            "num_sure": self.num_sure,
+            "num_sure_wrong": self.num_sure_wrong,
+            "is_refitted": self.is_refitted,
+            "expected_accuracy": self.expected_accuracy,
+        }
+
+
+class PredictedHead:
+    """Predictions that cost too much to be made again: what they say of the true class is recovered from them."""
+
+    name = "network"
+
+    def __init__(self, log_p: Tensor) -> None:
+        self.log_p = log_p
+
+    def fit(self, given: Tensor) -> Tensor:
+        """Log probabilities of the given class, ``[N, C]``."""
+        del given
+        return self.log_p
+
+    def refit(
+        self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
+    ) -> Tensor:
+        """Log probabilities of the true class, ``[N, C]``."""
+        del given, posterior, restart
+        return recover_logs(self.log_p, transition)
+
+
+def estimate_columns(
+    estimate: LabelEstimate, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """The estimate as columns of a table, with a row per example; a label that a person has verified is not doubted."""
+    columns: dict[str, NDArray[Any]] = {"id": ids, "given_label": given}
+    for tail, values in (("", estimate.p), ("_low", estimate.p_low), ("_high", estimate.p_high)):
+        columns[f"p_mislabeled{tail}"] = np.where(is_verified, 0.0, values)
+    for place in range(_TOP):
+        columns["suggested_label" + (f"_{place + 1}" if place else "")] = estimate.suggested[:, place]
+    return columns
+
+
+def make_folds(ids: NDArray[Any], labels: NDArray[np.int64]) -> list[Fold]:
+    """Split examples into stratified folds by the hash of their ids; few examples are split several times over."""
+    repeats = int(np.clip(_REPEATED // max(len(labels), 1), 1, _MOST_REPEATS))
+    code, found = hash_ids(ids), []
+    for repeat in range(repeats):
+        mixed = (code ^ np.uint64(0x9E3779B97F4A7C15 * repeat % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
+        order = np.lexsort((mixed, labels))
+        fold = np.empty(len(labels), np.int64)
+        fold[order] = (np.arange(len(labels)) + repeat) % NUM_FOLDS
+        for number in range(NUM_FOLDS):
+            test = torch.from_numpy(np.flatnonzero(fold == number))
+            found.append(Fold(torch.from_numpy(np.flatnonzero(fold != number)), test))
+    return found
+
+
+def make_heads(inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> list[Head]:
+    """The heads for standardised features: tables have two more, which may bend."""
+    heads: list[Head] = [LinearHead(inputs, num_classes, folds), NeighbourHead(inputs, num_classes, folds)]
+    if inputs.shape[1] <= MOST_COLUMNS:
+        heads += [make_fourier_head(inputs, num_classes, folds), TreeHead(inputs, num_classes, folds)]
+    return heads
+
+
+def estimate_labels(
+    heads: Sequence[Head], given: NDArray[np.int64], num_classes: int, *, progress: Progress = no_progress
+) -> LabelEstimate:
+    """Estimate how likely each label is wrong.
+
+    Args:
+        heads: cross-fitted classifiers of the same examples.
+        given: labels, ``[N]``.
+        num_classes: ``C``.
+        progress: told how far it is.
+    """
+    labels, stages, done = torch.from_numpy(given), len(heads) * (1 + _REFITS), 0
+
+    def told(log_p: Tensor) -> Tensor:
+        nonlocal done
+        done = min(done + 1, stages)  # more where a class vanished
+        progress("fitting", done, stages)
+        return log_p
+
+    base = fit_pool([told(head.fit(labels)) for head in heads], labels)
+    plain = _World(base, np.eye(num_classes), labels, is_recovered=True)
+    is_right = plain.predict_all()[0].numpy() == given
+    counts = plain.count()
+    first = _World(base, shrink_counts(counts), labels)
+    for _ in range(_COUNTED - 1):
+        counts = first.count()
+        first = _World(base, shrink_counts(counts), labels)
+    found, is_refitted = first, False
+    for most in _MOST_LEAK:
+        last, last_counts = _refit(heads, first, most, told)
+        if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
+            found, counts, is_refitted = last, last_counts, True
+            break
+    return _read(found, counts, is_right, plain.expected_accuracy(), is_refitted, heads)
+
+
+def _refit(
+    heads: Sequence[Head], first: _World, most: float, told: Callable[[Tensor], Tensor]
+) -> tuple[_World, NDArray[np.int64]]:
+    """Fit all heads anew, some times, through what was counted before; a class may leak so much at most."""
+    world, given, exponents = first, first.given, first.pool.exponents
+    counts = np.zeros(0, np.int64)
+    for number in range(_REFITS):
+        through = limit_leaks(world.transition, most)
+        noise = torch.from_numpy(through).float()
+        logs = [told(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
+        pool = fit_pool(logs, given, through, exponents)
+        exponents = pool.exponents
+        counts = _World(pool, through, given, is_recovered=True).count()
+        world = _World(pool, shrink_counts(counts), given, is_recovered=True)
+    return world, counts
+
+
+class _World:
+    """Pooled predictions, and which class is given for which."""
+
+    def __init__(self, pool: Pool, transition: Floats, given: Tensor, *, is_recovered: bool = False) -> None:
+        self.pool, self.transition, self.given = pool, transition, given
+        self.is_recovered = is_recovered  # the pool predicts the true class
+        self._noise = torch.from_numpy(transition).float()
+
+    def true(self, rows: slice | Tensor) -> Tensor:
+        """``P(true | input)`` of some examples, ``[n, C]``."""
+        found = self.pool.predict(rows)
+        if self.is_recovered:
+            return found
+        return torch.from_numpy(recover_true(found.numpy(), self._noise.numpy()))
+
+    def posterior(self, rows: slice | Tensor, noise: Tensor | None = None) -> Tensor:
+        """``P(true | input, given)`` of some examples, ``[n, C]``."""
+        joint = self.true(rows) * (self._noise if noise is None else noise)[:, self.given[rows]].mT
+        return joint / joint.sum(1, keepdim=True).clamp_min(1e-12)
+
+    def predict_all(self) -> tuple[Tensor, Tensor]:
+        """The most probable true class of every example, and its probability, ``[N]`` both."""
+        found = [self.true(some).max(1) for some in self._blocks()]
+        return torch.cat([part.indices for part in found]), torch.cat([part.values for part in found])
+
+    def count(self) -> NDArray[np.int64]:
+        """Given labels of the surest predictions, ``[C, C]``."""
+        predicted, confidence = (values.numpy() for values in self.predict_all())
+        return count_sure(predicted, confidence, self.given.numpy(), self.pool.num_classes)
+
+    def expected_accuracy(self) -> float:
+        """How often the most probable class is the true one: agreement with the labels, by that of the very surest."""
+        predicted, confidence = self.predict_all()
+        agrees = (predicted == self.given).double()
+        surest = confidence.topk(min(max(_LEAST_SUREST, int(_SUREST * len(agrees))), len(agrees))).indices
+        return min(1.0, float(agrees.mean()) / max(float(agrees[surest].mean()), 1e-12))
+
+    def class_sizes(self) -> Floats:
+        """How many examples each class is believed to have, ``[C]``."""
+        return torch.stack([self.posterior(some).double().sum(0) for some in self._blocks()]).sum(0).numpy()
+
+    def _blocks(self) -> list[slice]:
+        return list(blocks(len(self.given), self.pool.num_classes))
+
+
+def _read(
+    world: _World,
+    counts: NDArray[np.int64],
+    is_right: NDArray[np.bool_],
+    expected_accuracy: float,
+    is_refitted: bool,
+    heads: Sequence[Head],
+) -> LabelEstimate:
+    num_sure = int(counts.sum())
+    num_wrong = num_sure - int(np.trace(counts))
+    low, high = _count_range(num_wrong)
+    rates = [scale_errors(world.transition, value / max(num_wrong, 0.5)) for value in (low, high)]
+    noises = [None, *(torch.from_numpy(rate).float() for rate in rates)]
+    p: list[list[Tensor]] = [[], [], []]
+    suggested = []
+    top = min(_TOP, world.pool.num_classes - 1)
+    for some in world._blocks():
+        for place, noise in enumerate(noises):
+            posterior = world.posterior(some, noise)
+            own = world.given[some, None]
+            p[place].append(1 - posterior.gather(1, own)[:, 0])
+            if noise is None:
+                suggested.append(posterior.scatter(1, own, -1.0).topk(top, 1).indices)
+    values = [torch.cat(parts).double().clamp(0, 1).numpy() for parts in p]
+    others = torch.cat(suggested).numpy()
+    return LabelEstimate(
+        p=values[0],
+        p_low=np.minimum(values[0], values[1]),
+        p_high=np.maximum(values[0], values[2]),
+        suggested=np.pad(others, ((0, 0), (0, _TOP - top)), constant_values=-1),
+        is_right=is_right,
+        expected_accuracy=expected_accuracy,
+        transition=world.transition,
+        num_sure=num_sure,
+        num_sure_wrong=num_wrong,
+        is_refitted=is_refitted,
+        exponents={head.name: round(float(a), 3) for head, a in zip(heads, world.pool.exponents, strict=True)},
+    )
+
+
+def _count_range(count: int) -> tuple[float, float]:
+    """A 90% range of the mean of a Poisson count, by the approximation of Wilson and Hilferty."""
+    low = count * (1 - 1 / (9 * count) - 1.645 / (3 * math.sqrt(count))) ** 3 if count else 0.0
+    more = count + 1
+    return max(low, 0.0), more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3

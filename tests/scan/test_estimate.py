@@ -1,0 +1,169 @@
+"""The estimate from features: as good as its best head, no pattern without counts, no class that vanishes."""
+
+import numpy as np
+import pytest
+import torch
+
+from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
+from sgoif.scan.estimate import PredictedHead, estimate_labels, make_folds, make_heads
+from sgoif.scan.linear import Fold, LinearHead, fit_softmax
+from sgoif.scan.neighbours import NeighbourHead
+from sgoif.scan.pool import fit_pool
+from sgoif.scan.tabular import TreeHead
+
+
+def world(count=1200, classes=4, width=120, spread=1.6, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = np.arange(count) % classes
+    rows = rng.normal(size=(count, width)) + spread * np.repeat(np.eye(classes), width // classes, axis=1)[truth] / 2
+    return torch.from_numpy(rows.astype(np.float32)), truth, rng
+
+
+def average_precision(score, wrong):
+    order = wrong[np.argsort(-score, kind="stable")]
+    return (np.cumsum(order) / np.arange(1, len(order) + 1))[order].mean()
+
+
+def estimate(rows, given, classes):
+    folds = make_folds(np.arange(len(given)), given)
+    return estimate_labels(make_heads(rows, classes, folds), given, classes)
+
+
+def test_the_whitened_regression_is_that_of_a_converged_reference():
+    from sklearn.linear_model import LogisticRegression
+
+    rows, truth, _ = world(400, width=24)
+    found = fit_softmax(rows, torch.from_numpy(truth), 4, penalty=10.0)
+    reference = LogisticRegression(C=1 / 10.0, tol=1e-10, max_iter=5_000).fit(rows.double().numpy(), truth)
+    mine = torch.addmm(found[-1], rows, found[:-1]).softmax(1).numpy()
+    np.testing.assert_allclose(mine, reference.predict_proba(rows.double().numpy()), atol=2e-3)
+
+
+def test_a_regression_through_noise_predicts_the_true_class():
+    rows, truth, rng = world(2000, spread=2.0)
+    given = np.where((truth == 0) & (rng.random(2000) < 0.4), 1, truth)
+    noise = np.eye(4)
+    noise[0] = [0.6, 0.4, 0, 0]
+    through = torch.from_numpy(noise).float()[:, given].mT.contiguous()
+    plain = fit_softmax(rows, torch.from_numpy(given), 4, 10.0)
+    aware = fit_softmax(rows, torch.from_numpy(given), 4, 10.0, through)
+    share = [(torch.addmm(w[-1], rows, w[:-1]).argmax(1).numpy() == truth)[truth == 0].mean() for w in (plain, aware)]
+    assert share[1] > share[0] + 0.1 and share[1] > 0.85
+
+
+def test_a_pool_is_as_likely_as_its_best_head_and_ignores_a_useless_one():
+    rows, truth, rng = world(1000)
+    folds, labels = make_folds(np.arange(1000), truth), torch.from_numpy(truth)
+    good = LinearHead(rows, 4, folds).fit(labels)
+    noise = torch.from_numpy(rng.normal(size=(1000, 4))).float().log_softmax(1)
+    timid = (good.exp() * 0.5 + 0.125).log()
+    pool = fit_pool([good, noise, timid], labels)
+
+    def likelihood(p):
+        return float(p.gather(1, labels[:, None]).log().mean())
+
+    best = max(likelihood(x.exp()) for x in (good, noise, timid))
+    assert likelihood(pool.predict(slice(None))) >= best - 1e-4
+    assert pool.exponents[1] < 0.1
+
+
+def test_no_head_sees_the_label_that_it_judges():
+    rows, truth, _ = world(300, width=20)
+    folds, labels = make_folds(np.arange(300), truth), torch.from_numpy(truth)
+    changed = labels.clone()
+    changed[7] = (changed[7] + 1) % 4
+    for make in (LinearHead, NeighbourHead, TreeHead):
+        before, after = (make(rows, 4, folds).fit(y)[7] for y in (labels, changed))
+        torch.testing.assert_close(before, after)
+
+
+def test_folds_are_stratified_and_the_same_in_any_order():
+    ids, labels = np.array([f"picture-{i}" for i in range(2000)]), np.arange(2000) % 10
+    folds = make_folds(ids, labels)
+    assert len(folds) == 5 and all((np.bincount(labels[f.test]) >= 39).all() for f in folds)
+    order = np.random.default_rng(0).permutation(2000)
+    again = make_folds(ids[order], labels[order])
+    assert set(ids[folds[0].test]) == set(ids[order][again[0].test])
+    assert len(make_folds(ids[:200], labels[:200])) == 15  # few are predicted several times over
+
+
+def test_spread_errors_are_found_counted_and_no_pattern_is_claimed():
+    rows, truth, rng = world(3000)
+    wrong = np.arange(3000) % 33 == 0
+    given = np.where(wrong, (truth + rng.integers(1, 4, 3000)) % 4, truth)
+    found = estimate(rows, given, 4)
+    assert average_precision(found.p, wrong) > 0.95
+    assert abs(found.p.sum() - wrong.sum()) < 0.3 * wrong.sum()
+    assert found.p_low.sum() <= found.p.sum() <= found.p_high.sum()
+    leaks = found.transition[~np.eye(4, dtype=bool)]
+    assert leaks.max() < 4 * leaks.mean()
+    flagged = found.p > 0.5
+    assert wrong[flagged].mean() > 0.9 and (found.suggested[flagged & wrong, 0] == truth[flagged & wrong]).mean() > 0.9
+
+
+def test_pairs_of_classes_are_found_where_confidence_alone_cannot_tell():
+    rows, truth, rng = world(3000, spread=1.3, seed=1)
+    wrong = (truth == 0) & (rng.random(3000) < 0.4)
+    given = np.where(wrong, 1, truth)
+    found = estimate(rows, given, 4)
+    folds = make_folds(np.arange(3000), given)
+    plain = LinearHead(rows, 4, folds).fit(torch.from_numpy(given)).exp().numpy()
+    confident = average_precision(1 - plain[np.arange(3000), given], wrong)
+    assert average_precision(found.p, wrong) > confident + 0.1
+    assert 0.25 < found.transition[0, 1] < 0.5 and found.transition[1, 0] < 0.1
+
+
+def test_clean_labels_are_left_alone():
+    rows, truth, _ = world(2000)
+    found = estimate(rows, truth, 4)
+    assert (found.p > 0.5).sum() <= 4 and found.p.sum() < 10
+
+
+def test_a_class_does_not_vanish_where_two_are_given_for_each_other():
+    rows, truth, rng = world(1500, classes=3, width=120, spread=0.9)
+    flip = (truth < 2) & (rng.random(1500) < 0.45)
+    given = np.where(flip, 1 - truth, truth)
+    found = estimate(rows, given, 3)
+    believed = np.where(found.p > 0.5, found.suggested[:, 0], given)
+    assert (np.bincount(believed, minlength=3) > 150).all()
+
+
+def test_predictions_that_cost_too_much_to_make_again_are_judged_too():
+    rows, truth, _rng = world(1500)
+    wrong = np.arange(1500) % 20 == 0
+    given = np.where(wrong, (truth + 1) % 4, truth)
+    log_p = LinearHead(rows, 4, make_folds(np.arange(1500), given)).fit(torch.from_numpy(given))
+    found = estimate_labels([PredictedHead(log_p)], given, 4)
+    assert average_precision(found.p, wrong) > 0.9
+
+
+@pytest.mark.parametrize("classes", [2, 3, 40])
+def test_transitions_are_probabilities_with_the_own_class_first(classes):
+    rng = np.random.default_rng(classes)
+    predicted, given = rng.integers(0, classes, (2, 4000))
+    counts = count_sure(predicted, rng.random(4000), given, classes)
+    assert counts.sum() <= 0.1 * 4000 + 20 * classes
+    for noise in (
+        shrink_counts(counts),
+        limit_leaks(shrink_counts(counts), 0.5),
+        scale_errors(shrink_counts(counts), 3),
+    ):
+        np.testing.assert_allclose(noise.sum(1), 1.0)
+        assert (noise > 0).all() and (noise.argmax(1) == np.arange(classes)).all()
+
+
+def test_recovered_predictions_give_the_seen_ones_back():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet(np.full(5, 0.3), 50)
+    noise = limit_leaks(0.8 * np.eye(5) + 0.2 * rng.dirichlet(np.ones(5), 5))
+    found = recover_true(true @ noise, noise, steps=2_000)
+    np.testing.assert_allclose(found @ noise, true @ noise, atol=1e-4)
+
+
+def test_folds_that_cover_an_example_twice_are_averaged():
+    rows, truth, _ = world(120, width=20)
+    half = torch.arange(120) < 60
+    everywhere = [Fold(torch.where(half)[0], torch.where(~half)[0]), Fold(torch.where(~half)[0], torch.where(half)[0])]
+    once = LinearHead(rows, 4, everywhere).fit(torch.from_numpy(truth))
+    twice = LinearHead(rows, 4, everywhere + everywhere).fit(torch.from_numpy(truth))
+    torch.testing.assert_close(once, twice, atol=1e-4, rtol=1e-3)
