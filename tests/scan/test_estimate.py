@@ -67,6 +67,17 @@ def test_a_pool_is_as_likely_as_its_best_head_and_ignores_a_useless_one():
     assert pool.exponents[1] < 0.1
 
 
+def test_exponents_do_not_run_away_on_a_few_labels_that_a_transition_explains():
+    rng = np.random.default_rng(0)
+    truth = torch.arange(300) % 2
+    given = torch.where(torch.from_numpy(rng.random(300) < 0.05), 1 - truth, truth)
+    sure = torch.from_numpy(rng.uniform(0.6, 0.99, 300)).float()
+    p = torch.where(truth[:, None] == torch.arange(2), sure[:, None], 1 - sure[:, None])
+    noise = np.array([[0.95, 0.05], [0.05, 0.95]])
+    pool = fit_pool([p.log()], given, noise, torch.tensor([1.0]))
+    assert pool.exponents[0] < 5  # likelihood alone has no end
+
+
 def test_no_head_sees_the_label_that_it_judges():
     rows, truth, _ = world(300, width=20)
     folds, labels = make_folds(np.arange(300), truth), torch.from_numpy(truth)

@@ -72,7 +72,10 @@ def fit_pool(
     held = torch.stack([log_p[some].float() for log_p in logs])
     labels = given[some]
     through = None if transition is None else torch.as_tensor(transition, dtype=torch.float32)[:, labels].mT
-    free = torch.full((len(logs),), -1.0) if start is None else start.clamp_min(1e-4).log()
+    # exponents of some 1 around their start: through a transition a few examples would let them grow without end, and
+    # probabilities of 1 have no order
+    usual = torch.full((len(logs),), 0.5) if start is None else start
+    free = usual.clamp_min(1e-3).log()
     free.requires_grad_(True)
     optimizer = torch.optim.LBFGS([free], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
@@ -83,7 +86,7 @@ def fit_pool(
             loss = -log_p.gather(1, labels[:, None]).mean()
         else:
             loss = -(log_p.exp() * through).sum(1).clamp_min(1e-12).log().mean()
-        loss = loss + 1e-3 / len(labels) * (free.exp() - 0.5).square().sum()  # where likelihood says nothing
+        loss = loss + 0.5 / len(labels) * (free.exp() - usual).square().sum()
         loss.backward()
         return loss
 
