@@ -87,6 +87,11 @@ TABLES = {
         "benchmarks.trust --real --method pool --save trust_real.jsonl",
         (*FROZEN, "cleanlab"),
     ),
+    "verify": Table(
+        "what intervals and `check` are worth from some checked labels",
+        None,  # tests run it
+        "benchmarks.verify --save verify.jsonl",
+    ),
     "verified": Table(
         "what some verified labels are worth",
         None,

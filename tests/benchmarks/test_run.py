@@ -6,7 +6,7 @@ from benchmarks.tables.pages import TABLES
 
 def test_every_table_of_the_page_says_how_it_is_made():
     watched = dict.fromkeys(("calibration", "signals", "persistence", "ablations"), "label_noise")
-    several = ("curriculum", "multilabel", "ood", "poison", "scale", "shift", "unlearning")
+    several = ("curriculum", "multilabel", "ood", "poison", "scale", "shift", "trust", "unlearning", "verify")
     parted = {name: part for part in several for name in TABLES if name.startswith(f"{part}_")}
     made_by_others = {**watched, **parted, "frozen_calibration": "frozen_noise"}
     made_from_all = {"bars"}
