@@ -101,7 +101,7 @@ class Run:
 
         Hold-out examples whose labels nobody verified are among them, with ``source="holdout"``; examples whose
         targets name no class (Mixup, soft labels) are not. ``p_mislabeled`` is null where a label was not judged, and
-        ``no_p_reason`` says why; a run without any is ranked by its margin over training.
+        ``no_p_reason`` says why; a run without any is ranked by ``label_score``.
 
         Args:
             top: how many rows; all by default.

@@ -83,7 +83,7 @@ class Summary:
             return lines
         lines += [] if self.checked is None else checked_lines(self.checked)
         if not self.is_calibrated:
-            return [*lines, f"No probabilities, so ranked by the margin: {clean(self.no_p_reason)}."]
+            return [*lines, f"No probabilities, so ranked by `label_score`: {clean(self.no_p_reason)}."]
         verb = "is" if self.num_flagged == 1 else "are"
         likely = f"{count(self.num_flagged)} {verb} more likely wrong than right"
         is_trusted = self.holdout == "trusted"
@@ -314,6 +314,8 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
         return "trusted"
     choice, verified = info.get("holdout_cleaning"), info.get("num_verified")
     labels = f"as given but for {count(verified)} verified" if isinstance(verified, int) and verified else "as given"
+    if "estimate" in info:  # a scan doubts the labels of its hold-out as it doubts all others
+        return labels
     if not isinstance(choice, dict):
         return f"{labels}, not self-cleaned"
     return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"

@@ -131,12 +131,14 @@ def test_clean_labels_are_left_alone():
 
 
 def test_a_class_does_not_vanish_where_two_are_given_for_each_other():
-    rows, truth, rng = world(1500, classes=3, width=120, spread=0.9)
-    flip = (truth < 2) & (rng.random(1500) < 0.45)
-    given = np.where(flip, 1 - truth, truth)
-    found = estimate(rows, given, 3)
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], [600, 250, 400])
+    rows = rng.normal(size=(1250, 120)) + 0.35 * np.repeat(np.eye(3), 40, axis=1)[truth]
+    drawn = rng.random(1250)
+    given = np.where((truth == 0) & (drawn < 0.45), 1, np.where((truth == 1) & (drawn < 0.43), 0, truth))
+    found = estimate(torch.from_numpy(rows.astype(np.float32)), given, 3)
     believed = np.where(found.p > 0.5, found.suggested[:, 0], given)
-    assert (np.bincount(believed, minlength=3) > 150).all()
+    assert (np.bincount(believed, minlength=3) > 80).all()  # without limits no example is left of class 1
 
 
 def test_predictions_that_cost_too_much_to_make_again_are_judged_too():

@@ -118,7 +118,7 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
     elif is_calibrated:
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     else:
-        found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by harm"))
+        found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by label score"))
     found += [("warning", "these figures may be wrong", doubt.text) for doubt in doubts_of(run.info, len(p))]
     if isinstance(held, list):
         kind = "verified by people" if run.info.get("trusted") else "labels as given"
