@@ -16,7 +16,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SURE_SHARE", "count_sure", "limit_leaks", "recover_true", "scale_errors", "shrink_counts"]
+__all__ = [
+    "SLACK",
+    "SURE_SHARE",
+    "count_sure",
+    "limit_leaks",
+    "recover_true",
+    "scale_errors",
+    "shrink_counts",
+    "spread_errors",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,7 +34,7 @@ SURE_SHARE = 0.1  # of the predictions of a class
 _LEAST_SURE, _FEWEST_SURE = 20, 5  # predictions of a class that are counted at least, with few classes and with many
 _ENOUGH = 200  # sure predictions of all classes together
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4)  # in examples
-_SLACK = 2.0  # nats of evidence
+SLACK = 2.0  # nats of evidence
 _MOST_LEAK = 0.95  # of the share that a class keeps: no class may be given another label more often than its own
 
 
@@ -51,8 +60,12 @@ def count_sure(predicted: Ints, confidence: NDArray[np.floating], given: Ints, n
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def shrink_counts(counts: Ints) -> Floats:
+def shrink_counts(counts: Ints, slack: float = SLACK) -> Floats:
     """The transition ``P(given | true)`` that the counts can carry, ``[C, C]``.
+
+    Args:
+        counts: by :func:`count_sure`.
+        slack: nats of evidence that the stronger pull may cost; 0 where other evidence says that there is a pattern.
 
     >>> few, many = np.array([[99, 1, 0], [0, 100, 0], [0, 0, 100]]), np.array([[60, 40, 0], [0, 99, 1], [0, 0, 99]])
     >>> shrink_counts(few)[0].round(3).tolist()  # one error is no pattern
@@ -67,12 +80,25 @@ def shrink_counts(counts: Ints) -> Floats:
     if size > 2:
         off = counts[(counts > 0) & ~np.eye(size, dtype=bool)]
         values, times = np.unique(off, return_counts=True)
-        pull = _strongest(lambda t: _pair_evidence(wrong, values, times, t, size))
-    rate_pull = _strongest(lambda a: _rate_evidence(wrong, totals, mean, a))
+        pull = _strongest(lambda t: _pair_evidence(wrong, values, times, t, size), slack)
+    rate_pull = _strongest(lambda a: _rate_evidence(wrong, totals, mean, a), slack)
     rate = (wrong + rate_pull * mean) / (totals + rate_pull)
     shares = (counts + pull / (size - 1)) / (wrong[:, None] + pull)
     np.fill_diagonal(shares, 0.0)
     found = rate[:, None] * shares / shares.sum(1, keepdims=True)
+    np.fill_diagonal(found, 1 - rate)
+    return limit_leaks(found)
+
+
+def spread_errors(counts: Ints) -> Floats:
+    """The transition of as many errors that go from every class to every other alike, ``[C, C]``.
+
+    >>> spread_errors(np.array([[98, 2, 0], [0, 100, 0], [0, 0, 99]])).round(3)[0].tolist()
+    [0.992, 0.004, 0.004]
+    """
+    size, total = len(counts), counts.sum()
+    rate = float(total - np.trace(counts) + 0.5) / float(total + 1)
+    found = np.full((size, size), rate / (size - 1))
     np.fill_diagonal(found, 1 - rate)
     return limit_leaks(found)
 
@@ -111,9 +137,9 @@ def recover_true(probabilities: NDArray[np.floating], transition: NDArray[np.flo
     return np.asarray(found / found.sum(1, keepdims=True))
 
 
-def _strongest(evidence: Callable[[float], float]) -> float:
+def _strongest(evidence: Callable[[float], float], slack: float) -> float:
     values = [evidence(strength) for strength in _STRENGTHS]
-    return max(s for s, value in zip(_STRENGTHS, values, strict=True) if value >= max(values) - _SLACK)
+    return max(s for s, value in zip(_STRENGTHS, values, strict=True) if value >= max(values) - slack)
 
 
 _log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])

@@ -1,9 +1,10 @@
 """How likely each label is wrong, from features alone; every assumption about the noise has to earn its place.
 
 Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scan.pool`). Which class
-is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`), so that few
-errors mean no pattern, and the order is that of confident learning. The heads are then fitted again through what was
-found; that is given up where a class would vanish.
+is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`). What was counted
+is believed as far as it makes unseen labels likelier: a pattern of classes only if it beats errors that are spread
+evenly, and as many errors as labels and counts agree on. Heads are fitted again through a pattern, or through many
+errors; that is given up where a class would vanish.
 
 A weak head is wrong where it is unsure, and noise is everywhere. So the share of labels that the very surest
 predictions contradict is nearly all noise, and tells how often the heads are right about the true class.
@@ -22,7 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.evidence import hash_ids
-from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
+from sgoif.evidence.counts import (
+    count_sure,
+    limit_leaks,
+    recover_true,
+    scale_errors,
+    shrink_counts,
+    spread_errors,
+)
 from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.linear import NUM_FOLDS, Fold, Head, LinearHead
 from sgoif.scan.neighbours import NeighbourHead
@@ -40,6 +48,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _REPEATED, _MOST_REPEATS = 1_000, 3  # examples that few are brought to by predicting each several times
 _COUNTED = 3  # times that the noise is counted on the first fits
@@ -48,6 +57,11 @@ _REFITS = 2
 # given for the other nearly every second time cannot be told apart, and one vanishes: then the leaks are halved.
 _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
+# what a pattern has to gain: standard errors, nats, and the share of what it could
+_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 5.0, 0.1
+_MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
+_SURE_SCALE = 2.0  # standard errors of the likelihood
+_SCALE_STEP, _LEAST_SCALE = 1.4, 0.02  # of the number of errors that is believed, in units of what was counted
 _VANISHED = 0.5  # of the examples that a class is believed to have: a refit that leaves fewer is given up
 _TOP = 3
 
@@ -159,7 +173,7 @@ def estimate_labels(
 
     def told(log_p: Tensor) -> Tensor:
         nonlocal done
-        done = min(done + 1, stages)  # more where a class vanished
+        done = min(done + 1, stages)  # more where a class vanished, fewer where nothing is fitted again
         progress("fitting", done, stages)
         return log_p
 
@@ -171,30 +185,87 @@ def estimate_labels(
     for _ in range(_COUNTED - 1):
         counts = first.count()
         first = _World(base, shrink_counts(counts), labels)
-    found, is_refitted = first, False
-    for most in _MOST_LEAK:
-        last, last_counts = _refit(heads, first, most, told)
-        if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
-            found, counts, is_refitted = last, last_counts, True
-            break
-    return _read(found, counts, is_right, plain.expected_accuracy(), is_refitted, heads)
+    found, is_refitted = _through(base.logs, base.exponents, spread_errors(counts), labels), False
+    pattern = _through(base.logs, base.exponents, shrink_counts(counts, slack=0.0), labels)
+    has_pattern = _is_likelier(pattern, found)
+    first = _World(base, (pattern if has_pattern else found).transition, labels)
+    if has_pattern or _rate(counts) > _MANY:
+        for most in _MOST_LEAK:
+            last, last_counts = _refit(heads, first, most, has_pattern, told)
+            if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
+                found, counts, is_refitted = last, last_counts, True
+                break
+        else:
+            found = first
+    progress("fitting", stages, stages)
+    return _read(_scale(found, counts), counts, is_right, plain.expected_accuracy(), is_refitted, heads)
+
+
+def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
+    """Pool predictions as those of the true class, of which the labels are seen through a transition."""
+    return _World(fit_pool(logs, given, transition, exponents), transition, given, is_recovered=True)
+
+
+def _is_likelier(pattern: _World, even: _World) -> bool:
+    """Whether a pattern of classes makes unseen labels likelier than errors that are spread evenly.
+
+    The gain must be beyond chance, and some of what is won where all errors of a class go to one other.
+    """
+    gain = pattern.log_likelihood() - even.log_likelihood()
+    chance = float(gain.std()) * math.sqrt(len(gain))
+    most = float(1 - even.transition[0, 0]) * len(gain) * math.log(len(even.transition) - 1)
+    return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, _LEAST_SHARE * most)
 
 
 def _refit(
-    heads: Sequence[Head], first: _World, most: float, told: Callable[[Tensor], Tensor]
-) -> tuple[_World, NDArray[np.int64]]:
+    heads: Sequence[Head], first: _World, most: float, has_pattern: bool, told: Callable[[Tensor], Tensor]
+) -> tuple[_World, Ints]:
     """Fit all heads anew, some times, through what was counted before; a class may leak so much at most."""
     world, given, exponents = first, first.given, first.pool.exponents
     counts = np.zeros(0, np.int64)
-    for number in range(_REFITS):
+    for number in range(_REFITS if has_pattern else 1):
         through = limit_leaks(world.transition, most)
         noise = torch.from_numpy(through).float()
         logs = [told(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
-        pool = fit_pool(logs, given, through, exponents)
-        exponents = pool.exponents
-        counts = _World(pool, through, given, is_recovered=True).count()
-        world = _World(pool, shrink_counts(counts), given, is_recovered=True)
+        refitted = _through(logs, exponents, through, given)
+        exponents = refitted.pool.exponents
+        counts = refitted.count()
+        recounted = shrink_counts(counts, slack=0.0) if has_pattern else spread_errors(counts)
+        # few counts may no longer show a pattern that labels were likelier with
+        worlds = [_through(logs, exponents, transition, given) for transition in (recounted, world.transition)]
+        world = max(worlds, key=lambda one: float(one.log_likelihood().sum()))
     return world, counts
+
+
+def _scale(world: _World, counts: Ints) -> _World:
+    """Believe in as many errors as all labels and the counts agree on.
+
+    Hard examples among the surest predictions are counted as errors, and make every other label less likely. The counts
+    stand unless the labels contradict them beyond chance: where classes are easily told apart, labels do not care.
+    """
+    if not world.is_recovered:
+        return world
+    wrong, before = max(int(counts.sum() - np.trace(counts)), 0.5), world.log_likelihood()
+
+    def at(scale: float) -> tuple[float, _World]:
+        found = _through(world.pool.logs, world.pool.exponents, scale_errors(world.transition, scale), world.given)
+        gain = found.log_likelihood() - before
+        chance = _SURE_SCALE * float(gain.std()) * math.sqrt(len(gain))
+        return float(gain.sum()) - chance + wrong * (math.log(scale) - scale), found
+
+    best, found = -wrong, world
+    for step in (1 / _SCALE_STEP, _SCALE_STEP):
+        scale = step
+        while _LEAST_SCALE < scale < 1 / _LEAST_SCALE:
+            value, other = at(scale)
+            if value <= best:
+                break
+            best, found, scale = value, other, scale * step
+    return found
+
+
+def _rate(counts: Ints) -> float:
+    return 1 - float(np.trace(counts)) / max(int(counts.sum()), 1)
 
 
 class _World:
@@ -217,12 +288,17 @@ class _World:
         joint = self.true(rows) * (self._noise if noise is None else noise)[:, self.given[rows]].mT
         return joint / joint.sum(1, keepdim=True).clamp_min(1e-12)
 
+    def log_likelihood(self) -> Tensor:
+        """Log probability of every given label, ``[N]``."""
+        parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in self._blocks()]
+        return torch.cat(parts).double().clamp_min(1e-12).log()
+
     def predict_all(self) -> tuple[Tensor, Tensor]:
         """The most probable true class of every example, and its probability, ``[N]`` both."""
         found = [self.true(some).max(1) for some in self._blocks()]
         return torch.cat([part.indices for part in found]), torch.cat([part.values for part in found])
 
-    def count(self) -> NDArray[np.int64]:
+    def count(self) -> Ints:
         """Given labels of the surest predictions, ``[C, C]``."""
         predicted, confidence = (values.numpy() for values in self.predict_all())
         return count_sure(predicted, confidence, self.given.numpy(), self.pool.num_classes)
@@ -244,7 +320,7 @@ class _World:
 
 def _read(
     world: _World,
-    counts: NDArray[np.int64],
+    counts: Ints,
     is_right: NDArray[np.bool_],
     expected_accuracy: float,
     is_refitted: bool,
@@ -284,6 +360,6 @@ def _read(
 
 def _count_range(count: int) -> tuple[float, float]:
     """A 90% range of the mean of a Poisson count, by the approximation of Wilson and Hilferty."""
-    low = count * (1 - 1 / (9 * count) - 1.645 / (3 * math.sqrt(count))) ** 3 if count else 0.0
+    low = count * max(1 - 1 / (9 * count) - 1.645 / (3 * math.sqrt(count)), 0.0) ** 3 if count > 0 else 0.0
     more = count + 1
-    return max(low, 0.0), more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3
+    return low, more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3

@@ -22,6 +22,7 @@ __all__ = ["Pool", "blocks", "fit_pool", "recover_logs"]
 _FITTED = 20_000  # examples that the exponents are fitted on at most
 _AT_ONCE = 1 << 24  # numbers in a block
 _STEPS = 40
+_MOST = 3.5  # log of an exponent
 
 
 def blocks(count: int, num_classes: int) -> Iterator[slice]:
@@ -81,18 +82,19 @@ def fit_pool(
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        log_p = torch.einsum("k,knc->nc", free.exp(), held).log_softmax(1)
+        exponents = free.clamp_max(_MOST).exp()
+        log_p = torch.einsum("k,knc->nc", exponents, held).log_softmax(1)
         if through is None:
             loss = -log_p.gather(1, labels[:, None]).mean()
         else:
             loss = -(log_p.exp() * through).sum(1).clamp_min(1e-12).log().mean()
-        loss = loss + 0.5 / len(labels) * (free.exp() - usual).square().sum()
+        loss = loss + 0.5 / len(labels) * (exponents - usual).square().sum()
         loss.backward()
         return loss
 
     with torch.enable_grad():
         optimizer.step(closure)
-    return Pool(list(logs), free.detach().exp())
+    return Pool(list(logs), free.detach().clamp_max(_MOST).exp())
 
 
 def recover_logs(log_p: Tensor, transition: Tensor) -> Tensor:
