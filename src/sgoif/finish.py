@@ -22,11 +22,10 @@ from sgoif.evidence import LIKENESS_COLUMNS, ExpectedPrecision, Sketches, hash_i
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
-from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run, competence_of
+from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
-from sgoif.training.noise import NoiseEvidence
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink, ScoreSink
 
@@ -116,7 +115,6 @@ def judged_so_far(monitor: Monitor) -> Columns | None:
         return None
     if sample is table:
         return table | _judgement(table, found.examples)
-    assert found.judge is not None
     return table | _joined([_judgement(part, found.judge.judged(part)) for part in _pieces(table)])
 
 
@@ -127,10 +125,8 @@ def calibrated_run(
     facts: dict[str, Any],
     *,
     sketches: Sketches | None = None,
-    noise: NoiseEvidence | None = None,
     more: Columns | None = None,
     unjudged: Columns | None = None,
-    is_out_of_fold: bool = False,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the hold-out allows it; a run without is worth more than none.
 
@@ -140,11 +136,8 @@ def calibrated_run(
         engine: whose hold-out it is.
         facts: for the run's information.
         sketches: by which copies are found.
-        noise: what a model of the noise says of the examples.
         more: further columns of the examples.
         unjudged: examples that were kept from the model, as for :func:`collect_run`.
-        is_out_of_fold: whether every example was scored by a model that was not trained on it: then the model's
-            competence is measured on them.
     """
     examples, rest = _examples(recorder)
     calibration, competence, why = None, None, None
@@ -152,8 +145,8 @@ def calibrated_run(
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
         sample = examples if rest is None else _sampled(examples)
-        competence = competence_of(sample, ledger.num_classes) if is_out_of_fold else ledger.competence(engine)
-        calibration = calibrate_run(ledger, sample, engine, noise, competence)
+        competence = ledger.competence(engine)
+        calibration = calibrate_run(ledger, sample, engine, competence)
     except NoProbabilities as reason:
         why = str(reason)
     except Exception as error:

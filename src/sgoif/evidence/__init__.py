@@ -6,7 +6,6 @@ from sgoif.evidence.calibrate import (
     LabelCalibration,
     calibrate,
     calibrate_counted,
-    calibrate_on,
     cross_fitted_ap,
 )
 from sgoif.evidence.canaries import Canaries, make_canaries
@@ -19,7 +18,6 @@ from sgoif.evidence.kept import KeptPredictions
 from sgoif.evidence.likely import LikelyClasses, LikelyOthers
 from sgoif.evidence.means import WeightedMeans
 from sgoif.evidence.mixture import TwoNormals, fit_two_normals
-from sgoif.evidence.noise import NoiseModel
 from sgoif.evidence.precision import (
     CalibrationDraws,
     ErrorRates,
@@ -43,7 +41,7 @@ from sgoif.evidence.sketch import (
     sign_sketch,
 )
 from sgoif.evidence.standardise import Standardiser
-from sgoif.evidence.transition import concentration, estimate_transition, sure_transition, transition_from_scores
+from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 from sgoif.evidence.watched import WatchedNoise, raised_by_training, read_noise
 
@@ -70,7 +68,6 @@ __all__ = [
     "LatestWords",
     "LikelyClasses",
     "LikelyOthers",
-    "NoiseModel",
     "SelfCleaning",
     "Sketches",
     "Snapshot",
@@ -83,7 +80,6 @@ __all__ = [
     "as_ids",
     "calibrate",
     "calibrate_counted",
-    "calibrate_on",
     "class_directions",
     "concentration",
     "cross_fitted_ap",
@@ -108,6 +104,5 @@ __all__ = [
     "shift_prior",
     "should_clean",
     "sign_sketch",
-    "sure_transition",
     "transition_from_scores",
 ]

@@ -34,7 +34,6 @@ __all__ = [
     "LabelCalibration",
     "calibrate",
     "calibrate_counted",
-    "calibrate_on",
     "cross_fitted_ap",
     "fit_canaries",
     "predict_each",
@@ -329,31 +328,6 @@ def calibrate_counted(canaries: Canaries, transition: Floats) -> LabelCalibratio
     believed = fit_canaries(weighted, class_ridge=_ONE_INTERCEPT)
     as_given = fit_canaries(weighted.taken_as_given(), class_ridge=_ONE_INTERCEPT) if doubted else None
     return LabelCalibration(weighted, transition, believed, as_given, as_given_share=0.0, is_counted=True)
-
-
-def calibrate_on(
-    canaries: Canaries, signals: Floats, given_label: Ints, transition: Floats, *, is_sure: bool = True
-) -> LabelCalibration:
-    """Calibrate where the transition is known, as from a :class:`sgoif.evidence.noise.NoiseModel`.
-
-    Only the share of errors is re-estimated on the training examples.
-
-    Args:
-        canaries: From :func:`sgoif.evidence.make_canaries`.
-        signals: Of training examples, ``[N, S]``.
-        given_label: ``[N]``.
-        transition: ``P(given | true)``.
-        is_sure: Whether to take the canaries' belief as it is; otherwise the odds lie between it and labels as given.
-    """
-    _check(signals, given_label, given_label, canaries)
-    weighted = canaries.reweighted(_with_floor(transition))
-    fitted = fit_canaries(weighted)
-    adapted = fitted.with_prior(signals, given_label)
-    if not _PLAUSIBLE[0] < adapted.predict(signals, given_label).mean() < _PLAUSIBLE[1]:
-        adapted = fitted
-    doubted = not is_sure and bool((canaries.belief < 1).any())
-    as_given = fit_canaries(weighted.taken_as_given()) if doubted else None
-    return LabelCalibration(weighted, transition, adapted, as_given)
 
 
 def cross_fitted_ap(canaries: Canaries, fit: Callable[[Canaries], SignalModel] | None = None) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["concentration", "estimate_transition", "sure_transition", "transition_from_scores"]
+__all__ = ["concentration", "estimate_transition", "transition_from_scores"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,31 +36,6 @@ def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | N
     np.add.at(total, labels, np.where(known[:, None], probabilities, 0.0) * w[:, None])
     mass = total.sum(axis=1, keepdims=True)
     return np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.eye(num_classes))
-
-
-def sure_transition(probabilities: Floats, share: float = 0.05) -> Floats:
-    """Average the predictions over the examples that the network is surest of, class by class: ``[C, C]``.
-
-    A network trained on noisy labels predicts them, so where it is surest of class c its prediction is the row of c: it
-    gives ``T[c, c]`` to c and the rest to where the labels of c leak. Elsewhere it is merely unsure, and the mean over
-    a whole class takes that for noise. No label is used, so it does not matter how many are wrong. On 500 hold-out
-    examples of a network that is right for half of them, pair noise of 0.4 was seen as 0.2-0.35 and all else summed to
-    0.1 per class, where the mean over classes saw 0.45.
-
-    Args:
-        probabilities: Averaged over the visits of each example, ``[m, C]``; rows that are not finite are passed over.
-        share: Of an average class's examples, at least three.
-
-    >>> sure_transition(np.array([[0.8, 0.2], [0.5, 0.5], [0.3, 0.7]]), share=0.1).round(2).tolist()
-    [[0.53, 0.47], [0.53, 0.47]]
-    """
-    known = probabilities[np.isfinite(probabilities).all(axis=1)]
-    num_classes = probabilities.shape[1]
-    if not len(known):
-        return np.eye(num_classes)
-    count = min(max(3, round(share * len(known) / num_classes)), len(known))
-    surest = np.argpartition(-known, count - 1, axis=0)[:count]  # [count, C]
-    return np.asarray(known[surest].mean(axis=0))
 
 
 def transition_from_scores(p_mislabeled: Floats, suggested: Ints, given_label: Ints, num_classes: int) -> Floats:

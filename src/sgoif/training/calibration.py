@@ -21,24 +21,20 @@ from sgoif.evidence import (
     LabelCalibration,
     LikelyOthers,
     WatchedNoise,
-    calibrate_on,
     draw_calibrations,
     expected_precision,
     interval_limits,
-    measure_competence,
     raised_by_training,
     read_noise,
 )
-from sgoif.evidence.logistic import sigmoid
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
+from sgoif.training.canaries import CanaryLedger, has_factors
 from sgoif.training.engine import Engine
-from sgoif.training.noise import READ_SIGNALS, Examples, NoiseEvidence, judge_labels, with_noise
+from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels
 
-__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "competence_of", "probabilities"]
+__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
 
 log = logging.getLogger(__name__)
 
-_MOST_APART = 3.0  # times that one estimate of the share of errors may be the other
 _HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
 
@@ -84,7 +80,7 @@ class RunCalibration:
     """What the canaries say about the training labels."""
 
     examples: Judged  # those that it was made of
-    judge: RunJudge | None  # of any others; None where the model of the noise came from outside
+    judge: RunJudge  # of any others
     calibration: LabelCalibration
     canaries: Canaries  # with all their signals
     precision: list[ExpectedPrecision]
@@ -129,19 +125,17 @@ def calibrate_run(
     ledger: CanaryLedger,
     examples: Table,
     engine: Engine,
-    noise: NoiseEvidence | None = None,
     competence: Competence | None = None,
 ) -> RunCalibration:
     """Learn ``p_mislabeled`` from the canaries.
 
-    What a model of the noise says of a label is one of the signals, and its transition weighs the flips. Where none is
-    given, errors are counted among the surest predictions of the training examples.
+    Errors are counted among the surest predictions of the training examples. What the counts say of a label is one of
+    the signals, and their transition weighs the flips.
 
     Args:
         ledger: the canaries' own signals.
         examples: the run's table, or a sample of it.
         engine: whose hold-out it is.
-        noise: what a model of the noise says of them.
         competence: of the model; measured on the hold-out if left out.
 
     Raises:
@@ -163,28 +157,15 @@ def calibrate_run(
     competence = competence or ledger.competence(engine)
     if competence.why_not is not None:
         raise NoProbabilities(competence.why_not)
-    given, choice, judge = asked.kept.given, ledger.choice, None
-    if noise is None:
-        counted = read_noise(asked.kept, known, raised_by_training(asked.margin, ledger.margins()))
-        found = judge_labels(canaries, ledger.predictions(), counted, ledger.may_doubt(canaries))
-        if found.doubt is not None:
-            choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
-        calibration, signals = found.calibration, asked.signals(counted)
-        draws = draw_calibrations(calibration, signals, given)
-        judge = RunJudge(columns, calibration, draws, counted, known)
-        said = judge.judged(examples)
-        doubt = _memorised(asked.margin, competence)
-    else:
-        log_odds = noise.log_odds(examples["given_label"])
-        signals = np.stack(
-            [examples[name][judged] for name in _columns(engine, CALIBRATED_SIGNALS)] + [log_odds[judged]], 1
-        )
-        canaries = with_noise(canaries, noise)
-        calibration = calibrate_on(canaries, signals, given, noise.model.transition, is_sure=noise.is_learnt)
-        draws = draw_calibrations(calibration, signals, given)
-        suggested = noise.suggested(examples["given_label"])[0]
-        said = Judged(*probabilities(calibration, draws, signals, given, judged), suggested)
-        doubt = _memorised(asked.margin, competence) or _disagreement(said.p_mislabeled[judged], log_odds[judged])
+    given, choice = asked.kept.given, ledger.choice
+    counted = read_noise(asked.kept, known, raised_by_training(asked.margin, ledger.margins()))
+    found = judge_labels(canaries, ledger.predictions(), counted, ledger.may_doubt(canaries))
+    if found.doubt is not None:
+        choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")
+    calibration, signals = found.calibration, asked.signals(counted)
+    draws = draw_calibrations(calibration, signals, given)
+    judge = RunJudge(columns, calibration, draws, counted, known)
+    said, doubt = judge.judged(examples), _memorised(asked.margin, competence)
     precision = expected_precision(calibration, signals, given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
     told = replace(canaries, weight=calibration.canaries.weight)
@@ -205,31 +186,6 @@ def _memorised(margins: Floats, competence: Competence) -> str | None:
         f"the model contradicts {trained:.1%} of the labels that it was trained on and {unseen:.1%} of others: it has "
         "learnt labels by heart, wrong ones too, so that their number would come out too low"
     )
-
-
-def _disagreement(p: Floats, log_odds: Floats) -> str | None:
-    """Say where two estimates of the share of errors differ: by the scores, and by which class is given for which.
-
-    Both may be wrong, and nothing in the run tells which: the order stays, the sums do not.
-
-    Args:
-        p: by the scores, ``[n]``.
-        log_odds: by a model of the noise that judges examples it was not trained on.
-    """
-    by_scores, by_noise = float(p.mean()), float(sigmoid(log_odds).mean())
-    most, least = max(by_scores, by_noise), min(by_scores, by_noise)
-    if most * len(p) < _FEW_ERRORS or most < _MOST_APART * least:
-        return None
-    return (
-        f"two estimates of the share of wrong labels disagree: {by_scores:.1%} by the scores, {by_noise:.1%} by which "
-        "class is given for which"
-    )
-
-
-def competence_of(examples: Table, num_classes: int) -> Competence:
-    """How often the given label is the most probable one, where every example was scored by a model new to it."""
-    is_known = np.isfinite(examples["margin"]) & (examples["given_label"] >= 0)
-    return measure_competence(examples["margin"][is_known] > 0, examples["given_label"][is_known], num_classes)
 
 
 def _judged_holdout(
