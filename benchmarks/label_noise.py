@@ -135,7 +135,8 @@ def weighted_mean(
 
 def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[float]:
     parts = [values[visits["epoch"] == epoch] for epoch in range(int(visits["epoch"].max()) + 1)]
-    return [round(float(np.nanmean(part)), 3) if np.isfinite(part).any() else 0.0 for part in parts]
+    finite = [part[np.isfinite(part)] for part in parts]  # a direction that has not been solved yet has no residual
+    return [round(float(part.mean()), 3) if len(part) else 0.0 for part in finite]
 
 
 def calibration_report(found: Trained) -> dict[str, Any]:
