@@ -29,6 +29,7 @@ __all__ = [
 
 _SHOWN_LEAKS = 4
 _NOTABLE_LEAK = 0.01
+_ABOVE_OTHERS = 1.5  # times the mean of all leaks
 _SIDES = {"extra": "num_present", "missing": "num_absent"}
 
 
@@ -340,4 +341,7 @@ def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:
     order = np.argsort(-shares, axis=None, kind="stable")[:_SHOWN_LEAKS]
     pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, shares.shape), strict=True)]
     named = [Leak(class_name(i, class_names), class_name(j, class_names), float(shares[i, j])) for i, j in pairs]
+    usual = shares.sum() / max(len(shares) * (len(shares) - 1), 1)
+    if not named or named[0].share < _ABOVE_OTHERS * usual:  # errors that are spread evenly
+        return []
     return [leak for leak in named if leak.share >= _NOTABLE_LEAK]

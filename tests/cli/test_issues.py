@@ -44,6 +44,13 @@ def test_rows_are_those_of_label_issues_with_names(run):
     assert summary["leaks"][0] == {"true_class": "cat", "given_class": "dog", "share": 0.38}
 
 
+def test_errors_that_are_spread_evenly_are_no_confusion(tmp_path):
+    even = (np.full((4, 4), 0.02) + np.diag(np.full(4, 0.92))).tolist()
+    url = write_run(tmp_path / "run", noisy(), transition=even)
+    assert answer("issues", url)["summary"]["leaks"] == []
+    assert "No class is often taken for another." in invoke("issues", url).stdout
+
+
 def test_rows_are_filtered_by_class_and_probability(run):
     assert len(answer("issues", run, "--min-p", 0.5)["issues"]) == 30
     assert {row["given_name"] for row in answer("issues", run, "--class", "DOG")["issues"]} == {"dog"}

@@ -81,3 +81,14 @@ def test_labels_are_read_where_they_are_needed(tmp_path):
     pq.write_table(pa.table({"image": [png(), png()], "id": ["a", "b"]}), tmp_path / "a.parquet")
     source = TableSource.open([tmp_path / "a.parquet"], is_labelled=False)
     assert (list(source.ids), source.labels.tolist(), source.class_names) == (["a", "b"], [-1, -1], ())
+
+
+def test_a_table_without_pictures_will_do_where_its_embeddings_are_given(tmp_path):
+    place = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"id": ["a", "b", "c"], "label": ["x", "y", "x"], "height": [1.0, 2.0, 3.0]}), place)
+    with pytest.raises(SgoifError, match="no column with an encoded picture"):
+        open_source(place)
+    source = open_source(place, has_pictures=False)
+    assert list(source.ids) == ["a", "b", "c"] and source.class_names == ("x", "y")
+    with pytest.raises(SgoifError, match="no column with an encoded picture"):
+        next(iter(source.encoded(np.arange(1))))

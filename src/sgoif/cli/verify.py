@@ -172,7 +172,10 @@ def _earlier(out: str, run: OpenRun) -> list[Decision]:
 def _answer(run: OpenRun, given: int) -> tuple[str, tuple[int, ...]] | None:
     """Ask until the answer can be understood; None where the person stops."""
     while True:
-        said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
+        try:
+            said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
+        except (EOFError, typer.Abort):  # no more input: what was answered is kept
+            return None
         if said in ("r", "right"):
             return "keep", ()
         if said in ("?", "u", "unsure"):

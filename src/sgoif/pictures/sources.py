@@ -97,25 +97,28 @@ class TableSource:
 
     files: tuple[Path, ...]
     sizes: tuple[tuple[int, ...], ...]  # rows of each group of each file
-    image_column: str
+    image_column: str | None  # none where embeddings came with the table
     ids: Sequence[str]
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
 
     @classmethod
-    def open(cls, files: Sequence[Path], *, is_labelled: bool = True) -> TableSource:
+    def open(cls, files: Sequence[Path], *, is_labelled: bool = True, has_pictures: bool = True) -> TableSource:
         """Find the columns and read the labels.
 
         Args:
             files: Parquet or Arrow, all with the same columns.
             is_labelled: whether labels are needed; without, all of them are -1.
+            has_pictures: whether pictures are needed.
 
         Raises:
             SgoifError: No file can be read, or a column is missing; the message names the columns there are.
         """
         tables = [_groups(path) for path in files]
         schema = next(iter(tables[0])).schema
-        image = find_column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
+        image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
+        if has_pictures:
+            image = find_column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
         label = find_column(schema.names, LABEL_COLUMNS, "a label", files[0]) if is_labelled else None
         key = next((name for name in ID_COLUMNS if name in schema.names and name != image), None)
         raw: list[Any] = []
@@ -136,6 +139,8 @@ class TableSource:
         return cls(tuple(files), tuple(sizes), image, ids, labels, names)
 
     def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path | PictureError]:
+        if self.image_column is None:
+            raise SgoifError(f"'{self.files[0]}' has no column with an encoded picture.")
         starts = np.cumsum([0, *(rows for file in self.sizes for rows in file)])
         places = [(path, g) for path, file in zip(self.files, self.sizes, strict=True) for g in range(len(file))]
         opened, held = -1, None
@@ -148,8 +153,12 @@ class TableSource:
             yield bytes_of(held[int(i - starts[group])].as_py(), self.files[0].parent)
 
 
-def open_source(path: str | Path) -> FolderSource | TableSource:
+def open_source(path: str | Path, *, has_pictures: bool = True) -> FolderSource | TableSource:
     """Open a folder of class folders, a Parquet file, or a folder of Parquet or Arrow files.
+
+    Args:
+        path: of the folder or file.
+        has_pictures: whether a table needs a column of pictures: not where its embeddings are given.
 
     Raises:
         SgoifError: The path does not exist, or holds nothing of the kind.
@@ -160,9 +169,9 @@ def open_source(path: str | Path) -> FolderSource | TableSource:
     if place.is_file():
         if place.suffix not in (".parquet", ".arrow"):
             raise SgoifError(f"'{place}' is neither a folder nor a .parquet or .arrow file.")
-        return TableSource.open([place])
+        return TableSource.open([place], has_pictures=has_pictures)
     files = table_files(place)
-    return TableSource.open(files) if files else FolderSource.open(place)
+    return TableSource.open(files, has_pictures=has_pictures) if files else FolderSource.open(place)
 
 
 def table_files(folder: Path) -> list[Path]:

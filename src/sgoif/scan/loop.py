@@ -57,7 +57,8 @@ def scan(
     """Find label errors.
 
     Args:
-        data: a folder of class folders, a Parquet file with encoded pictures, or a folder saved by Hugging Face.
+        data: a folder of class folders, a Parquet file with encoded pictures, or a folder saved by Hugging Face. Beside
+            ``features`` a table needs only labels.
         out: where to write the run; None keeps it in memory.
         features: embeddings; ``.npy`` with one row per example in the order of the data, which is that of sorted paths
             in a folder and of rows in tables; or by id, see :func:`sgoif.scan.features.read_features`.
@@ -69,7 +70,7 @@ def scan(
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
     """
-    source = open_source(data)
+    source = open_source(data, has_pictures=features is None)
     found = choose_examples(source, verified)
     facts: dict[str, Any] = {
         "kind": "scan",
