@@ -58,7 +58,7 @@ _REFITS = 2
 _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
 # what a pattern has to gain: standard errors, nats, and the share of what it could, by how often heads are wrong
-_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 10.0, 0.1
+_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 5.0, 0.1
 _MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
 _SURE_SCALE = 2.0  # standard errors of the likelihood
 _SCALE_STEP, _LEAST_SCALE = 1.4, 0.02  # of the number of errors that is believed, in units of what was counted
