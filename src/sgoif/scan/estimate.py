@@ -57,7 +57,7 @@ _REFITS = 2
 # given for the other nearly every second time cannot be told apart, and one vanishes: then the leaks are halved.
 _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
-# what a pattern has to gain: standard errors, nats, and the share of what it could, by how often heads are wrong
+# what a pattern has to gain: standard errors, nats, and the share of what it could
 _SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 5.0, 0.1
 _MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
 _SURE_SCALE = 2.0  # standard errors of the likelihood
@@ -187,8 +187,7 @@ def estimate_labels(
         first = _World(base, shrink_counts(counts), labels)
     found, is_refitted = _through(base.logs, base.exponents, spread_errors(counts), labels), False
     pattern = _through(base.logs, base.exponents, shrink_counts(counts, slack=0.0), labels)
-    accuracy = plain.expected_accuracy()
-    has_pattern = _is_likelier(pattern, found, accuracy)
+    has_pattern = _is_likelier(pattern, found)
     first = _World(base, (pattern if has_pattern else found).transition, labels)
     if has_pattern or _rate(counts) > _MANY:
         for most in _MOST_LEAK:
@@ -199,7 +198,7 @@ def estimate_labels(
         else:
             found = first
     progress("fitting", stages, stages)
-    return _read(_scale(found, counts), counts, is_right, accuracy, is_refitted, heads)
+    return _read(_scale(found, counts), counts, is_right, plain.expected_accuracy(), is_refitted, heads)
 
 
 def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
@@ -207,16 +206,16 @@ def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, give
     return _World(fit_pool(logs, given, transition, exponents), transition, given, is_recovered=True)
 
 
-def _is_likelier(pattern: _World, even: _World, accuracy: float) -> bool:
+def _is_likelier(pattern: _World, even: _World) -> bool:
     """Whether a pattern of classes makes unseen labels likelier than errors that are spread evenly.
 
-    The gain must be beyond chance, and some of what is won where all errors of a class go to one other: the more, the
-    more classes are confused.
+    The gain must be beyond chance, and some of what is won where all errors of a class go to one other: heads that
+    confuse classes see patterns too.
     """
     gain = pattern.log_likelihood() - even.log_likelihood()
     chance = float(gain.std()) * math.sqrt(len(gain))
     most = float(1 - even.transition[0, 0]) * len(gain) * math.log(len(even.transition) - 1)
-    return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, _LEAST_SHARE * (1 - accuracy) * most)
+    return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, _LEAST_SHARE * most)
 
 
 def _refit(
