@@ -138,7 +138,8 @@ def test_the_terminal_asks_keeps_answers_and_goes_on(run, tmp_path):
     assert second.exit_code == 0, second.output
     assert "\n5 of 60" in second.output and "\n4 of 60" not in second.output
     assert "Checked labels: 60" in second.output and (tmp_path / "run" / "checked.json").is_file()
-    CliRunner().invoke(app, ["verify", run, "--out", str(out), "--seed", "1"], input="r\n")  # ends without a word
+    ended = CliRunner().invoke(app, ["verify", run, "--out", str(out), "--seed", "1"], input="r\nw\n")  # no class named
+    assert ended.exit_code == 0, ended.output
     assert len(out.read_text().splitlines()) == 1 + 60 + 1  # answers to another sample stay
 
 

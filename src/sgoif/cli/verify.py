@@ -96,7 +96,10 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         print_lines(
             ["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {run.name_of(card.given_label)}"]
         )
-        answer = _answer(run, card.given_label)
+        try:
+            answer = _answer(run, card.given_label)
+        except (EOFError, typer.Abort):  # no more input: what was answered is kept
+            break
         if answer is None:
             break
         kind, labels = answer
@@ -172,10 +175,7 @@ def _earlier(out: str, run: OpenRun) -> list[Decision]:
 def _answer(run: OpenRun, given: int) -> tuple[str, tuple[int, ...]] | None:
     """Ask until the answer can be understood; None where the person stops."""
     while True:
-        try:
-            said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
-        except (EOFError, typer.Abort):  # no more input: what was answered is kept
-            return None
+        said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
         if said in ("r", "right"):
             return "keep", ()
         if said in ("?", "u", "unsure"):

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "SLACK",
     "SURE_SHARE",
     "count_sure",
     "limit_leaks",
@@ -34,7 +33,7 @@ SURE_SHARE = 0.1  # of the predictions of a class
 _LEAST_SURE, _FEWEST_SURE = 20, 5  # predictions of a class that are counted at least, with few classes and with many
 _ENOUGH = 200  # sure predictions of all classes together
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4)  # in examples
-SLACK = 2.0  # nats of evidence
+_SLACK = 2.0  # nats of evidence
 _MOST_LEAK = 0.95  # of the share that a class keeps: no class may be given another label more often than its own
 
 
@@ -60,7 +59,7 @@ def count_sure(predicted: Ints, confidence: NDArray[np.floating], given: Ints, n
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def shrink_counts(counts: Ints, slack: float = SLACK) -> Floats:
+def shrink_counts(counts: Ints, slack: float = _SLACK) -> Floats:
     """The transition ``P(given | true)`` that the counts can carry, ``[C, C]``.
 
     Args:

@@ -181,10 +181,8 @@ def estimate_labels(
     plain = _World(base, np.eye(num_classes), labels, is_recovered=True)
     is_right = plain.predict_all()[0].numpy() == given
     counts = plain.count()
-    first = _World(base, shrink_counts(counts), labels)
     for _ in range(_COUNTED - 1):
-        counts = first.count()
-        first = _World(base, shrink_counts(counts), labels)
+        counts = _World(base, shrink_counts(counts), labels).count()
     found, is_refitted = _through(base.logs, base.exponents, spread_errors(counts), labels), False
     pattern = _through(base.logs, base.exponents, shrink_counts(counts, slack=0.0), labels)
     has_pattern = _is_likelier(pattern, found)
