@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import data, frozen, noise
-from benchmarks.metrics import detection_report
+from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.records import append_result, is_recorded
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
@@ -58,10 +58,7 @@ def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 2
     is_right = found.table["suggested_label"][order] == clean[mine]
     return {
         "report": report,
-        "precision": [
-            {**item, "true": float(wrong[np.argsort(-scores["p_mislabeled"])[: item["count"]]].mean())}
-            for item in found.info.get("expected_precision", [])
-        ],
+        "precision": calibration_of_top(np.nan_to_num(scores["p_mislabeled"]), wrong),
         "errors": {"expected": found.info.get("expected_errors"), "true": int(wrong.sum())},
         "suggested_right": float(is_right[wrong].mean()),
         "cleaning": found.info.get("holdout_cleaning"),
@@ -176,10 +173,7 @@ def show(settings: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for name, row in found["report"].items():
         print(f"  {name:40s} AP {row['ap']:5.1f}  P@1% {row['p@1%']:5.1f}")
     for item in found["precision"]:
-        print(
-            f"  top {100 * item['top']:.0f}%: promised {100 * item['value']:.0f} "
-            f"[{100 * item['low']:.0f}, {100 * item['high']:.0f}], true {100 * item['true']:.0f}"
-        )
+        print(f"  top {100 * item['top']:.0f}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}")
     print(f"  errors expected {found['errors']['expected']:.0f}, true {found['errors']['true']}", flush=True)
 
 

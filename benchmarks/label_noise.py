@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import noise, stability
-from benchmarks.metrics import detection_report
+from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.records import append_result, is_recorded
 from benchmarks.trainings import Setup, Trained, train
 
@@ -140,18 +140,19 @@ def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[
 
 
 def calibration_report(found: Trained) -> dict[str, Any]:
-    """How good ``p_mislabeled`` is: its ranking, and what it promises beside what is true."""
-    if found.info.get("expected_precision") is None:
+    """How good ``p_mislabeled`` is: its ranking, and what it says of the first beside what is true."""
+    if found.info.get("expected_errors") is None:
         return {"p_mislabeled": None, "reason": found.info.get("no_p_reason") or found.info.get("no_totals_reason")}
     p = np.nan_to_num(found.table["p_mislabeled"])
-    order = np.argsort(-p, kind="stable")
-    promised = [
-        {**item, "true": float(found.wrong[order[: item["count"]]].mean())} for item in found.info["expected_precision"]
-    ]
     errors = {"expected": found.info["expected_errors"], "true": int(found.wrong.sum())}
     ranking = detection_report(p, found.wrong)
     cleaning = found.info["holdout_cleaning"]
-    return {"p_mislabeled": ranking, "precision": promised, "errors": errors, "cleaning": cleaning}
+    return {
+        "p_mislabeled": ranking,
+        "precision": calibration_of_top(p, found.wrong),
+        "errors": errors,
+        "cleaning": cleaning,
+    }
 
 
 def suggestion_accuracy(found: Trained) -> dict[str, float]:
@@ -185,10 +186,7 @@ def show(report: Mapping[str, Any]) -> None:
         print(f"; audited AP {late['ap']:.1f}" if late else "", end="; ")
         print(f"errors expected {errors['expected']:.0f}, true {errors['true']}; hold-out {report['cleaning']}")
         for item in report["precision"]:
-            promise = f"{100 * item['value']:.0f}% [{100 * item['low']:.0f}, {100 * item['high']:.0f}]"
-            print(
-                f"  precision of the top {100 * item['top']:.0f}%: promised {promise}, true {100 * item['true']:.0f}%"
-            )
+            print(f"  top {100 * item['top']:.0f}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}")
     right = report["suggested label right, of true errors"]
     print(f"suggested label right for {right['all']:.0f}% of the true errors, {right['top 5%']:.0f}% in the top 5%")
     print(f"residual by epoch {report['residual by epoch']}, confidence {report['confidence by epoch']}")

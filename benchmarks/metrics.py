@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "auroc",
     "average_precision",
+    "calibration_of_top",
     "detection_report",
     "precision_at",
     "precision_standard_error",
@@ -146,3 +147,16 @@ def _rank(scores: ArrayLike, is_error: ArrayLike) -> _Ranking:
     size = np.bincount(group).astype(np.int64)
     hits = np.bincount(group, weights=errors).astype(np.int64)
     return _Ranking(size, hits, np.cumsum(size) - size, np.cumsum(hits) - hits)
+
+
+def calibration_of_top(p: ArrayLike, is_error: ArrayLike) -> list[dict[str, float]]:
+    """The mean probability of the first 1, 5 and 10% of a list, beside the share of them that are errors."""
+    values, wrong = np.asarray(p), np.asarray(is_error)
+    order = np.argsort(-values, kind="stable")
+    found = []
+    for top in (0.01, 0.05, 0.10):
+        first = order[: top_count(top, len(values))]
+        found.append(
+            {"top": top, "count": len(first), "value": float(values[first].mean()), "true": float(wrong[first].mean())}
+        )
+    return found

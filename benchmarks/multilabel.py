@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import sgoif
 from benchmarks import data, loops
 from benchmarks.collages import NOISES, Collages, draw_collages, planted
-from benchmarks.metrics import detection_report
+from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.models import ResNet9
 from benchmarks.records import append_result, is_recorded
 
@@ -134,7 +134,7 @@ def _mean_ap(logits: NDArray[np.float64], tags: NDArray[np.bool_]) -> float:
 
 
 def report_on(found: Found) -> dict[str, Any]:
-    """AP, precision and promises, each side by itself."""
+    """AP, precision and calibration, each side by itself."""
     late = {f"audited {name}": values for name, values in _ours(found.audited, found.given.shape).items()}
     scores = {**_ours(found.run, found.given.shape), **late, **_rivals(found)}
     info = found.run.info
@@ -144,22 +144,19 @@ def report_on(found: Found) -> dict[str, Any]:
         wrong = found.wrong[mine]
         report[side] = {
             "scores": {name: detection_report(values[mine], wrong) for name, values in scores.items()},
-            "watch": _promises(found.run, side, scores["p_wrong"][mine], wrong),
-            "audit": _promises(found.audited, side, scores["audited p_wrong"][mine], wrong),
+            "watch": _calibration(found.run, side, scores["p_wrong"][mine], wrong),
+            "audit": _calibration(found.audited, side, scores["audited p_wrong"][mine], wrong),
         }
     return report
 
 
-def _promises(run: sgoif.Run, side: str, p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, Any]:
-    order, expected = np.argsort(-p, kind="stable"), run.info.get("expected_tag_errors")
-    if expected is None:  # a network that explains nothing of its hold-out promises nothing
+def _calibration(run: sgoif.Run, side: str, p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    expected = run.info.get("expected_tag_errors")
+    if expected is None:  # a network that explains nothing of its hold-out says nothing
         return {"errors": {"expected": float("nan"), "true": int(wrong.sum())}, "precision": []}
     return {
         "errors": {"expected": expected[side], "true": int(wrong.sum())},
-        "precision": [
-            {**item, "true": float(wrong[order[: item["count"]]].mean())}
-            for item in run.info["expected_tag_precision"][side]
-        ],
+        "precision": calibration_of_top(p.clip(0, 1), wrong),
     }
 
 
@@ -201,8 +198,9 @@ def show(report: Mapping[str, Any]) -> None:
             errors = part[way]["errors"]
             print(f"  {way}: errors expected {errors['expected']:.0f}, true {errors['true']}")
             for item in part[way]["precision"]:
-                promise = f"{100 * item['value']:.0f}% [{100 * item['low']:.0f}, {100 * item['high']:.0f}]"
-                print(f"    top {100 * item['top']:g}%: promised {promise}, true {100 * item['true']:.0f}%", flush=True)
+                print(
+                    f"    top {100 * item['top']:g}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}", flush=True
+                )
 
 
 def main() -> None:

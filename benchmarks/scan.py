@@ -71,14 +71,12 @@ def examine(path: str, setting: str, seed: int, examples: int, python: str, thre
         table = run.label_issues().to_pydict()
         hits = np.array([wrong[name] for name in table["id"]])  # most suspicious first, hold-out examples among them
         own = np.array([wrong[name] for name in run.table["id"].tolist()])
-        promised = run.info.get("expected_precision") or [{}]
         return {
             "seconds": seconds,
             "top_100": int(hits[:TOP].sum()),
             "ap": 100 * average_precision(-np.arange(len(hits)), hits),
             "margin_top_100": _found(-run.table["margin"], own),
             "worst_top_100": _found(run.table["worst"], own),
-            "promised_top_1%": promised[0].get("value"),
             "expected_errors": run.info.get("expected_errors"),
             "true_errors": int(own.sum()),
             "num_duplicates": len(run.duplicates()),

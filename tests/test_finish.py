@@ -44,19 +44,15 @@ def test_a_sample_of_all_gives_the_same_run(tmp_path, monkeypatch, whole):
         np.testing.assert_allclose(found[name], column, rtol=1e-9, atol=1e-12, err_msg=name)
     for name in ("expected_errors", "num_not_judged", "transition"):
         np.testing.assert_allclose(run.info[name], expected.info[name], rtol=1e-9, err_msg=name)
-    for one, other in zip(expected.info["expected_precision"], run.info["expected_precision"], strict=True):
-        assert other == pytest.approx(one, rel=1e-9)
     assert len(run.sql("select * from holdout")) == len(expected.sql("select * from holdout"))
 
 
 def test_a_smaller_sample_judges_all_and_changes_nothing_but_what_is_learnt(tmp_path, monkeypatch, whole):
-    (expected, wanted, _), (run, found, monitor) = whole, closed(tmp_path / "run", monkeypatch, held=10, sample=120)
+    wanted, (run, found, monitor) = whole[1], closed(tmp_path / "run", monkeypatch, held=10, sample=120)
     assert run.info["calibrated_on"] == 120 and run.info["num_examples"] == NUM
     learnt = {name for name in wanted if name.startswith(("p_mislabeled", "suggested"))}
     for name in wanted.keys() - learnt:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
-    counts = [item["count"] for item in run.info["expected_precision"]]
-    assert counts == [item["count"] for item in expected.info["expected_precision"]]
     (visited,) = merge_evidence(RunFiles(run.url), buckets=1)
     sample = np.argsort(visited["id_hash"])[:120]
     alone = calibrate_run(monitor.ledger, {name: column[sample] for name, column in visited.items()}, monitor.engine)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.tables.promises import promise_cells, promise_header
+from benchmarks.tables.calibration import calibration_cells, calibration_header
 from benchmarks.tables.rows import Run, grouped, interval, latest, means, seeds_said, table
 from benchmarks.tables.watched import ORDER
 
@@ -55,9 +55,9 @@ def frozen_noise() -> str:
 
 
 def frozen_calibration() -> str:
-    """Promised and true precision on frozen features, means over seeds."""
-    rows = [[f"{setting}, {holdout}", *promise_cells(runs)] for (setting, holdout), runs in frozen_places()]
-    return table(promise_header("setting, hold-out"), rows)
+    """What probabilities say, and the true precision, on frozen features, means over seeds."""
+    rows = [[f"{setting}, {holdout}", *calibration_cells(runs)] for (setting, holdout), runs in frozen_places()]
+    return table(calibration_header("setting, hold-out"), rows)
 
 
 def scan() -> str:

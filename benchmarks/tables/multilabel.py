@@ -1,4 +1,4 @@
-"""Extra and missing tags: what was found, and what was promised."""
+"""Extra and missing tags: what was found, and how the probabilities fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
 
-__all__ = ["promises", "tags"]
+__all__ = ["calibration", "tags"]
 
 _SIDES = ("extra", "missing")
 _ROWS = {
@@ -42,18 +42,14 @@ def tags() -> str:
     return table(["collages of, noise, hold-out", "score", "extra tags", "missing tags"], rows)
 
 
-def promises() -> str:
-    """Errors expected and planted, and the precision promised for the first 1, 5 and 10% beside the true one."""
+def calibration() -> str:
+    """Errors estimated and planted, and the mean probability of the first 1, 5 and 10% beside the share wrong."""
     rows = []
     for (source, noise, holdout), runs in _reported():
         for run, side, way in product(sorted(runs, key=lambda run: run["seed"]), _SIDES, ("watch", "audit")):
             part = run[side][way]
-            tops = [
-                f"{100 * item['value']:.0f} [{100 * item['low']:.0f}, {100 * item['high']:.0f}]; "
-                f"{100 * item['true']:.0f}"
-                for item in part["precision"]
-            ]
+            tops = [f"{100 * item['value']:.0f}; {100 * item['true']:.0f}" for item in part["precision"]]
             errors = f"{part['errors']['expected']:,.0f}; {part['errors']['true']:,}"
             rows.append([f"{source}, {noise}, {holdout}, seed {run['seed']}, {way}", side, errors, *tops])
-    header = ["run", "side", "errors expected; true", "top 1%: promised [90%]; true", "top 5%", "top 10%"]
+    header = ["run", "side", "errors estimated; true", "top 1%: mean p; wrong, %", "top 5%", "top 10%"]
     return table(header, rows)

@@ -67,7 +67,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scale_store": scale.store,
     "scale_plan": scale.plan,
     "multilabel": multilabel.tags,
-    "multilabel_promises": multilabel.promises,
+    "multilabel_calibration": multilabel.calibration,
     "shift_alarms": shift.alarms,
     "shift_delays": shift.delays,
     "poison": poison.found,

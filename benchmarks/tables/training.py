@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.tables.promises import promise_cells, promise_header
+from benchmarks.tables.calibration import calibration_cells, calibration_header
 from benchmarks.tables.rows import Run, grouped, interval, latest, means, seeds_said, table
 from benchmarks.tables.watched import best_free, name_of, places, values
 
@@ -59,12 +59,12 @@ def signals() -> str:
 
 
 def calibration() -> str:
-    """Promised and true precision of the top 1, 5 and 10%, means over seeds."""
+    """What probabilities say, and the true precision, of the top 1, 5 and 10%, means over seeds."""
     rows = []
     for (dataset, setting, holdout), runs in places():
         judged = [run["report"] for run in runs if run["report"]["p_mislabeled"] is not None]
-        rows.append([f"{name_of(dataset, setting)}, {holdout}", *promise_cells(judged)])
-    return table(promise_header("setting, hold-out"), rows)
+        rows.append([f"{name_of(dataset, setting)}, {holdout}", *calibration_cells(judged)])
+    return table(calibration_header("setting, hold-out"), rows)
 
 
 def published() -> str:

@@ -18,7 +18,7 @@ _BINS = 10
 
 def measure(found: Finding, draw: Draw) -> dict[str, Any]:
     """All figures of one finding; None where a figure has no meaning (no errors, no flags, no p)."""
-    wrong, count = draw.wrong, len(draw.given)
+    wrong = draw.wrong
     score = np.nan_to_num(found.score, nan=-np.inf) if np.isnan(found.score).any() else found.score
     report: dict[str, Any] = {"seconds": round(found.seconds, 2), "total": found.total, "reason": found.reason}
     if wrong.any():
@@ -36,14 +36,10 @@ def measure(found: Finding, draw: Draw) -> dict[str, Any]:
         known = np.isfinite(found.p)
         report["ece"] = 100 * _ece(found.p[known], wrong[known])
         report["brier"] = float(np.mean((found.p[known] - wrong[known]) ** 2))
-    held = {}
-    for name, (low, high) in found.intervals.items():
-        if name.startswith("top "):
-            first = np.argsort(-score, kind="stable")[: int(np.ceil(float(name[4:-1]) / 100 * count))]
-            held[name] = {"low": low, "high": high, "true": float(wrong[first].mean())}
-        else:
-            held[name] = {"low": low, "high": high, "true": float(wrong.mean())}
-    return report | {"intervals": held}
+    if found.rate_range is not None:
+        low, high = found.rate_range
+        report["rate_range"] = {"low": low, "high": high, "true": float(wrong.mean())}
+    return report
 
 
 def _flags(found: Finding, draw: Draw) -> dict[str, Any]:

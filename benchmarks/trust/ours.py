@@ -13,8 +13,6 @@ from sgoif.scan.holdout import choose_holdout
 
 __all__ = ["find"]
 
-TOPS = (0.01, 0.05, 0.1)
-
 
 def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, seed: int) -> Finding:
     """Judge every label by the public table of issues."""
@@ -32,17 +30,14 @@ def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, 
     suggested[order] = np.nan_to_num(table["suggested_label"].to_numpy(zero_copy_only=False), nan=-1).astype(np.int64)
     suggested = np.where(suggested < 0, given, suggested)
     total = None if run.info.get("expected_errors") is None else float(np.nansum(p))  # the hold-out's errors too
-    intervals = {}
-    for item in run.info.get("expected_precision") or []:
-        if item.get("low") is not None:
-            intervals[f"top {100 * item['top']:g}%"] = (float(item["low"]), float(item["high"]))
+    seconds, said = process_time() - started, run.summary().document()
     return Finding(
         score,
         np.nan_to_num(p) >= 0.5,
         suggested,
         p if np.isfinite(p).any() else None,
         total,
-        intervals,
-        process_time() - started,
+        None if said["error_rate"] is None else (said["error_rate_low"], said["error_rate_high"]),
+        seconds,
         run.info.get("no_p_reason"),
     )

@@ -7,7 +7,7 @@ cleanlab's scores; extra trees behind them on tables. All scores are high where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import process_time
 
 import numpy as np
@@ -35,7 +35,7 @@ class Finding:
     suggested: Labels | None = None
     p: Floats | None = None  # probability of being wrong; NaN where there is none
     total: float | None = None  # number of errors claimed
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # by what they are about
+    rate_range: tuple[float, float] | None = None  # of the share of wrong labels
     seconds: float = 0.0
     reason: str | None = None  # why there is no p
 

@@ -8,7 +8,6 @@ the range of hashes; then each bucket is judged and written in turn.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, ExpectedPrecision, Sketches, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
@@ -40,7 +39,6 @@ _SAMPLE = 200_000  # examples at least that are there to learn probabilities fro
 _AT_ONCE = 1 << 17  # examples judged at once, with some copies of their predictions
 _BUCKET_BYTES = 256 << 20
 _PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
-_TOPS = (0.01, 0.05, 0.10)
 
 
 def finish_run(monitor: Monitor) -> Run | None:
@@ -208,11 +206,7 @@ def estimated_run(
     examples["suggested_share"] = np.where(changed, np.nan, examples["suggested_share"])
     p = examples["p_mislabeled"]
     if why is None:
-        facts |= {
-            "no_totals_reason": None,
-            "expected_errors": float(p.sum()),
-            "expected_precision": _precision(examples),
-        }
+        facts |= {"no_totals_reason": None, "expected_errors": float(p.sum())}
     else:
         log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
     p, low, high = (examples[name] for name in _PROBABILITIES)
@@ -220,17 +214,6 @@ def estimated_run(
     return collect_run(
         recorder, facts, judged=said, examples=examples, holdout=holdout, sketches=sketches, unjudged=unjudged
     )
-
-
-def _precision(examples: Columns) -> list[dict[str, Any]]:
-    """The share of errors to expect among the first of the list."""
-    order = np.argsort(-examples["p_mislabeled"], kind="stable")
-    found = []
-    for top in _TOPS:
-        first = order[: math.ceil(top * len(order))]
-        value, low, high = (float(examples[name][first].mean()) for name in _PROBABILITIES)
-        found.append(asdict(ExpectedPrecision(top, len(first), value, low, high)))
-    return found
 
 
 def collect_run(
@@ -306,8 +289,6 @@ def _streamed_run(
         return keep_run(sink, facts | counts, tables)
     facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)}
     facts |= calibration.facts(expected)
-    for item in facts["expected_precision"]:  # the list is as long as the sample's times what that stands for
-        item["count"] = math.ceil(item["top"] * (counts["num_examples"] - counts["num_not_judged"]))
     tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
     return keep_run(sink, facts | counts, tables)
 

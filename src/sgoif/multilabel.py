@@ -249,8 +249,5 @@ def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:
 def _calibration_facts(calibration: TagCalibration, ledger: TagLedger) -> dict[str, Any]:
     return {
         "expected_tag_errors": calibration.expected,
-        "expected_tag_precision": {
-            side: [asdict(item) for item in items] for side, items in calibration.precision.items()
-        },
         "share_noticed": ledger.share_noticed(),
     }

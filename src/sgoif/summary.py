@@ -63,7 +63,6 @@ class Summary:
     error_rate: float | None
     error_rate_low: float | None
     error_rate_high: float | None
-    expected_precision: list[dict[str, Any]]
     leaks: list[Leak]
     warnings: list[str]  # what was noticed while training, and how much of the data is missing
     has_trained_on_holdout: bool
@@ -87,27 +86,15 @@ class Summary:
             return [*lines, f"No probabilities, so ranked by `label_score`: {clean(self.no_p_reason)}."]
         verb = "is" if self.num_flagged == 1 else "are"
         likely = f"{count(self.num_flagged)} {verb} more likely wrong than right"
-        is_trusted = self.holdout == "trusted"
         if self.no_totals_reason is not None:
             lines.append(f"Estimated errors: unknown, {clean(self.no_totals_reason)}; {likely}.")
-        elif self.checked is None or is_trusted:
-            # nobody verified the hold-out: what is said of the whole is an estimate
-            name, ends = ("Expected", "90% interval") if is_trusted else ("Estimated", "range")
-            about = "" if is_trusted else "about "
-            rates = f"{percent(self.error_rate)} of the labels, {ends} "
+        elif self.checked is None:
+            rates = f"{percent(self.error_rate)} of the labels, range "
             rates += percents(self.error_rate_low, self.error_rate_high)
-            lines.append(f"{name} errors: {about}{count(self.expected_errors or 0)} ({rates}); {likely}.")
+            number = f"about {count(self.expected_errors or 0)} ({rates})"
+            lines.append(f"Estimated errors: {number}; {likely}. Check some: `sgoif verify`.")
         else:
             lines.append(f"Flagged: {likely}.")
-        tops = [
-            f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
-            f"[{percents(item['low'], item['high'])}]"
-            for item in self.expected_precision
-        ]
-        if tops and is_trusted:
-            lines.append(f"Expected to be errors: {', '.join(tops)}.")
-        elif tops and self.checked is None:
-            lines.append(f"Estimated to be errors: {', '.join(tops)}. Check some: `sgoif verify`.")
         leaks = [
             f"{clean(leak.true_class)} labelled {clean(leak.given_class)}: {percent(leak.share)}" for leak in self.leaks
         ]
@@ -136,7 +123,6 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         found = error_rates(p, lows, highs, np.zeros(len(p), np.int64), 1)
         rate, low, high = (float(values[0]) for values in (found.rate, found.low, found.high))
         high = widen_rate(info, high)
-    precision = info.get("expected_precision") if num_judged and why_not is None else None
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
@@ -159,7 +145,6 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         error_rate=rate,
         error_rate_low=low,
         error_rate_high=high,
-        expected_precision=precision if isinstance(precision, list) else [],
         leaks=_leaks(info, class_names),
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
         has_trained_on_holdout=has_trained_on_holdout(info),
@@ -222,7 +207,6 @@ class TagSummary:
     is_calibrated: bool
     no_p_reason: str | None
     expected_errors: Mapping[str, float]
-    expected_precision: Mapping[str, list[dict[str, Any]]]
     share_noticed: float | None
     warnings: list[str]
 
@@ -242,14 +226,8 @@ class TagSummary:
                 lines.append(f"{side.capitalize()} tags: no held-out example to judge them by.")
                 continue
             of = "given" if side == "extra" else "not given"
-            tops = ", ".join(
-                f"{percent(item['value'])} of the top {100 * item['top']:g}% ({count(item['count'])}) "
-                f"[{percents(item['low'], item['high'])}]"
-                for item in self.expected_precision.get(side, [])
-            )
-            said = "expected" if self.holdout == "trusted" else "estimated"
-            expected = f"{count(self.expected_errors[side])} {said} among {count(getattr(self, total))} {of}"
-            lines.append(f"{side.capitalize()} tags: {expected}; {tops}.")
+            expected = f"{count(self.expected_errors[side])} estimated among {count(getattr(self, total))} {of}"
+            lines.append(f"{side.capitalize()} tags: {expected}.")
         if self.share_noticed is not None and self.share_noticed < 0.995:
             lines.append(f"Of tags that are missing, {percent(self.share_noticed)} would be noticed at all.")
         return lines
@@ -273,7 +251,6 @@ def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary
         is_calibrated=bool(expected),
         no_p_reason=None if expected else why_no_probabilities(info),
         expected_errors=expected,
-        expected_precision=info.get("expected_tag_precision") or {},
         share_noticed=noticed if isinstance(noticed, float) and noticed == noticed else None,
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
     )

@@ -48,11 +48,11 @@ def test_figures_of_a_finding_known_by_hand():
     drawn = Draw(np.zeros((100, 1), np.float32), given, true, 2)
     p = np.where(np.arange(100) < 8, 0.9, 0.1)
     p[20:22] = 0.8  # two false alarms
-    found = measure(Finding(p, p >= 0.5, np.zeros(100, np.int64), p, 10.0, {"top 10%": (0.5, 0.9)}), drawn)
+    found = measure(Finding(p, p >= 0.5, np.zeros(100, np.int64), p, 10.0, (0.05, 0.2)), drawn)
     assert found["flag_precision"] == pytest.approx(80) and found["flag_recall"] == pytest.approx(80)
     assert found["left_after_relabelling"] == 2
     assert found["missed"] == pytest.approx(20)
-    assert found["intervals"]["top 10%"] == {"low": 0.5, "high": 0.9, "true": 0.8}
+    assert found["rate_range"] == {"low": 0.05, "high": 0.2, "true": 0.1}
     # 8 at 0.9 all wrong, 2 at 0.8 none wrong, 90 at 0.1 of which 2 are wrong
     assert found["ece"] == pytest.approx(100 * (8 * 0.1 + 2 * 0.8 + 90 * abs(0.1 - 2 / 90)) / 100)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import sgoif
 from sgoif.cli.main import app
+from sgoif.review.verify import read_lists
 from sgoif.store import ParquetSink
 
 # the program is put together once: for every command it takes longer than most commands do
@@ -132,3 +134,27 @@ def held_out(count=60, num_classes=4, trusted=False, ids=None):
         "worst_solved": np.ones(count),
         "margin": -np.ones(count),
     }
+
+
+def number_of(card):
+    """The number in the id that :func:`table` gives."""
+    return int(card.id[4:-4])
+
+
+def decide(url, path, wrong, skip=(), unsure=()):
+    """Write verdicts as the page does: wrong for some numbers of examples."""
+    found = read_lists(url)[-1]
+    with open(path, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "given_label", "decision", "reviewer", "list"])
+        for place, card in enumerate(found.cards):
+            if place not in skip:
+                verdict = "unsure" if place in unsure else "none" if number_of(card) in wrong else "keep"
+                rows.writerow([card.id, card.given_label, verdict, "ann", found.list_id])
+    return path
+
+
+def verified(run, tmp_path, wrong, **how):
+    """Draw a sample of a run and say which of its labels are wrong, by their numbers."""
+    answer("verify", run, "--page", tmp_path / "check.html")
+    return answer("verify", run, "--verdicts", decide(run, tmp_path / "verdicts.csv", wrong, **how))

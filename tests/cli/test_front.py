@@ -150,7 +150,7 @@ def test_a_file_that_ends_early_is_no_interrupt(run, monkeypatch):
 
 
 def test_a_process_ends_with_the_same_codes_and_json_alone_on_standard_output(run):
-    done = spawn("check", run, "--max-error-rate", "2%", "--json")
+    done = spawn("check", run, "--max-class-error-rate", "2%", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["exit_code"] == 1
     assert done.stderr == ""
 

@@ -12,7 +12,6 @@ from sgoif.adaptors import label_issues
 from tests.cli.runs import NAMES, NASTY, answer, golden, held_out, invoke, noisy, table, write_run
 
 FACTS = {
-    "expected_precision": [{"top": 0.01, "count": 4, "value": 0.98, "low": 0.9, "high": 1.0}],
     "transition": [[0.6, 0.38, 0.02, 0], [0, 1, 0, 0], [0, 0, 0.97, 0.03], [0, 0, 0, 1]],
 }
 

@@ -40,7 +40,6 @@ FACTS = {
     "holdout_cleaning": {"clean": True, "reason": "x"},
     "num_not_judged": 3,
     "unreadable": 2,
-    "expected_precision": [{"top": 0.01, "count": 4, "value": 0.9, "low": 0.8, "high": 1.0}],
     "transition": np.full((4, 4), 0.25).tolist(),
 }
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sgoif.cli.main import app
 from sgoif.review.verify import draw_list, read_lists
 from sgoif.run import load
-from tests.cli.runs import answer, invoke, table, write_run
+from tests.cli.runs import answer, invoke, number_of, table, verified, write_run
 
 COUNT = 2000
 
@@ -22,28 +22,6 @@ def run(tmp_path):
     given = np.arange(COUNT) % 4
     p = np.concatenate([np.full(100, 0.9), np.full(COUNT - 100, 0.01)])
     return write_run(tmp_path / "run", table(p, given, (given + 1) % 4), trusted=False)
-
-
-def number_of(card):
-    return int(card.id[4:-4])
-
-
-def decide(url, path, wrong, skip=(), unsure=()):
-    """Write verdicts as the page does: wrong for some numbers of examples."""
-    found = read_lists(url)[-1]
-    with open(path, "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["id", "given_label", "decision", "reviewer", "list"])
-        for place, card in enumerate(found.cards):
-            if place not in skip:
-                verdict = "unsure" if place in unsure else "none" if number_of(card) in wrong else "keep"
-                rows.writerow([card.id, card.given_label, verdict, "ann", found.list_id])
-    return path
-
-
-def verified(run, tmp_path, wrong, **how):
-    answer("verify", run, "--page", tmp_path / "check.html")
-    return answer("verify", run, "--verdicts", decide(run, tmp_path / "verdicts.csv", wrong, **how))
 
 
 def test_a_sample_becomes_a_rate_with_an_interval(run, tmp_path):

@@ -32,7 +32,6 @@ FACTS = {
     "holdout_cleaning": {"clean": True, "reason": "x"},
     "num_not_judged": 3,
     "unreadable": 2,
-    "expected_precision": [{"top": 0.01, "count": 4, "value": 0.9, "low": 0.8, "high": 1.0}],
     "transition": (np.full((4, 4), 0.02) + 0.92 * np.eye(4)).tolist(),
     "nearly_same": 25,
     "num_verified": 3,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import SIGNALS, Holdout, Snapshot, class_directions, crossfit, influence_under_any_label, rescore
+from sgoif.evidence import SIGNALS, Holdout, Snapshot, class_directions, crossfit, influence_under_any_label
 from sgoif.evidence.crossfit import cross_fitted_signals, labels_to_try
 from sgoif.evidence.holdout import softmax
 from tests.evidence.worlds import random_holdout
@@ -135,26 +135,6 @@ def test_a_class_missing_from_a_fold_is_no_anchor_there():
     assert np.isnan(found.values[scored_without, 3, SIGNALS.index("own")]).all()
     assert np.isfinite(found.values[:, :, SIGNALS.index("harm")]).all()
     assert np.isfinite(found.values[:, :, SIGNALS.index("worst")]).all()
-
-
-@pytest.mark.parametrize("dense_classes", [64, 5])
-def test_rescoring_equals_scoring_against_the_whole_holdout(monkeypatch, dense_classes):
-    holdout, seen = random_holdout(6, m=60, num_classes=6), random_holdout(7, m=30, num_classes=6).snapshots[0]
-    labels = np.arange(30) % 6
-    monkeypatch.setattr(crossfit, "DENSE_CLASSES", dense_classes)
-    (snapshot,) = holdout.snapshots
-    signals, anchor = rescore(holdout, seen, labels, snapshot)
-    p = softmax(seen.logits)
-    whole = class_directions(
-        snapshot.features, softmax(snapshot.logits), holdout.labels, None, snapshot.inverse_factors
-    )
-    influence = influence_under_any_label(p, seen.features, whole)[np.arange(30), :, labels]
-    np.testing.assert_allclose(signals[:, SIGNALS.index("harm")], influence.mean(axis=1), rtol=1e-7)
-    if dense_classes == 5:  # only the five most probable classes are looked at, beside the given one
-        influence[np.arange(30), p.argmin(axis=1)] = -np.inf
-    influence[np.arange(30), labels] = -np.inf
-    np.testing.assert_allclose(signals[:, SIGNALS.index("worst")], influence.max(axis=1), rtol=1e-7)
-    np.testing.assert_array_equal(anchor, influence.argmax(axis=1))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def run(tmp_path):
 
 def test_a_run_shows_its_numbers_and_worst_classes(run):
     html = run._repr_html_()
-    assert "wrong labels expected" in html and "cat" in html
+    assert "wrong labels, an estimate" in html and "cat" in html
 
 
 def test_pictures_in_a_grid(run):

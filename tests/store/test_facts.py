@@ -13,7 +13,6 @@ WRONG = {
     "class_names": [3, {"a": 1}, [["x"]]],
     "held_out_per_class": ["x", [1.5], [-1], [None], [2**70]],
     "transition": [3, [3], [["x"]], {"a": 1}],
-    "expected_precision": [3, [3], [{"top": 1}], [{"top": "x", "count": 1, "value": 1, "low": 1, "high": 1}]],
     "counters": [[], {"visits": "x"}],
     "plan": [3, []],
     "plan_changes": [{}, [3]],

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from sgoif.adaptors.classes import TOO_FEW
 from sgoif.cli.classes import class_rows
@@ -20,9 +18,7 @@ from sgoif.cli.compare import compare_runs
 from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import count, percent, percents
 from sgoif.errors import SgoifError
-from sgoif.evidence import error_rates
 from sgoif.evidence.checked import cards_needed
-from sgoif.summary import widen_rate
 
 __all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
 
@@ -116,8 +112,6 @@ def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdi
             outcomes.append(_new_ones(run, against, limits.max_new))
         if limits.max_error_rate is not None and run.checked is None:
             run.need_checked_labels()
-            run.need_totals()
-            outcomes.append(_overall(run, limits.max_error_rate))
         if limits.max_class_error_rate is not None:
             run.need_verified_holdout()
             run.need_totals()
@@ -141,20 +135,6 @@ def _checked(checked: Mapping[str, Any], limit: float) -> Outcome:
     return Outcome("max-error-rate", "all examples", state, limit, value, low, high, text)
 
 
-def _overall(run: OpenRun, limit: float) -> Outcome:
-    columns = run.rates_columns()
-    p, low, high = (columns[name] for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"))
-    rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
-    few = None
-    if run.num_judged < _MIN_EXAMPLES:
-        few = f"only {count(run.num_judged, 'example')} could be judged, {_MIN_EXAMPLES} are needed"
-    elif run.num_judged < _MIN_JUDGED * run.num_examples:
-        few = f"only {count(run.num_judged)} of {count(run.num_examples, 'example')} could be judged"
-    ends = float(rates.rate[0]), float(rates.low[0]), widen_rate(run.facts, float(rates.high[0]))
-    found = _outcome("max-error-rate", "all examples", limit, ends, int(rates.count[0]), few)
-    return replace(found, state=UNSURE) if found.state == FINE and ends[2] > limit else found
-
-
 def _by_class(run: OpenRun, limit: float) -> list[Outcome]:
     found = []
     for row in class_rows(run):
@@ -170,8 +150,8 @@ def _outcome(kind: str, about: str, limit: float, ends: Sequence[float], number:
         few = "this run has no intervals"
     if few is not None:
         return Outcome(kind, about, UNJUDGED, limit, None, None, None, few)
-    text = f"{percent(value)} of {count(number, 'label')} wrong, 90% interval {percents(low, high)}"
-    state = EXCEEDED if low > limit else UNSURE if value > limit else FINE
+    text = f"{percent(value)} of {count(number, 'label')} estimated wrong, range {percents(low, high)}"
+    state = EXCEEDED if low > limit else FINE if high <= limit else UNSURE
     return Outcome(kind, about, state, limit, value, low, high, text)
 
 

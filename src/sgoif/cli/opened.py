@@ -164,7 +164,7 @@ class OpenRun:
 
     def need_checked_labels(self) -> None:
         """Raise where nobody checked any label: what the run says of the whole is an estimate then."""
-        if self.checked is None and not self.facts.get("trusted"):
+        if self.checked is None:
             why = self.why_not_checked or "nobody has checked labels, and what the run says itself is an estimate"
             raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {self.url} --page check.html`.")
 

@@ -4,29 +4,24 @@ from sgoif.evidence.accumulate import Evidence
 from sgoif.evidence.calibrate import (
     CanaryCalibration,
     LabelCalibration,
-    calibrate,
     calibrate_counted,
-    cross_fitted_ap,
 )
 from sgoif.evidence.canaries import Canaries, make_canaries
 from sgoif.evidence.clean import CleaningChoice, SelfCleaning, self_clean, should_clean
 from sgoif.evidence.competence import Competence, measure_competence
-from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try, rescore
+from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try
+from sgoif.evidence.draws import (
+    CalibrationDraws,
+    ErrorRates,
+    draw_calibrations,
+    error_rates,
+    interval_limits,
+)
 from sgoif.evidence.holdout import Holdout, Snapshot, class_directions, influence_under_any_label
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
 from sgoif.evidence.kept import KeptPredictions
 from sgoif.evidence.likely import LikelyClasses, LikelyOthers
 from sgoif.evidence.means import WeightedMeans
-from sgoif.evidence.mixture import TwoNormals, fit_two_normals
-from sgoif.evidence.precision import (
-    CalibrationDraws,
-    ErrorRates,
-    ExpectedPrecision,
-    draw_calibrations,
-    error_rates,
-    expected_precision,
-    interval_limits,
-)
 from sgoif.evidence.prior import shift_prior
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
@@ -41,7 +36,7 @@ from sgoif.evidence.sketch import (
     sign_sketch,
 )
 from sgoif.evidence.standardise import Standardiser
-from sgoif.evidence.transition import concentration, estimate_transition, transition_from_scores
+from sgoif.evidence.transition import estimate_transition
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 from sgoif.evidence.watched import WatchedNoise, raised_by_training, read_noise
 
@@ -60,7 +55,6 @@ __all__ = [
     "Competence",
     "ErrorRates",
     "Evidence",
-    "ExpectedPrecision",
     "Holdout",
     "IdIndex",
     "KeptPredictions",
@@ -73,22 +67,16 @@ __all__ = [
     "Snapshot",
     "Standardiser",
     "SuggestedLabels",
-    "TwoNormals",
     "VoteCounts",
     "WatchedNoise",
     "WeightedMeans",
     "as_ids",
-    "calibrate",
     "calibrate_counted",
     "class_directions",
-    "concentration",
-    "cross_fitted_ap",
     "cross_fitted_signals",
     "draw_calibrations",
     "error_rates",
     "estimate_transition",
-    "expected_precision",
-    "fit_two_normals",
     "fold_of",
     "hash_ids",
     "influence_under_any_label",
@@ -99,10 +87,8 @@ __all__ = [
     "picture_sketch",
     "raised_by_training",
     "read_noise",
-    "rescore",
     "self_clean",
     "shift_prior",
     "should_clean",
     "sign_sketch",
-    "transition_from_scores",
 ]

@@ -54,18 +54,11 @@ class Canaries:
             raise SgoifError(f"no signal {name!r}; there are {', '.join(SIGNALS)}.")
         return np.asarray(self.signals[:, SIGNALS.index(name)])
 
-    def reweighted(self, transition: Floats, growth: Floats | None = None) -> Canaries:
-        """Weight the flips by another transition, and by how much likelier each is than others of its kind.
-
-        Args:
-            transition: ``P(given | true)``, ``[C, C]``.
-            growth: ``[M]``, up to a factor: the flips' total weight stays that of the transition.
-        """
+    def reweighted(self, transition: Floats) -> Canaries:
+        """Weight the flips by another transition, ``P(given | true)``, ``[C, C]``."""
         if transition.shape != (self.num_classes, self.num_classes):
             raise SgoifError(f"the transition must be {self.num_classes} x {self.num_classes}, got {transition.shape}.")
         flips = transition[self.label, self.assigned_label]
-        if growth is not None:
-            flips = flips * growth / np.average(growth[self.is_flip], weights=flips[self.is_flip])
         return replace(self, weight=self.belief * np.where(self.is_flip, flips, 1.0))
 
     def taken_as_given(self) -> Canaries:
@@ -77,7 +70,6 @@ def make_canaries(
     holdout: Holdout,
     weights: Floats | None = None,
     transition: Floats | None = None,
-    direction_weights: Floats | None = None,
 ) -> Canaries:
     """Score the hold-out under its own and under flipped labels, fold against fold.
 
@@ -89,9 +81,6 @@ def make_canaries(
         holdout: Labels, folds and snapshots.
         weights: How far each label is believed, ``[m]``: ones for trusted labels, else from ``self_clean``.
         transition: ``P(given | true)``, ``[C, C]``; the mean prediction per class if left out.
-        direction_weights: How far labels were believed when the *training* examples were scored, ``[m]``; ``weights``
-            if left out. Canaries must go through what training examples went through: where these were scored against
-            an uncleaned hold-out and cannot be scored again, pass ones.
 
     >>> from sgoif.evidence.holdout import Snapshot
     >>> rng = np.random.default_rng(0)
@@ -107,7 +96,7 @@ def make_canaries(
     if belief.shape != (m,) or not ((belief >= 0) & (belief <= 1)).all():
         raise SgoifError(f"weights must be {m} numbers in [0, 1], got shape {belief.shape}.")
     assigned = labels_to_try(holdout)
-    scored = cross_fitted_signals(holdout, assigned, belief if direction_weights is None else direction_weights)
+    scored = cross_fitted_signals(holdout, assigned, belief)
     row = np.repeat(np.arange(m), assigned.shape[1])
     found = Canaries(
         holdout_row=row,

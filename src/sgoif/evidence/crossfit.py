@@ -33,7 +33,7 @@ from sgoif.evidence.holdout import (
     softmax,
 )
 
-__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try", "rescore"]
+__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
 
 # The order of the columns. `margin` and `p_given` are high for harmless examples, the others for harmful ones.
 SIGNALS = (
@@ -107,33 +107,6 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
                 np.add.at(count, rows[chunk], 1.0)
     with np.errstate(invalid="ignore"):
         return AssignedSignals(assigned, np.where(count > 0, total / count, np.nan), anchor)
-
-
-def rescore(
-    holdout: Holdout, seen: Snapshot, given_label: Ints, snapshot: Snapshot, weights: Floats | None = None
-) -> tuple[Floats, Ints]:
-    """Score examples outside the hold-out under their given labels: signals ``[n, S]`` and worst anchors ``[n]``.
-
-    For a late pass over training examples, or an audit of a finished model; with a hold-out that cleaned itself this is
-    how training examples come to be scored against the cleaned directions. They took no part in the directions, so the
-    whole hold-out makes them.
-
-    Args:
-        holdout: Labels; its folds and snapshots are not used.
-        seen: Features and logits ``[n, …]`` of the examples to score; ``rows`` is ignored.
-        given_label: ``[n]``.
-        snapshot: What the same model, then, saw of the hold-out.
-        weights: How far each hold-out label is believed, ``[m]``.
-    """
-    rows = np.arange(len(holdout)) if snapshot.rows is None else snapshot.rows
-    believed = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)[rows]
-    part = _part(snapshot, np.ones(len(rows), dtype=bool), holdout.labels[rows], believed)
-    signals = np.empty((len(given_label), len(SIGNALS)))
-    anchor = np.empty(len(given_label), dtype=np.int64)
-    for chunk in _chunks(np.arange(len(given_label)), holdout.num_classes):
-        values, worst = part.score(seen, chunk, _with_probable(seen.logits[chunk], given_label[chunk]))
-        signals[chunk], anchor[chunk] = values[:, 0], worst[:, 0]
-    return signals, anchor
 
 
 @dataclass(frozen=True, slots=True)

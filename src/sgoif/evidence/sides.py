@@ -19,7 +19,7 @@ __all__ = ["calibrate_side", "side_canaries", "unbent"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_PLAUSIBLE = (0.0005, 0.9)  # shares of errors that can be believed; the lowest is promised where fewer are found
+_PLAUSIBLE = (0.0005, 0.9)  # shares of errors that can be believed; the lowest is taken where fewer are found
 # Prior precision of a tag's intercept. Where a network is calibrated a margin says all and tags need none; the weak
 # prior of classes (4) cost up to 1.7 AP on the development set against no intercepts at all, this one up to 0.3.
 _TAG_RIDGE = 100.0

@@ -110,10 +110,8 @@ def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: 
         low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
         least, most = share(float(rates.low[0])), share(widen_rate(run.info, float(rates.high[0])))
-        is_trusted = run.info.get("trusted")
-        interval = f"{least} to {most}, 90% interval" if is_trusted else f"{least} to {most} are possible"
-        what = "wrong labels expected" if is_trusted else "wrong labels, an estimate"
-        found.append((f"{np.nansum(p):,.0f}", what, f"{share(float(rates.rate[0]))} ({interval})"))
+        about = f"{share(float(rates.rate[0]))} ({least} to {most} are possible)"
+        found.append((f"{np.nansum(p):,.0f}", "wrong labels, an estimate", about))
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
     elif is_calibrated:
         found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))

@@ -82,9 +82,7 @@ def _calibration(info: Mapping[str, Any]) -> Sign:
         return Sign("Calibration", "no totals", LOOK, f"{info['no_totals_reason']}.")
     if info.get("expected_errors") is None:
         return Sign("Calibration", "none", LOOK, f"{why_no_probabilities(info)}.")
-    tops = info.get("expected_precision") or []
-    said = ", ".join(f"{share(item['value'])} of the top {100 * item['top']:g}%" for item in tops)
-    return Sign("Calibration", said or "yes", FINE, "How many of the first cards are estimated to be wrong.")
+    return Sign("Calibration", "yes", FINE, "Every label that could be judged has a probability of being wrong.")
 
 
 def _holdout(info: Mapping[str, Any]) -> Sign:

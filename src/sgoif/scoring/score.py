@@ -47,7 +47,6 @@ class _Plan:
     snapshot: str  # hash of the file
     id_kind: IdKind
     pieces: tuple[Piece, ...]
-    precision: tuple[dict[str, Any], ...] = ()  # expected, of the sample
 
 
 def score(
@@ -138,13 +137,11 @@ def _begin(place: Place, engine: Engine, job: Job, data: str, judged: RunFiles |
             f"none of the {len(sample.quarantined):,} records looked at could be scored, "
             f"{sample.quarantined[0][0][:80]!r} because of {sample.quarantined[0][1]}."
         )
-    adapted, precision = read_snapshot(job.snapshot), tuple[dict[str, Any], ...]()
+    adapted = read_snapshot(job.snapshot)
     if sample.ids:
-        signals, labels = sample.columns()
-        adapted = adapted.adapted(signals, labels)
-        precision = tuple(asdict(item) for item in adapted.expected_precision(signals, labels))
+        adapted = adapted.adapted(*sample.columns())
     write_snapshot(adapted, f"{place.url.rstrip('/')}/{_SNAPSHOT}")
-    plan = _Plan(data, _hash_file(job.snapshot), kind, tuple(pieces), precision)
+    plan = _Plan(data, _hash_file(job.snapshot), kind, tuple(pieces))
     document = {**asdict(plan), "format": 1, "pieces": [piece.document() for piece in pieces]}
     place.write(_PLAN, json.dumps(document).encode())
     return plan
@@ -186,7 +183,7 @@ def _read_plan(place: Place, snapshot: str, data: str) -> _Plan | None:
             f"'{place.url}' was begun with other data or another snapshot ('{found['data']}'); name another folder."
         )
     pieces = tuple(Piece.from_document(number, item) for number, item in enumerate(found["pieces"]))
-    return _Plan(found["data"], found["snapshot"], found["id_kind"], pieces, tuple(found["precision"]))
+    return _Plan(found["data"], found["snapshot"], found["id_kind"], pieces)
 
 
 def _hash_file(url: str) -> str:
@@ -207,24 +204,21 @@ def _facts(job: Job, plan: _Plan, only_unjudged: str | None) -> dict[str, Any]:
         "competence": about.competence,
         "no_p_reason": about.no_p_reason,
         "transition": None if found.calibration is None else found.calibration.transition.tolist(),
-        "expected_precision": list(plan.precision),
         "snapshot": {"weights": about.weights, "step": about.step, "num_adapted": about.num_adapted},
         "only_unjudged": only_unjudged is not None,
     }
 
 
 def _counted(place: Place, found: Sequence[PieceDone], plan: _Plan, seconds: float) -> dict[str, Any]:
-    """Numbers of this call and of all; the list is as long as the sample's times what the sample stands for."""
+    """Numbers of this call and of all."""
     files = RunFiles(place.url)
     total = sum(part.num_rows for part in files.parts("examples"))
-    precision = [{**item, "count": math.ceil(item["top"] * total)} for item in plan.precision]
     return {
         "num_examples": total,
         "num_pieces": len(plan.pieces),
         "num_scored": sum(item.num_scored for item in found),
         "num_quarantined": _quarantined(place),
         "num_passed_over": sum(item.num_passed_over for item in found),
-        "expected_precision": precision,
         "seconds": seconds,
     }
 

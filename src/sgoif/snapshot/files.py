@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, WatchedNoise
-from sgoif.evidence.hardness import ShareLine
 from sgoif.evidence.logistic import Logistic
 from sgoif.influence import DualAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
@@ -25,12 +24,12 @@ from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
-FORMAT = 2
+FORMAT = 3
 
 Tensors = dict[str, Tensor]
 
 _CANARIES = [field.name for field in fields(Canaries) if field.name != "num_classes"]
-_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift", "stretch", "line", "found")
+_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift")
 
 
 def write_snapshot(snapshot: Snapshot, url: str | os.PathLike[str]) -> None:
@@ -126,11 +125,10 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
         sides |= {"draws_upper": draws.upper}
         sides |= {} if draws.lower is draws.upper else {"draws_lower": draws.lower}
     tensors = {"calibration/transition": _tensor(calibration.transition)}
-    tensors["calibration/as_given_share"] = torch.tensor(calibration.as_given_share, dtype=torch.float64)
     tensors["calibration/is_counted"] = torch.tensor(calibration.is_counted)
     for side, fits in sides.items():
         for name in _FITTED:
-            values = [_number(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
+            values = [np.asarray(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
             tensors[f"calibration/{side}/{name}"] = _tensor(np.stack(values))
     return tensors
 
@@ -138,18 +136,16 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
 def _read_calibration(
     tensors: Tensors, canaries: Canaries | None
 ) -> tuple[LabelCalibration | None, CalibrationDraws | None]:
-    if canaries is None or "calibration/transition" not in tensors:
+    if canaries is None or "calibration/is_counted" not in tensors:  # the first format had calibrations of another kind
         return None, None
     believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
     transition = tensors["calibration/transition"].numpy()
-    share = float(tensors["calibration/as_given_share"])
     calibration = LabelCalibration(
         canaries,
         transition,
         believed[0],
         as_given[0] if as_given else None,
-        share,
-        is_counted=bool(tensors.get("calibration/is_counted", False)),
+        is_counted=bool(tensors["calibration/is_counted"]),
     )
     upper = _read_side(tensors, "draws_upper")
     return calibration, CalibrationDraws(_read_side(tensors, "draws_lower") or upper, upper) if upper else None
@@ -166,9 +162,6 @@ def _read_side(tensors: Tensors, side: str) -> tuple[CanaryCalibration, ...]:
             Logistic(float(values["intercept"][i]), values["slopes"][i], values["class_intercepts"][i]),
             float(values["prior"][i]),
             values["shift"][i],
-            _line(values["line"][i]),
-            _line(values["found"][i]),
-            float(values["stretch"][i]),
         )
         for i in range(len(values["centre"]))
     )
@@ -179,17 +172,6 @@ def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
         return None
     columns: Mapping[str, Any] = {name: tensors[f"canaries/{name}"].numpy() for name in _CANARIES}
     return Canaries(**columns, num_classes=num_classes)
-
-
-def _number(value: Any) -> Any:
-    """A field of a calibration as an array; a line of shares as level and slope, NaN for none."""
-    if value is None or isinstance(value, ShareLine):
-        return np.array([np.nan, np.nan] if value is None else [value.level, value.slope])
-    return np.asarray(value)
-
-
-def _line(values: Any) -> ShareLine | None:
-    return None if np.isnan(values).any() else ShareLine(float(values[0]), float(values[1]))
 
 
 def _tensor(values: Any) -> Tensor:

@@ -18,14 +18,12 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import (
     CalibrationDraws,
     Canaries,
-    ExpectedPrecision,
     KeptPredictions,
     LabelCalibration,
     LikelyOthers,
     Standardiser,
     WatchedNoise,
     draw_calibrations,
-    expected_precision,
     raised_by_training,
     read_noise,
 )
@@ -188,14 +186,6 @@ class Snapshot:
     def _why_not(self, label: int) -> str:
         names = self.about.class_names
         return why_not_judged(names[label] if label < len(names) else str(label), self.about.held_out_per_class[label])
-
-    def expected_precision(self, signals: Columns, labels: NDArray[np.int64]) -> list[ExpectedPrecision]:
-        """The share of errors to expect among the first 1, 5 and 10%, from examples that it was adapted to."""
-        if self.calibration is None or self.draws is None or self.noise is None:
-            return []
-        can = _is_sound(signals) & self._is_known(labels)
-        inputs = self._asked(signals, labels, can).signals(self.noise)
-        return expected_precision(self.calibration, inputs, labels[can], draws=self.draws)
 
 
 def _is_sound(signals: Columns) -> NDArray[np.bool_]:

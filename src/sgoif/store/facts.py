@@ -83,12 +83,6 @@ def _mapping_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _record_of(*names: str) -> Check:
-    return lambda value: (
-        isinstance(value, dict) and all(value.get(name) is not None and _is_number(value[name]) for name in names)
-    )
-
-
 def _is_forecast(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_number(item) for name, item in value.items() if name.endswith("_share"))
 
@@ -100,7 +94,6 @@ _COUNTS = (_mapping_of(is_whole), "counts by name")
 _NUMBERS = (_mapping_of(_is_number), "numbers by name")
 _MAPPING = (_is_mapping, "a mapping")
 _WHOLES = (_list_of(is_whole), "a list of whole numbers")
-_PRECISIONS = _list_of(_record_of("top", "count", "value", "low", "high"))
 
 _FIELDS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("state", "created", "updated"), _TEXT),
@@ -124,6 +117,4 @@ _FACTS: dict[str, tuple[Check, str]] = {
     "faults": _COUNTS,
     "plan_changes": (_list_of(_is_mapping), "a list of mappings"),
     "transition": (_list_of(_list_of(_is_number)), "a table of numbers"),
-    "expected_precision": (_PRECISIONS, "a list of shares with their intervals"),
-    "expected_tag_precision": (_mapping_of(_PRECISIONS), "lists of shares with their intervals"),
 }

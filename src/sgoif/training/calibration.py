@@ -16,13 +16,11 @@ from sgoif.evidence import (
     Canaries,
     CleaningChoice,
     Competence,
-    ExpectedPrecision,
     KeptPredictions,
     LabelCalibration,
     LikelyOthers,
     WatchedNoise,
     draw_calibrations,
-    expected_precision,
     interval_limits,
     raised_by_training,
     read_noise,
@@ -83,7 +81,6 @@ class RunCalibration:
     judge: RunJudge  # of any others
     calibration: LabelCalibration
     canaries: Canaries  # with all their signals
-    precision: list[ExpectedPrecision]
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others are not judged
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
@@ -98,7 +95,6 @@ class RunCalibration:
         return {
             "no_totals_reason": doubt,
             "expected_errors": expected_errors if doubt is None else None,
-            "expected_precision": [asdict(item) for item in self.precision] if doubt is None else [],
             "transition": self.calibration.transition.tolist(),
             "holdout_cleaning": None if self.choice is None else asdict(self.choice),
         }
@@ -166,10 +162,9 @@ def calibrate_run(
     draws = draw_calibrations(calibration, signals, given)
     judge = RunJudge(columns, calibration, draws, counted, known)
     said, doubt = judge.judged(examples), _memorised(asked.margin, competence)
-    precision = expected_precision(calibration, signals, given, draws=draws)
     holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
     told = replace(canaries, weight=calibration.canaries.weight)
-    return RunCalibration(said, judge, calibration, told, precision, choice, known, holdout, ids, doubt)
+    return RunCalibration(said, judge, calibration, told, choice, known, holdout, ids, doubt)
 
 
 def _memorised(margins: Floats, competence: Competence) -> str | None:

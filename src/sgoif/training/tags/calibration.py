@@ -1,4 +1,4 @@
-"""From the canaries of tags to ``p_wrong``: each side by itself, with intervals and the precision to expect."""
+"""From the canaries of tags to ``p_wrong``: each side by itself, with intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Canaries, ExpectedPrecision, LabelCalibration, draw_calibrations, expected_precision
+from sgoif.evidence import Canaries, LabelCalibration, draw_calibrations
 from sgoif.evidence.sides import calibrate_side, unbent
 from sgoif.records import TAG_SIGNALS
 from sgoif.training.tags.ledger import TagLedger
@@ -38,7 +38,6 @@ class TagCalibration:
     p_low: Floats  # a 90% interval of it
     p_high: Floats
     sides: dict[str, LabelCalibration]
-    precision: dict[str, list[ExpectedPrecision]]  # of the list of each side
     expected: dict[str, float]  # errors among the kept pairs of each side
 
 
@@ -57,7 +56,7 @@ def calibrate_tags(ledger: TagLedger, tags: Mapping[str, NDArray[Any]]) -> TagCa
     count = len(given)
     p, low, high = np.full((3, count), np.nan)
     belief = None if ledger.trusted else _doubted(ledger, signals, tag, given, judged)
-    sides, precision, expected = {}, {}, {}
+    sides, expected = {}, {}
     for bit, name in enumerate(SIDES):
         canaries, mine = _canaries(ledger, bit, belief), judged & (given == bool(bit))
         if not _has_both(canaries) or mine.sum() < 2:
@@ -68,10 +67,9 @@ def calibrate_tags(ledger: TagLedger, tags: Mapping[str, NDArray[Any]]) -> TagCa
         p[mine] = fitted.predict(signals[mine], tag[mine])
         low[mine], high[mine] = draws.bounds(signals[mine], tag[mine])
         sides[name], expected[name] = fitted, float(p[mine].sum())
-        precision[name] = expected_precision(fitted, signals[mine], tag[mine], draws=draws)
     if not sides:
         return None
-    return TagCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, precision, expected)
+    return TagCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, expected)
 
 
 def _doubted(

@@ -1,33 +1,27 @@
-"""How sure the probabilities are: draws of the calibration, and what they say of a review list or a group.
+"""How sure the probabilities are: draws of the calibration, and what they say of a group.
 
-The expected precision of the top k is the mean of their ``p_mislabeled``. It is uncertain because the hold-out is
-small, because the share of errors is itself estimated, and, with a hold-out that cleaned itself, because it is not
-known how well. The first two are drawn: each draw gives every hold-out example a random weight of mean one (the
-Bayesian bootstrap, Rubin 1981), takes a few Newton steps from the fit and estimates the share of errors anew. The
-transition is not drawn again, nor is the list. The third is the bracket of :mod:`sgoif.evidence.calibrate`: an
-interval runs from the lower end of the calibration that takes labels as given to the upper end of the one that believes
-the cleaned ones.
+A probability is uncertain because the hold-out is small, because the number of errors is itself estimated, and, where
+hold-out labels are doubted, because it is not known how many of them are wrong. The first two are drawn: each draw
+gives every hold-out example a random weight of mean one (the Bayesian bootstrap, Rubin 1981), takes a few Newton steps
+from the fit and draws the number of errors anew. The third is a bracket: an interval runs from the lower end of the
+calibration that takes labels as given to the upper end of the one that doubts them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.errors import SgoifError
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, fit_canaries, predict_each
 
 __all__ = [
     "CalibrationDraws",
     "ErrorRates",
-    "ExpectedPrecision",
     "draw_calibrations",
     "error_rates",
-    "expected_precision",
     "interval_limits",
 ]
 
@@ -103,53 +97,6 @@ def draw_calibrations(
             lower.append(fit_canaries(replace(given, weight=given.weight * noise), calibration.as_given))
     drawn = tuple(upper)
     return CalibrationDraws(tuple(lower) if lower else drawn, drawn)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedPrecision:
-    """The share of errors to expect among the first ``count`` examples of the list."""
-
-    top: float  # share of all examples
-    count: int
-    value: float
-    low: float
-    high: float
-
-
-def expected_precision(
-    calibration: LabelCalibration,
-    signals: Floats,
-    given_label: Ints,
-    top: Sequence[float] = (0.01, 0.05, 0.10),
-    draws: CalibrationDraws | None = None,
-    seed: int = 0,
-) -> list[ExpectedPrecision]:
-    """Estimate the precision of the first 1, 5 and 10% of the list, with a 90% interval for what a review will find.
-
-    Args:
-        calibration: From :func:`sgoif.evidence.calibrate`.
-        signals: Of the training examples it was adapted to, ``[N, S]``.
-        given_label: ``[N]``.
-        top: Shares of the list.
-        draws: From :func:`draw_calibrations`; drawn here if left out.
-        seed: Of the draws.
-    """
-    if not all(0 < share <= 1 for share in top):
-        raise SgoifError(f"top holds shares inside (0, 1], got {list(top)}.")
-    draws = draw_calibrations(calibration, signals, given_label, seed=seed) if draws is None else draws
-    p = calibration.predict(signals, given_label)
-    order = np.argsort(-p, kind="stable")
-    counts = [math.ceil(share * len(p) - 1e-9 * len(p)) for share in top]
-    rng = np.random.default_rng(seed)
-    longest = order[: max(counts)]
-    lower, upper = (predict_each(side, signals[longest], given_label[longest]) for side in (draws.lower, draws.upper))
-    tail, found = (1 - _LEVEL) / 2, []
-    for share, count in zip(top, counts, strict=True):
-        mean = float(p[order[:count]].mean())
-        low = np.quantile([rng.binomial(count, part[:count].mean()) / count for part in lower], tail)
-        high = np.quantile([rng.binomial(count, part[:count].mean()) / count for part in upper], 1 - tail)
-        found.append(ExpectedPrecision(share, count, mean, min(float(low), mean), max(float(high), mean)))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
