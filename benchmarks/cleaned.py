@@ -27,7 +27,7 @@ from benchmarks import data, frozen, loops
 from benchmarks.records import append_result, is_recorded
 from benchmarks.review import Labels, Setup, World, finished_run, fresh_model, make_world, retrained_accuracy
 from sgoif.evidence import hash_ids
-from sgoif.scan.heads import audit_embeddings, train_head
+from sgoif.scan.frozen import audit_embeddings, train_head
 from sgoif.scan.holdout import choose_holdout
 from sgoif.scan.standardise import standardise
 

@@ -29,7 +29,7 @@ from sgoif.training.schedule import Plan
 
 SIGNALS = ("harm", "worst", "p_mislabeled")
 WAYS = ("audited", "watched")
-EPOCHS, BATCH, RATE = 3, 250, 1e-3  # as `sgoif.scan.heads` trains 1,280 features
+EPOCHS, BATCH, RATE = 3, 250, 1e-3  # as `sgoif.scan.frozen` trains 1,280 features
 
 # A number is relative to the mean eigenvalue, for K-FAC that of each factor; an absolute one is added as it is, its
 # root to each factor.

@@ -24,7 +24,7 @@ from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.records import append_result, is_recorded
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
-from sgoif.scan.heads import NUM_FOLDS, audit_embeddings, train_head
+from sgoif.scan.frozen import NUM_FOLDS, audit_embeddings, train_head
 from sgoif.scan.holdout import choose_holdout
 from sgoif.scan.standardise import standardise
 

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import data, frozen, noise
 from benchmarks.records import append_result
 from sgoif.run import Run
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 
 LIMIT_MS = 100

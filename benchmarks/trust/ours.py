@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.trust.rivals import Finding
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 
 __all__ = ["find"]

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
-from sgoif.scan.estimate import PredictedHead, estimate_labels, make_folds, make_heads
-from sgoif.scan.linear import Fold, LinearHead, fit_softmax
+from sgoif.scan.estimate import _sample_rows, estimate_features, estimate_labels, make_heads
+from sgoif.scan.head import LOWEST, Fold, PredictedHead, make_folds
+from sgoif.scan.linear import LinearHead, fit_softmax
 from sgoif.scan.neighbours import NeighbourHead
 from sgoif.scan.pool import fit_pool
 from sgoif.scan.tabular import TreeHead
@@ -25,8 +26,7 @@ def average_precision(score, wrong):
 
 
 def estimate(rows, given, classes):
-    folds = make_folds(np.arange(len(given)), given)
-    return estimate_labels(make_heads(rows, classes, folds), given, classes)
+    return estimate_features(rows, np.arange(len(given)), given, classes)
 
 
 def test_the_whitened_regression_is_that_of_a_converged_reference():
@@ -217,3 +217,45 @@ def test_folds_that_cover_an_example_twice_are_averaged():
     once = LinearHead(rows, 4, everywhere).fit(torch.from_numpy(truth))
     twice = LinearHead(rows, 4, everywhere + everywhere).fit(torch.from_numpy(truth))
     torch.testing.assert_close(once, twice, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("is_refitted", [False, True])
+def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own(is_refitted):
+    rows, truth, _ = world(1500, width=40)
+    labels, folds = torch.from_numpy(truth), make_folds(np.arange(1500), truth)
+    noise = torch.full((4, 4), 0.05) + 0.8 * torch.eye(4)
+    for head in make_heads(rows, 4, folds):
+        found = head.fit(labels)
+        refitted = head.refit(labels, noise, found.exp().__getitem__, restart=True)
+        expected = refitted if is_refitted else found
+        test = folds[0].test
+        predicted = head.predictor(is_refitted=is_refitted)(rows[test]).clamp_min(LOWEST)
+        torch.testing.assert_close(predicted, expected[test], rtol=1e-4, atol=1e-4, msg=head.name)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "spread"])
+def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kind):
+    rows, truth, rng = world(6000, width=40, spread=2.5)
+    wrong = rng.random(6000) < 0.1
+    given = np.where(wrong, (truth + (1 if kind == "pairs" else rng.integers(1, 4, 6000))) % 4, truth)
+    whole = estimate(rows, given, 4)
+    monkeypatch.setattr("sgoif.scan.estimate._SAMPLE", 2000)
+    monkeypatch.setattr("sgoif.scan.pool._AT_ONCE", 4000)  # four blocks of the others
+    found = estimate(rows, given, 4)
+    others = np.setdiff1d(np.arange(6000), found.sampled)
+    assert 2000 <= len(found.sampled) < 2010 and len(found.is_right) == len(found.sampled)
+    assert average_precision(found.p[others], wrong[others]) > average_precision(whole.p[others], wrong[others]) - 0.03
+    assert abs(found.p.sum() / wrong.sum() - 1) < 0.2
+    sure = others[(found.p[others] > 0.9) & wrong[others]]
+    assert len(sure) > 100 and (found.suggested[sure, 0] == truth[sure]).mean() > 0.9
+    assert (found.p_low <= found.p).all() and (found.p <= found.p_high).all()
+
+
+def test_a_sample_has_some_of_every_class_and_does_not_depend_on_the_order(monkeypatch):
+    monkeypatch.setattr("sgoif.scan.estimate._SAMPLE", 1000)
+    ids = np.array([f"x{i}" for i in range(5000)])
+    given = np.where(np.arange(5000) < 30, 1, 0)
+    order = np.random.default_rng(0).permutation(5000)
+    first, again = (_sample_rows(ids[how], given[how]) for how in (np.arange(5000), order))
+    assert (given[first] == 1).sum() == 20 and 1000 <= len(first) <= 1020
+    assert set(ids[first]) == set(ids[order][again])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sgoif.errors import SgoifError
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.standardise import clamp, standardise
 
 

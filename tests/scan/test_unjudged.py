@@ -6,7 +6,7 @@ from PIL import Image
 
 from sgoif.errors import SgoifError
 from sgoif.scan import loop
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 from tests.scan.test_standardise import average_precision
 

@@ -11,7 +11,7 @@ from sgoif.adaptors import has_likeness
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut, packed_signs
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.tasks.classification import example_losses
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.recorder import Recorder

@@ -21,8 +21,9 @@ from sgoif.finish import estimated_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
-from sgoif.scan.estimate import LabelEstimate, PredictedHead, estimate_columns, estimate_labels
+from sgoif.scan.estimate import LabelEstimate, estimate_columns, estimate_labels
 from sgoif.scan.folds import Folds, Forward, Progress, Rows, Trainer, no_progress
+from sgoif.scan.head import PredictedHead
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.recorder import Recorder
@@ -129,7 +130,9 @@ def _facts(
     estimate: LabelEstimate, labels: NDArray[np.int64], num_classes: int, held_labels: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What the run's information keeps of the estimate, and whether the models know enough to judge labels."""
-    competence = measure_competence(estimate.is_right, labels, num_classes, estimate.expected_accuracy)
+    competence = measure_competence(
+        estimate.is_right, labels[estimate.sampled], num_classes, estimate.expected_accuracy
+    )
     return {
         "held_out_per_class": np.bincount(held_labels, minlength=num_classes).tolist(),
         "competence": asdict(competence),

@@ -8,6 +8,8 @@ errors; that is given up where a class would vanish.
 
 A weak head is wrong where it is unsure, and noise is everywhere. So the share of labels that the very surest
 predictions contradict is nearly all noise, and tells how often the heads are right about the true class.
+
+Where there are many examples, all of this is learnt from a sample, and the others are judged by it block by block.
 """
 
 from __future__ import annotations
@@ -32,25 +34,18 @@ from sgoif.evidence.counts import (
     spread_errors,
 )
 from sgoif.scan.folds import Progress, no_progress
-from sgoif.scan.linear import NUM_FOLDS, Fold, Head, LinearHead
+from sgoif.scan.head import FeatureHead, Fold, Head, make_folds
+from sgoif.scan.linear import LinearHead
 from sgoif.scan.neighbours import NeighbourHead
-from sgoif.scan.pool import Pool, blocks, fit_pool, recover_logs
+from sgoif.scan.pool import Pool, blocks, fit_pool
 from sgoif.scan.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
 
-__all__ = [
-    "NUM_FOLDS",
-    "LabelEstimate",
-    "PredictedHead",
-    "estimate_columns",
-    "estimate_labels",
-    "make_folds",
-    "make_heads",
-]
+__all__ = ["LabelEstimate", "estimate_columns", "estimate_features", "estimate_labels", "make_heads"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_REPEATED, _MOST_REPEATS = 1_000, 3  # examples that few are brought to by predicting each several times
+_SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
 _COUNTED = 3  # times that the noise is counted on the first fits
 _REFITS = 2
 # A class may leak so much of what it keeps to one other while heads are fitted through it. Two classes that are each
@@ -74,7 +69,8 @@ class LabelEstimate:
     p_low: Floats  # the same where the noise is as weak as its counts allow, and as strong
     p_high: Floats
     suggested: NDArray[np.int64]  # the most probable other classes, [N, 3]; -1 for none
-    is_right: NDArray[np.bool_]  # whether the label is the most probable one by heads that took labels as they are
+    sampled: NDArray[np.int64]  # rows that it was learnt from
+    is_right: NDArray[np.bool_]  # of those: whether heads that took labels as they are find the label most probable
     expected_accuracy: float  # how often the heads are right about the true class
     transition: Floats  # P(given | true), [C, C]
     num_sure: int  # sure predictions that the noise was counted among
@@ -102,27 +98,6 @@ class LabelEstimate:
         }
 
 
-class PredictedHead:
-    """Predictions that cost too much to be made again: what they say of the true class is recovered from them."""
-
-    name = "network"
-
-    def __init__(self, log_p: Tensor) -> None:
-        self.log_p = log_p
-
-    def fit(self, given: Tensor) -> Tensor:
-        """Log probabilities of the given class, ``[N, C]``."""
-        del given
-        return self.log_p
-
-    def refit(
-        self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
-    ) -> Tensor:
-        """Log probabilities of the true class, ``[N, C]``."""
-        del given, posterior, restart
-        return recover_logs(self.log_p, transition)
-
-
 def estimate_columns(
     estimate: LabelEstimate, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
@@ -135,27 +110,50 @@ def estimate_columns(
     return columns
 
 
-def make_folds(ids: NDArray[Any], labels: NDArray[np.int64]) -> list[Fold]:
-    """Split examples into stratified folds by the hash of their ids; few examples are split several times over."""
-    repeats = int(np.clip(_REPEATED // max(len(labels), 1), 1, _MOST_REPEATS))
-    code, found = hash_ids(ids), []
-    for repeat in range(repeats):
-        mixed = (code ^ np.uint64(0x9E3779B97F4A7C15 * repeat % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
-        order = np.lexsort((mixed, labels))
-        fold = np.empty(len(labels), np.int64)
-        fold[order] = (np.arange(len(labels)) + repeat) % NUM_FOLDS
-        for number in range(NUM_FOLDS):
-            test = torch.from_numpy(np.flatnonzero(fold == number))
-            found.append(Fold(torch.from_numpy(np.flatnonzero(fold != number)), test))
-    return found
-
-
-def make_heads(inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> list[Head]:
+def make_heads(inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> list[FeatureHead]:
     """The heads for standardised features: tables have two more, which may bend."""
-    heads: list[Head] = [LinearHead(inputs, num_classes, folds), NeighbourHead(inputs, num_classes, folds)]
+    heads: list[FeatureHead] = [LinearHead(inputs, num_classes, folds), NeighbourHead(inputs, num_classes, folds)]
     if inputs.shape[1] <= MOST_COLUMNS:
         heads += [make_fourier_head(inputs, num_classes, folds), TreeHead(inputs, num_classes, folds)]
     return heads
+
+
+def estimate_features(
+    inputs: Tensor,
+    ids: NDArray[Any],
+    given: NDArray[np.int64],
+    num_classes: int,
+    *,
+    progress: Progress = no_progress,
+) -> LabelEstimate:
+    """Estimate how likely each label is wrong from standardised features.
+
+    Args:
+        inputs: ``[N, D]``.
+        ids: by whose hashes examples are split and sampled, ``[N]``.
+        given: labels, ``[N]``; every class has one.
+        num_classes: ``C``.
+        progress: told how far it is.
+    """
+    rows = _sample_rows(ids, given)
+    is_all = len(rows) == len(given)
+    learnt_from = inputs if is_all else inputs[torch.from_numpy(rows)]
+    heads = make_heads(learnt_from, num_classes, make_folds(ids[rows], given[rows]))
+    learnt = _learn(heads, given[rows], num_classes, progress)
+    found = replace(learnt.read(), sampled=rows)
+    if is_all:
+        return found
+    predictors = [head.predictor(is_refitted=learnt.is_refitted) for head in heads]
+    del heads, learnt_from
+    others = np.setdiff1d(np.arange(len(given)), rows, assume_unique=True)
+    columns = {name: _extend(getattr(found, name), rows, len(given)) for name in ("p", "p_low", "p_high", "suggested")}
+    for some in blocks(len(others), num_classes):
+        mine = torch.from_numpy(others[some])
+        logs, labels = [predict(inputs[mine]) for predict in predictors], torch.from_numpy(given[others[some]])
+        for name, values in zip(columns, learnt.judge(logs, labels), strict=True):
+            columns[name][others[some]] = values
+        progress("judging", some.stop, len(others))
+    return replace(found, **columns)  # type: ignore[arg-type]
 
 
 def estimate_labels(
@@ -169,6 +167,29 @@ def estimate_labels(
         num_classes: ``C``.
         progress: told how far it is.
     """
+    return _learn(heads, given, num_classes, progress).read()
+
+
+def _sample_rows(ids: NDArray[Any], given: Ints) -> Ints:
+    """Which examples are learnt from, ascending: all, or by the hash of ids as many of each class as its share."""
+    count = len(given)
+    if count <= _SAMPLE:
+        return np.arange(count)
+    order = np.lexsort((hash_ids(ids), given))
+    sizes = np.bincount(given)
+    rank = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    wanted = np.maximum(np.ceil(sizes * _SAMPLE / count).astype(np.int64), _LEAST_SAMPLED)
+    return np.sort(order[rank < np.repeat(wanted, sizes)])
+
+
+def _extend(values: NDArray[Any], rows: Ints, count: int) -> NDArray[Any]:
+    found = np.zeros((count, *values.shape[1:]), values.dtype)
+    found[rows] = values
+    return found
+
+
+def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progress) -> _Learnt:
+    """Fit the heads, count the noise, and settle what is believed of it."""
     labels, stages, done = torch.from_numpy(given), len(heads) * (1 + _REFITS), 0
 
     def told(log_p: Tensor) -> Tensor:
@@ -196,7 +217,8 @@ def estimate_labels(
         else:
             found = first
     progress("fitting", stages, stages)
-    return _read(_scale(found, counts), counts, is_right, plain.expected_accuracy(), is_refitted, heads)
+    names = [head.name for head in heads]
+    return _Learnt(_scale(found, counts), counts, is_right, plain.expected_accuracy(), is_refitted, names)
 
 
 def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
@@ -282,19 +304,18 @@ class _World:
             return found
         return torch.from_numpy(recover_true(found.numpy(), self._noise.numpy()))
 
-    def posterior(self, rows: slice | Tensor, noise: Tensor | None = None) -> Tensor:
+    def posterior(self, rows: slice | Tensor) -> Tensor:
         """``P(true | input, given)`` of some examples, ``[n, C]``."""
-        joint = self.true(rows) * (self._noise if noise is None else noise)[:, self.given[rows]].mT
-        return joint / joint.sum(1, keepdim=True).clamp_min(1e-12)
+        return _weigh(self.true(rows), self._noise, self.given[rows])
 
     def log_likelihood(self) -> Tensor:
         """Log probability of every given label, ``[N]``."""
-        parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in self._blocks()]
+        parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in self.blocks()]
         return torch.cat(parts).double().clamp_min(1e-12).log()
 
     def predict_all(self) -> tuple[Tensor, Tensor]:
         """The most probable true class of every example, and its probability, ``[N]`` both."""
-        found = [self.true(some).max(1) for some in self._blocks()]
+        found = [self.true(some).max(1) for some in self.blocks()]
         return torch.cat([part.indices for part in found]), torch.cat([part.values for part in found])
 
     def count(self) -> Ints:
@@ -311,50 +332,75 @@ class _World:
 
     def class_sizes(self) -> Floats:
         """How many examples each class is believed to have, ``[C]``."""
-        return torch.stack([self.posterior(some).double().sum(0) for some in self._blocks()]).sum(0).numpy()
+        return torch.stack([self.posterior(some).double().sum(0) for some in self.blocks()]).sum(0).numpy()
 
-    def _blocks(self) -> list[slice]:
+    def blocks(self) -> list[slice]:
+        """Examples that are worked on at once."""
         return list(blocks(len(self.given), self.pool.num_classes))
 
 
-def _read(
-    world: _World,
-    counts: Ints,
-    is_right: NDArray[np.bool_],
-    expected_accuracy: float,
-    is_refitted: bool,
-    heads: Sequence[Head],
-) -> LabelEstimate:
-    num_sure = int(counts.sum())
-    num_wrong = num_sure - int(np.trace(counts))
-    low, high = _count_range(num_wrong)
-    rates = [scale_errors(world.transition, value / max(num_wrong, 0.5)) for value in (low, high)]
-    noises = [None, *(torch.from_numpy(rate).float() for rate in rates)]
-    p: list[list[Tensor]] = [[], [], []]
-    suggested = []
-    top = min(_TOP, world.pool.num_classes - 1)
-    for some in world._blocks():
-        for place, noise in enumerate(noises):
-            posterior = world.posterior(some, noise)
-            own = world.given[some, None]
-            p[place].append(1 - posterior.gather(1, own)[:, 0])
-            if noise is None:
-                suggested.append(posterior.scatter(1, own, -1.0).topk(top, 1).indices)
-    values = [torch.cat(parts).double().clamp(0, 1).numpy() for parts in p]
-    others = torch.cat(suggested).numpy()
-    return LabelEstimate(
-        p=values[0],
-        p_low=np.minimum(values[0], values[1]),
-        p_high=np.maximum(values[0], values[2]),
-        suggested=np.pad(others, ((0, 0), (0, _TOP - top)), constant_values=-1),
-        is_right=is_right,
-        expected_accuracy=expected_accuracy,
-        transition=world.transition,
-        num_sure=num_sure,
-        num_sure_wrong=num_wrong,
-        is_refitted=is_refitted,
-        exponents={head.name: round(float(a), 3) for head, a in zip(heads, world.pool.exponents, strict=True)},
-    )
+def _weigh(true: Tensor, noise: Tensor, given: Tensor) -> Tensor:
+    """``P(true | input, given)`` from ``P(true | input)``, ``[n, C]`` both."""
+    joint = true * noise[:, given].mT
+    return joint / joint.sum(1, keepdim=True).clamp_min(1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """What was learnt from some examples, for them and others."""
+
+    world: _World
+    counts: Ints
+    is_right: NDArray[np.bool_]
+    expected_accuracy: float
+    is_refitted: bool
+    names: Sequence[str]  # of the heads
+
+    def read(self) -> LabelEstimate:
+        """What it says of the examples that it was learnt from."""
+        world, num_sure = self.world, int(self.counts.sum())
+        parts = [self._judge(world, some) for some in world.blocks()]
+        p, low, high, suggested = (np.concatenate(values) for values in zip(*parts, strict=True))
+        exponents = zip(self.names, world.pool.exponents, strict=True)
+        return LabelEstimate(
+            p=p,
+            p_low=low,
+            p_high=high,
+            suggested=suggested,
+            sampled=np.arange(len(p)),
+            is_right=self.is_right,
+            expected_accuracy=self.expected_accuracy,
+            transition=world.transition,
+            num_sure=num_sure,
+            num_sure_wrong=self.num_wrong,
+            is_refitted=self.is_refitted,
+            exponents={name: round(float(a), 3) for name, a in exponents},
+        )
+
+    def judge(self, logs: Sequence[Tensor], given: Tensor) -> tuple[Floats, Floats, Floats, Ints]:
+        """Judge other examples by the log probabilities that the same heads give them, ``[n, C]`` each."""
+        world = self.world
+        pool = Pool(logs, world.pool.exponents)
+        return self._judge(_World(pool, world.transition, given, is_recovered=world.is_recovered), slice(0, len(given)))
+
+    @property
+    def num_wrong(self) -> int:
+        """Labels of sure predictions that are another class."""
+        return int(self.counts.sum() - np.trace(self.counts))
+
+    def _judge(self, world: _World, some: slice) -> tuple[Floats, Floats, Floats, Ints]:
+        """``p_mislabeled`` of some examples, its two ends, and the most probable other classes."""
+        own, top, found = world.given[some, None], min(_TOP, world.pool.num_classes - 1), []
+        scales = [value / max(self.num_wrong, 0.5) for value in _count_range(self.num_wrong)]
+        true = world.true(some)
+        for scale in (None, *scales):
+            noise = world.transition if scale is None else scale_errors(world.transition, scale)
+            posterior = _weigh(true, torch.from_numpy(noise).float(), own[:, 0])
+            found.append((1 - posterior.gather(1, own)[:, 0]).double().clamp(0, 1).numpy())
+            if scale is None:
+                others = posterior.scatter(1, own, -1.0).topk(top, 1).indices.numpy()
+        suggested = np.pad(others, ((0, 0), (0, _TOP - top)), constant_values=-1)
+        return found[0], np.minimum(found[0], found[1]), np.maximum(found[0], found[2]), suggested
 
 
 def _count_range(count: int) -> tuple[float, float]:

@@ -6,59 +6,46 @@ the curvature is about the identity, and 20 steps do what takes 100 otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["LOWEST", "MANY", "NUM_FOLDS", "Fold", "Head", "LinearHead", "average_folds", "fit_softmax"]
+from sgoif.scan.head import NUM_FOLDS, Fold, Predictor, average_folds
+
+__all__ = ["LinearHead", "fit_softmax"]
 
 _GRID = (1000.0, 100.0, 10.0, 1.0)  # of the penalty, strongest first: each fit starts from the one before
 _STEPS, _MORE_STEPS = 40, 15
 _FEW = 3_000  # examples up to which several folds choose the penalty; beyond, the first one does
-NUM_FOLDS = 5
-LOWEST = -14.0  # log probability: about 1e-6
-MANY = 100_000_000  # numbers from which on predictions are held in half precision
 _AT_ONCE = 20_000
 _MOST_WORK = 5e10  # examples x features x classes of one fit; beyond, a sample is fitted
 
 
-class Fold(NamedTuple):
-    """Examples to fit on, and those to predict."""
-
-    train: Tensor
-    test: Tensor
-
-
-class Head(Protocol):
-    """A classifier of features that predicts each example by a fit to others."""
-
-    name: str
-
-    def fit(self, given: Tensor) -> Tensor:
-        """Log probabilities of the given class, ``[N, C]``."""
-
-    def refit(
-        self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
-    ) -> Tensor:
-        """Log probabilities of the true class, ``[N, C]``.
-
-        Args:
-            given: labels, ``[N]``.
-            transition: ``P(given | true)``, ``[C, C]``.
-            posterior: rows to what is believed of them, ``P(true | input, given)``, ``[n, C]``.
-            restart: whether to forget earlier fits.
-        """
-
-
 class LinearHead:
-    """Softmax regression whose penalty is chosen by the likelihood of labels that it has not seen."""
+    """Softmax regression whose penalty is chosen by the likelihood of labels that it has not seen.
 
-    def __init__(self, inputs: Tensor, num_classes: int, folds: Sequence[Fold], name: str = "linear") -> None:
-        self.name, self.inputs, self.num_classes = name, inputs, num_classes
+    Args:
+        inputs: standardised features, ``[N, D]``.
+        num_classes: ``C``.
+        folds: of the examples.
+        name: of the head.
+        bend: what the regression sees of features; they themselves if left out.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        num_classes: int,
+        folds: Sequence[Fold],
+        name: str = "linear",
+        bend: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.name, self.num_classes, self.bend = name, num_classes, bend
+        self.inputs = inputs = inputs if bend is None else bend(inputs)
         self.folds = [Fold(_sample(fold.train, inputs.shape[1] * num_classes), fold.test) for fold in folds]
         self.weights: list[Tensor | None] = [None] * len(folds)
+        self._first: Tensor | None = None  # of the first fold, as it was fitted at first
         self.penalty = _GRID[0]
 
     def fit(self, given: Tensor) -> Tensor:
@@ -71,13 +58,14 @@ class LinearHead:
             for number in chosen:
                 fold = self.folds[number]
                 tried[number] = self._fit(number, given, penalty, start=tried.get(number))
-                log_p = self._predict(fold.test, tried[number])
+                log_p = _predict(self.inputs[fold.test], tried[number])
                 likelihood += float(log_p.gather(1, given[fold.test, None]).sum())
             if likelihood > best:
                 best, self.penalty, found = likelihood, penalty, dict(tried)
         for number in range(len(self.folds)):
             weights = found.get(number)
             self.weights[number] = self._fit(number, given, self.penalty) if weights is None else weights
+        self._first = self.weights[0]
         return self._out_of_fold()
 
     def refit(
@@ -92,6 +80,16 @@ class LinearHead:
             self.weights[number] = self._fit(number, given, self.penalty, transition, start, steps)
         return self._out_of_fold()
 
+    def predictor(self, *, is_refitted: bool) -> Predictor:
+        """Predict further examples by the first fold's fit."""
+        weights = self.weights[0] if is_refitted else self._first
+        assert weights is not None
+
+        def predict(inputs: Tensor) -> Tensor:
+            return _predict(inputs if self.bend is None else self.bend(inputs), weights)
+
+        return predict
+
     def _fit(
         self,
         number: int,
@@ -105,27 +103,18 @@ class LinearHead:
         through = None if transition is None else transition[:, given[train]].mT.contiguous()
         return fit_softmax(self.inputs[train], given[train], self.num_classes, penalty, through, start, steps)
 
-    def _predict(self, rows: Tensor, weights: Tensor) -> Tensor:
-        return torch.addmm(weights[-1], self.inputs[rows], weights[:-1]).log_softmax(1)
-
     def _out_of_fold(self) -> Tensor:
         assert all(weights is not None for weights in self.weights)
         parts = ((fold.test, weights) for fold, weights in zip(self.folds, self.weights, strict=True))
         return average_folds(
-            ((some, self._predict(some, weights)) for test, weights in parts for some in test.split(_AT_ONCE)),  # type: ignore[arg-type]
+            ((some, _predict(self.inputs[some], weights)) for test, weights in parts for some in test.split(_AT_ONCE)),  # type: ignore[arg-type]
             len(self.inputs),
             self.num_classes,
         )
 
 
-def average_folds(parts: Iterable[tuple[Tensor, Tensor]], count: int, num_classes: int) -> Tensor:
-    """Log probabilities by example, ``[N, C]``, from those of parts; where there are several of one, their mean."""
-    found = torch.zeros(count, num_classes, dtype=torch.float16 if count * num_classes > MANY else torch.float32)
-    times = torch.zeros(count, 1)
-    for rows, log_p in parts:
-        found[rows] += log_p.clamp_min(LOWEST).to(found.dtype)
-        times[rows] += 1
-    return found if bool((times == 1).all()) else found.div_(times)
+def _predict(inputs: Tensor, weights: Tensor) -> Tensor:
+    return torch.addmm(weights[-1], inputs, weights[:-1]).log_softmax(1)
 
 
 def _sample(rows: Tensor, work: int) -> Tensor:

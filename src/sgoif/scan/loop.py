@@ -24,7 +24,7 @@ from sgoif.scan.crossfit import cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
 from sgoif.scan.features import order_of
 from sgoif.scan.folds import Progress, no_progress
-from sgoif.scan.heads import audit_embeddings
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.unjudged import find_reasons, unjudged_rows

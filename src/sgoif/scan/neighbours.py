@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sgoif.scan.linear import Fold, average_folds
+from sgoif.scan.head import Fold, Predictor, average_folds
 
 __all__ = ["NeighbourHead"]
 
@@ -36,8 +36,9 @@ class NeighbourHead:
 
     def __init__(self, inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> None:
         self.num_examples, self.num_classes = len(inputs), num_classes
-        unit = torch.nn.functional.normalize(inputs, dim=1)
-        self.votes = [_search(unit, fold, number) for number, fold in enumerate(folds)]
+        self.votes = [_search(inputs, fold, number) for number, fold in enumerate(folds)]
+        self.bank = _unit(inputs[self.votes[0].bank])  # of the first fold, and what it was believed to be, [b, C]
+        self.believed = self.first_believed = torch.zeros(0)
 
     def fit(self, given: Tensor) -> Tensor:
         """Log probabilities of the given class, ``[N, C]``, by the labels of other examples."""
@@ -45,7 +46,9 @@ class NeighbourHead:
         def belief(bank: Tensor) -> Tensor:
             return torch.nn.functional.one_hot(given[bank], self.num_classes).float()
 
-        return self._vote(belief)
+        found = self._vote(belief)
+        self.first_believed = self.believed
+        return found
 
     def refit(
         self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
@@ -54,30 +57,56 @@ class NeighbourHead:
         del given, transition, restart
         return self._vote(posterior)
 
+    def predictor(self, *, is_refitted: bool) -> Predictor:
+        """Predict further examples by neighbours among those that vote for the first fold."""
+        believed, others = self.believed if is_refitted else self.first_believed, self.bank.mT.contiguous()
+
+        def predict(inputs: Tensor) -> Tensor:
+            near, weight = _find_nearest(inputs, others, self.votes[0].near.shape[1])
+            return torch.cat([_count_votes(near[some], weight[some], believed) for some in self._steps(len(inputs))])
+
+        return predict
+
     def _vote(self, belief: Callable[[Tensor], Tensor]) -> Tensor:
+        self.believed = belief(self.votes[0].bank)
         return average_folds(self._parts(belief), self.num_examples, self.num_classes)
 
     def _parts(self, belief: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        step = max(1, _AT_ONCE * 100 // max(self.num_classes, 100))
         for found in self.votes:
             believed = belief(found.bank)
-            for start in range(0, len(found.test), step):
-                some = slice(start, start + step)
-                votes = (
-                    torch.bmm(found.weight[some, None], believed[found.near[some]])[:, 0] + _DOUBT / self.num_classes
-                )
-                yield found.test[some], (votes / votes.sum(1, keepdim=True)).log()
+            for some in self._steps(len(found.test)):
+                yield found.test[some], _count_votes(found.near[some], found.weight[some], believed)
+
+    def _steps(self, count: int) -> Iterator[slice]:
+        step = max(1, _AT_ONCE * 100 // max(self.num_classes, 100))
+        return (slice(start, start + step) for start in range(0, count, step))
 
 
-def _search(unit: Tensor, fold: Fold, seed: int) -> _Votes:
+def _count_votes(near: Tensor, weight: Tensor, believed: Tensor) -> Tensor:
+    """Log probabilities by the classes that neighbours are believed to be of, ``[n, C]``."""
+    votes = torch.bmm(weight[:, None], believed[near])[:, 0] + _DOUBT / believed.shape[1]
+    return (votes / votes.sum(1, keepdim=True)).log()
+
+
+def _search(inputs: Tensor, fold: Fold, seed: int) -> _Votes:
     bank = fold.train
     if len(bank) > _BANK:
         bank = bank[torch.randperm(len(bank), generator=torch.Generator().manual_seed(seed))[:_BANK]]
     count = max(1, min(_NEIGHBOURS, len(bank) // 8))
+    others = _unit(inputs[bank]).mT.contiguous()
+    found = [_find_nearest(inputs[some], others, count) for some in fold.test.split(_AT_ONCE)]
+    return _Votes(fold.test, bank, torch.cat([near for near, _ in found]), torch.cat([weight for _, weight in found]))
+
+
+def _find_nearest(inputs: Tensor, others: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Places in the bank and weights of the votes of the nearest, ``[n, k]`` both."""
     near, weight = [], []
-    others = unit[bank].mT.contiguous()
-    for start in range(0, len(fold.test), _AT_ONCE):
-        value, place = (unit[fold.test[start : start + _AT_ONCE]] @ others).topk(count, 1)
+    for some in inputs.split(_AT_ONCE):
+        value, place = (_unit(some) @ others).topk(count, 1)
         near.append(place)
         weight.append(((value - value[:, :1]) / _WIDTH).exp())
-    return _Votes(fold.test, bank, torch.cat(near), torch.cat(weight))
+    return torch.cat(near), torch.cat(weight)
+
+
+def _unit(inputs: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(inputs, dim=1)

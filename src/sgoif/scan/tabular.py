@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.scan.linear import NUM_FOLDS, Fold, LinearHead, average_folds
+from sgoif.scan.head import NUM_FOLDS, Fold, Predictor, average_folds
+from sgoif.scan.linear import LinearHead
 from sgoif.scan.pool import recover_logs
 
 __all__ = ["MOST_COLUMNS", "TreeHead", "make_fourier_head"]
@@ -25,8 +29,11 @@ def make_fourier_head(inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -
     generator, width = torch.Generator().manual_seed(0), inputs.shape[1]
     waves = torch.randn(width, _WAVES, generator=generator) * _SCALE / math.sqrt(width)
     phases = 2 * math.pi * torch.rand(_WAVES, generator=generator)
-    bent = torch.cat([inputs, (inputs @ waves + phases).cos() * math.sqrt(2)], 1)
-    return LinearHead(bent, num_classes, folds, "fourier")
+
+    def bend(inputs: Tensor) -> Tensor:
+        return torch.cat([inputs, (inputs @ waves + phases).cos() * math.sqrt(2)], 1)
+
+    return LinearHead(inputs, num_classes, folds, "fourier", bend)
 
 
 class TreeHead:
@@ -36,7 +43,8 @@ class TreeHead:
 
     def __init__(self, inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> None:
         self.inputs, self.num_classes, self.folds = inputs.numpy(), num_classes, folds
-        self.log_p = torch.zeros(0)
+        self.log_p, self.transition = torch.zeros(0), torch.eye(num_classes)
+        self.trees: Any = None  # of the first fold
 
     def fit(self, given: Tensor) -> Tensor:
         """Log probabilities of the given class, ``[N, C]``."""
@@ -48,7 +56,17 @@ class TreeHead:
     ) -> Tensor:
         """Log probabilities of the true class, ``[N, C]``."""
         del given, posterior, restart
+        self.transition = transition
         return recover_logs(self.log_p, transition)
+
+    def predictor(self, *, is_refitted: bool) -> Predictor:
+        """Predict further examples by the first fold's trees."""
+
+        def predict(inputs: Tensor) -> Tensor:
+            log_p = self._predict(self.trees, inputs.numpy())
+            return recover_logs(log_p, self.transition) if is_refitted else log_p
+
+        return predict
 
     def _grow(self, given: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         from sklearn.ensemble import ExtraTreesClassifier
@@ -60,6 +78,11 @@ class TreeHead:
                 train = train[chosen]
             trees = ExtraTreesClassifier(size, random_state=number, n_jobs=1)
             trees.fit(self.inputs[train], given[train].numpy())
-            share = torch.zeros(len(test), self.num_classes, dtype=torch.float64)
-            share[:, trees.classes_] = torch.from_numpy(trees.predict_proba(self.inputs[test]))
-            yield test, ((share * size + _DOUBT / self.num_classes) / (size + _DOUBT)).log()
+            self.trees = trees if number == 0 else self.trees
+            yield test, self._predict(trees, self.inputs[test])
+
+    def _predict(self, trees: Any, inputs: NDArray[np.float32]) -> Tensor:
+        share = torch.zeros(len(inputs), self.num_classes, dtype=torch.float64)
+        share[:, trees.classes_] = torch.from_numpy(trees.predict_proba(inputs))
+        size = len(trees.estimators_)
+        return ((share * size + _DOUBT / self.num_classes) / (size + _DOUBT)).log().float()

@@ -18,7 +18,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.run import Run
 from sgoif.scan.crossfit import cross_fitted_audit
-from sgoif.scan.estimate import estimate_labels, make_folds, make_heads
+from sgoif.scan.estimate import estimate_features
 from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.standardise import check_features, standardise
 from sgoif.scan.unjudged import find_reasons, unjudged_rows
@@ -29,6 +29,7 @@ __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 NUM_FOLDS = 4  # of the heads whose influences are measured
 _BATCH = 250  # at most; few examples make small batches, so that there are steps enough
 _LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
+_CHECKED = 100_000  # rows looked at together
 _NAMED = 20  # ids of outliers that a run names
 _STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
@@ -68,10 +69,12 @@ def audit_embeddings(
         SgoifError: Embeddings are no table of numbers or all the same, or fewer than two classes can be judged.
     """
     rows, facts = check_features(rows, len(labels)), dict(facts or {})
-    is_finite = np.isfinite(rows).all(1)
+    is_finite = np.concatenate(
+        [np.isfinite(part).all(1) for part in np.split(rows, range(_CHECKED, len(rows), _CHECKED))]
+    )
     if not is_finite.any():
         raise SgoifError(f"none of the {len(rows):,} embeddings is finite; check what made them.")
-    standard = standardise(rows[is_finite], ~held[is_finite])
+    standard = standardise(rows if is_finite.all() else rows[is_finite], ~held[is_finite])
     is_outlier, is_broken = np.zeros((2, len(rows)), bool)
     is_outlier[is_finite], is_broken[is_finite] = standard.is_outlier, standard.is_broken
     known = {
@@ -88,11 +91,12 @@ def audit_embeddings(
     }
     labels, ids, held = labels[kept], ids[kept], held[kept]
     verified = None if verified is None else verified[kept]
-    inputs, targets = standard.inputs[torch.from_numpy(kept[is_finite])], torch.from_numpy(labels)
+    inputs, targets = standard.inputs, torch.from_numpy(labels)
+    if len(labels) < len(inputs):
+        inputs = inputs[torch.from_numpy(kept[is_finite])]
     present, codes = np.unique(labels, return_inverse=True)  # classes without an example are not predicted
-    heads = make_heads(inputs, len(present), make_folds(ids, labels))
-    found = estimate_labels(heads, codes.reshape(-1), len(present), progress=progress).at_classes(present, num_classes)
-    del heads
+    found = estimate_features(inputs, ids, codes.reshape(-1), len(present), progress=progress)
+    found = found.at_classes(present, num_classes)
     noise = torch.from_numpy(found.transition).float()
     return cross_fitted_audit(
         lambda mine: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
