@@ -100,7 +100,7 @@ TABLES = {
     ),
     "scan": Table(
         "a folder in, findings out",
-        "benchmarks.scan --paths scratch --examples 600 --seeds 1 --threads 1",
+        "benchmarks.scan --paths scratch --examples 300 --seeds 1 --threads 1",
         "benchmarks.scan --seeds 1,2,3 --save scan.jsonl",
     ),
     "review": Table(
@@ -116,7 +116,7 @@ TABLES = {
     ),
     "curriculum": Table(
         "less weight on wrong labels while the training goes on",
-        "benchmarks.curriculum --split development --examples 2000 --epochs 2 --seeds 0 --settings pair-20 --dry",
+        "benchmarks.curriculum --split development --examples 800 --epochs 1 --seeds 0 --settings pair-20 --dry",
         "benchmarks.curriculum --seeds 1,2,3",
     ),
     "multilabel": Table(
@@ -127,7 +127,7 @@ TABLES = {
     ),
     "controller": Table(
         "whether the gate earns its place",
-        "benchmarks.controller --seeds 0 --epochs 2 --examples 2000",
+        "benchmarks.controller --seeds 0 --epochs 2 --examples 800",
         "benchmarks.controller --seeds 1,2,3 --save controller.jsonl",
     ),
     "overhead": Table(

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.files import write_csv_rows
+from tests.cli.runs import invoke, table, write_run
 
 ACTIONS = {2: ("relabel", 1), 3: ("drop", None), 5: ("none", None), 7: ("several", 0), 8: ("unsure", 0), 9: ("keep", 0)}
 
@@ -208,3 +209,31 @@ def test_streams_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(SgoifError, match="has no 'cls'; it has __key__, y"):
         list(sgoif.cleaned(iter([{"__key__": "k2", "y": 0}]), path))
     assert list(sgoif.cleaned(iter([{"__key__": "k2", "y": 0}]), path, label="y")) == [{"__key__": "k2", "y": 1}]
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_frame_loses_rows_and_gets_new_labels_by_name_or_number(tmp_path, has_ids):
+    pd = pytest.importorskip("pandas")
+    names = np.array(["cat", "dog"])
+    given = np.arange(12) % 2
+    p = np.where(np.isin(np.arange(12), (2, 5)), 0.99, 0.01)
+    ids = [f"row{i}" for i in range(12)] if has_ids else list(range(12))
+    run = write_run(tmp_path / "run", table(p, given, 1 - given, ids=ids), names=["cat", "dog"])
+    path = tmp_path / "manifest.parquet"
+    assert invoke("apply", run, "--relabel-from", "90%", "--out", path).exit_code == 0
+    known = {"id": ids} if has_ids else {}
+    frame = pd.DataFrame({**known, "x": np.arange(12.0), "label": names[given]})
+    found = sgoif.cleaned(frame, path)
+    expected = names[np.where(p > 0.5, 1 - given, given)].tolist()
+    assert found["label"].tolist() == expected and found["x"].tolist() == frame["x"].tolist()
+    assert frame["label"].tolist() == names[given].tolist()  # the frame itself stays
+    numbers = sgoif.cleaned(frame.assign(label=given), path)["label"]
+    assert numbers.tolist() == np.where(p > 0.5, 1 - given, given).tolist()
+    assert invoke("apply", run, "--drop-from", "90%", "--out", path).exit_code == 0
+    assert sgoif.cleaned(frame, path)["x"].tolist() == [x for x in range(12) if x not in (2, 5)]
+    with pytest.raises(SgoifError, match="was reviewed"):
+        sgoif.cleaned(frame.assign(label="dog"), path)
+    with pytest.raises(SgoifError, match="Pass label="):
+        sgoif.cleaned(frame.rename(columns={"label": "y"}), path)
+    with pytest.raises(SgoifError, match="no id of this table"):
+        sgoif.cleaned(frame.assign(id="other"), path)

@@ -47,6 +47,14 @@ class Changes:
             return True
         return any(not wanted.isdisjoint(piece) for piece in _ids(self.path))
 
+    def class_names(self) -> dict[str, int]:
+        """Numbers of the classes that the manifest names."""
+        found: dict[str, int] = {}
+        for piece in _pieces(self.path, ("given_label", "given_name", "label", "label_name")):
+            for given, given_name, label, name in zip(*piece):
+                found |= {str(given_name): int(given)} | ({} if name in (None, "") else {str(name): int(label)})
+        return found
+
     def first_id(self) -> str:
         """The first id of the manifest, for messages."""
         return next((piece[0] for piece in _ids(self.path) if piece), "none: it has no rows")

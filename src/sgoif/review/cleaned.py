@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from sgoif.errors import SgoifError
 from sgoif.review.changes import Change, Changes, need_reviewed, new_label, read_changes
 from sgoif.review.columns import clean_columns
+from sgoif.review.frames import clean_frame
 from sgoif.review.streams import CleanedStream
 
 __all__ = ["CleanedDataset", "cleaned"]
@@ -29,12 +30,12 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
     """Give a dataset as people decided it should be.
 
     Args:
-        dataset: map-style, of ``(input, label)`` or ``(input, label, id)``; a Hugging Face ``Dataset``; or an iterable
-            of dictionaries with ``__key__`` and ``cls``, such as a WebDataset. Ids are those of ``sgoif.with_ids``:
-            the dataset's own, else positions in the dataset that everything was cut from; for a folder of pictures
-            relative paths, if the manifest has these.
+        dataset: map-style, of ``(input, label)`` or ``(input, label, id)``; a Hugging Face ``Dataset``; a pandas
+            ``DataFrame``; or an iterable of dictionaries with ``__key__`` and ``cls``, such as a WebDataset. Ids
+            are those of ``sgoif.with_ids``: the dataset's own, else positions in the dataset that everything was cut
+            from; for a folder of pictures relative paths, if the manifest has these.
         manifest: the file that ``sgoif apply`` wrote.
-        label: name of the label's column or key; found for a Hugging Face dataset, ``cls`` for an iterable.
+        label: name of the label's column or key; found for a Hugging Face dataset or a frame, ``cls`` for an iterable.
 
     Returns:
         A dataset of the same kind. Dropped examples are gone and relabelled ones have their new label, of the old
@@ -45,6 +46,8 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
             Labels are compared here where the dataset lists them, else when the example is read.
     """
     changes = read_changes(manifest)
+    if hasattr(dataset, "iloc") and hasattr(dataset, "columns"):
+        return clean_frame(dataset, changes, label)
     if hasattr(dataset, "select") and hasattr(dataset, "features"):
         return clean_columns(dataset, changes, label)
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):

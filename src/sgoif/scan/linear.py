@@ -46,6 +46,7 @@ class LinearHead:
         self.folds = [Fold(_sample(fold.train, inputs.shape[1] * num_classes), fold.test) for fold in folds]
         self.weights: list[Tensor | None] = [None] * len(folds)
         self._first: Tensor | None = None  # of the first fold, as it was fitted at first
+        self._grams: dict[int, Tensor] = {}  # XᵀX of each fold
         self.penalty = _GRID[0]
 
     def fit(self, given: Tensor) -> Tensor:
@@ -100,8 +101,12 @@ class LinearHead:
         steps: int = _STEPS,
     ) -> Tensor:
         train = self.folds[number].train
+        inputs = self.inputs[train]
+        if number not in self._grams:
+            self._grams[number] = inputs.mT @ inputs
         through = None if transition is None else transition[:, given[train]].mT.contiguous()
-        return fit_softmax(self.inputs[train], given[train], self.num_classes, penalty, through, start, steps)
+        gram = self._grams[number]
+        return fit_softmax(inputs, given[train], self.num_classes, penalty, through, start, steps, gram)
 
     def _out_of_fold(self) -> Tensor:
         assert all(weights is not None for weights in self.weights)
@@ -132,6 +137,7 @@ def fit_softmax(
     through: Tensor | None = None,
     start: Tensor | None = None,
     steps: int = _STEPS,
+    gram: Tensor | None = None,
 ) -> Tensor:
     """Minimise ``mean(-log Σ_k P(k | x) t_k) + penalty/(2n) |W|²``; returns ``[D + 1, C]``, the bias last.
 
@@ -143,11 +149,11 @@ def fit_softmax(
         through: ``t = P(given | true)`` of each example, ``[n, C]``; the given class alone if left out.
         start: weights to begin with; zero if left out.
         steps: of L-BFGS at most.
+        gram: ``XᵀX``, where it is known already.
     """
     count, width = inputs.shape
-    root = torch.linalg.cholesky(
-        inputs.mT @ inputs / (count * num_classes) + (penalty / count + 1e-6) * torch.eye(width)
-    )
+    gram = inputs.mT @ inputs if gram is None else gram
+    root = torch.linalg.cholesky(gram / (count * num_classes) + (penalty / count + 1e-6) * torch.eye(width))
     unit = num_classes**0.5  # of the bias
     free = torch.zeros(width + 1, num_classes)
     if start is not None:
