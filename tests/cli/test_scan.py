@@ -5,6 +5,8 @@ import shutil
 import subprocess
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -59,6 +61,15 @@ def test_a_scan_prints_what_it_found_and_what_to_do_next(data, scanned):
     assert sum(row["id"] in data[1] for row in rows) >= 16
     shown = invoke("info", out).stdout
     assert "heads on embeddings from a file" in shown
+
+
+def test_of_a_table_without_pictures_none_are_spoken_of(tmp_path):
+    rng, truth = np.random.default_rng(0), np.arange(120) % 2
+    pq.write_table(pa.table({"id": [f"r{i}" for i in range(120)], "label": truth}), tmp_path / "table.parquet")
+    np.save(tmp_path / "rows.npy", (rng.standard_normal((120, 3)) + 4 * truth[:, None]).astype(np.float32))
+    done = invoke("scan", tmp_path / "table.parquet", "--features", tmp_path / "rows.npy", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.stderr
+    assert "icture" not in done.stdout and "--images" not in done.stdout and "sgoif verify" in done.stdout
 
 
 def test_its_settings_repeat_it(data, scanned, tmp_path):

@@ -117,7 +117,7 @@ def named_rows(run: OpenRun, table: pa.Table) -> list[dict[str, Any]]:
 def show_rows(run: OpenRun, table: pa.Table) -> None:
     """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line."""
     rows = table.to_pylist()
-    score = "p (range)" if run.is_calibrated else "worst"
+    score = "p (range)" if run.is_calibrated else "label score"
     lines = [
         [
             str(rank),
@@ -125,7 +125,7 @@ def show_rows(run: OpenRun, table: pa.Table) -> None:
             _labels(run, row),
             interval(row.get("p_mislabeled"), row.get("p_mislabeled_low"), row.get("p_mislabeled_high"))
             if run.is_calibrated
-            else _number(row["worst"]),
+            else _number(row["label_score"]),
             clean(row["why"]),
         ]
         for rank, row in enumerate(rows, 1)

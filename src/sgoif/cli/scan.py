@@ -82,15 +82,16 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
     print_lines([*found.lines(), *describe_left_out(run), ""])
     show_rows(run, table)
     shown = shlex.quote(where)
+    images = "" if run.facts.get("has_pictures") is False else " --images run"
     print_lines(
         [
             "",
             f"The run is in {where}. Next:",
-            f"  sgoif report {shown} --images run --out report.html",
+            f"  sgoif report {shown}{images} --out report.html",
             f"  sgoif issues {shown} --top 200 --csv review.csv",
             f"  sgoif classes {shown}",
             f"  sgoif duplicates {shown}",
-            f"  sgoif verify {shown} --page check.html --images run",
+            f"  sgoif verify {shown} --page check.html{images}",
             f"  sgoif check {shown} --max-error-rate 2%",
         ]
     )
@@ -104,7 +105,7 @@ def describe_left_out(run: OpenRun) -> list[str]:
     order = facts.get("feature_order")
     if order:
         lines.append(f"Embeddings were given to examples {clean(order)}.")
-    if facts.get("path") == "features":
+    if facts.get("path") == "features" and facts.get("has_pictures") is not False:
         lines.append(
             "Pictures were not opened: with --features, broken ones are judged by their embedding like the rest."
         )

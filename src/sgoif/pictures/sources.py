@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,7 @@ class FolderSource:
     ids: Sequence[str]
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
+    has_pictures: ClassVar[bool] = True
 
     @classmethod
     def open(cls, root: Path) -> FolderSource:
@@ -137,6 +138,11 @@ class TableSource:
             ids = [str(i) for i in range(len(raw))]  # a column that only looked like an id
         labels, names = _numbered(raw, _declared_names(files[0], schema, label) if label is not None else ())
         return cls(tuple(files), tuple(sizes), image, ids, labels, names)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether there are pictures to show."""
+        return self.image_column is not None
 
     def encoded(self, positions: NDArray[np.int64]) -> Iterator[bytes | Path | PictureError]:
         if self.image_column is None:

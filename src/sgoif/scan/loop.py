@@ -75,6 +75,7 @@ def scan(
     facts: dict[str, Any] = {
         "kind": "scan",
         "class_names": list(source.class_names),
+        "has_pictures": source.has_pictures,
         "seed": seed,
     }
     num_classes, sink = len(source.class_names), make_sink(out, "all")
