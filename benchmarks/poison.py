@@ -39,8 +39,8 @@ from benchmarks.poisoned import (
     trained,
 )
 from benchmarks.records import append_result, is_recorded
-from sgoif.adaptors.poison import SUSPECT_FROM
 from sgoif.explain import examples_behind
+from sgoif.findings.poison import SUSPECT_FROM
 
 FILE = "poison.jsonl"
 TOOK = 0.5  # the least success of an attack that is looked into

@@ -24,7 +24,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import data, noise
-from sgoif.files import write_csv_rows
+from sgoif.files.tables import write_csv_rows
 
 
 def write_pictures(images: data.Images, folder: Path) -> list[str]:

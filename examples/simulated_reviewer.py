@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 import sgoif
-from sgoif.files import read_csv_rows
+from sgoif.files.tables import read_csv_rows
 from sgoif.report.cards import flagged_cards
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans

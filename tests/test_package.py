@@ -68,6 +68,14 @@ def test_at_most_a_dozen_names_are_stable_and_the_reference_lists_them():
     assert [name for name in stable if f"::: sgoif.{name}\n" not in page] == []
 
 
+@pytest.mark.parametrize("name", ["ood", "shift", "unlearning", "explain"])
+def test_what_a_finished_model_is_asked_loads_no_training(name):
+    loaded = json.loads(_run(f"import json, sys, sgoif.{name}; print(json.dumps(sorted(sys.modules)))"))
+    ours = [module for module in loaded if module.startswith("sgoif")]
+    assert not [module for module in ours if module.startswith(("sgoif.training", "sgoif.store", "sgoif.snapshot"))]
+    assert name != "ood" or len(ours) <= 60
+
+
 def test_every_experimental_name_is_there():
     from sgoif import experimental
 

@@ -22,11 +22,11 @@ from benchmarks.ood.detectors import DETECTORS, Head, Rows
 from benchmarks.ood.sets import outside
 from benchmarks.ood.subjects import BATCH, DATASETS, HELD, Subject, prepare
 from benchmarks.records import append_result, is_recorded
-from sgoif.adaptors.conformal import Conformal
-from sgoif.adaptors.ood import OodRule, Seen
 from sgoif.gradients import quiet_eval
 from sgoif.ood import OodScorer
-from sgoif.ood.looking import joined, look
+from sgoif.ood.conformal import Conformal
+from sgoif.ood.features import joined, look
+from sgoif.ood.rule import OodRule, Seen
 
 RATES = (0.05, 0.01)
 OURS: Mapping[str, dict[str, Any]] = {

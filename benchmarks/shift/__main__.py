@@ -23,8 +23,8 @@ from benchmarks.shift.corruptions import CORRUPTIONS
 from benchmarks.shift.detectors import DETECTORS, OURS, Listeners
 from benchmarks.shift.pools import CLEAN, NUM_CORRUPTED, OTHER, Pools
 from benchmarks.shift.streams import LABEL_SHIFTS, SHARES, Positions, drawn, passes, sums_of, switched
-from sgoif.adaptors.ood import Seen
-from sgoif.adaptors.shift import longest_window
+from sgoif.ood.rule import Seen
+from sgoif.shift.sequential import longest_window
 
 Floats = NDArray[np.float64]
 Change = tuple[str, tuple[Seen | None, Positions], Floats]

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.adaptors.ood import Seen
-from sgoif.adaptors.shift import Tail, longest_window
-from sgoif.adaptors.stream_parts import StreamParts
-from sgoif.adaptors.usual_streams import largest_over_windows, learn_tails, window_evidence
+from sgoif.ood.rule import Seen
+from sgoif.shift.null_streams import largest_over_windows, learn_tails, window_evidence
+from sgoif.shift.sequential import Tail, longest_window
+from sgoif.shift.statistics import StreamParts
 
 __all__ = ["DETECTORS", "OURS", "Listeners"]
 

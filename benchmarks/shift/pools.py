@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from benchmarks import data
 from benchmarks.ood.subjects import BATCH, Subject, prepare
 from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
-from sgoif.adaptors.ood import Seen
 from sgoif.gradients import quiet_eval
-from sgoif.ood.looking import find_layers, joined, look
+from sgoif.ood.features import find_layers, joined, look
+from sgoif.ood.rule import Seen
 
 __all__ = ["CLEAN", "NUM_CORRUPTED", "OTHER", "Pools", "names"]
 

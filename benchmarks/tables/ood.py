@@ -36,7 +36,7 @@ def cifar10() -> str:
 def bars() -> str:
     """Whether the score is never below MSP, and on average not below the best of those named."""
     rows = [row for dataset in _NAMES for row in _bars(dataset, _runs(dataset))]
-    return table(("usual images", "asks", "measured", ""), rows)
+    return table(("in-distribution images", "asks", "measured", ""), rows)
 
 
 def alarms() -> str:
@@ -51,7 +51,7 @@ def alarms() -> str:
             caught = [100 * pair["detected"] for r in reports for pair in r["pairs"].values()]
             found = f"{min(caught):.0f} to {max(caught):.0f}" if rate == "0.05" else ""
             rows.append([name, f"{100 * float(rate):g}", same, test, found])
-    header = ("usual images", "promised %", "same draw %", "test images %", "of the other sets caught %")
+    header = ("in-distribution images", "promised %", "same draw %", "test images %", "of the other sets caught %")
     return table(header, rows)
 
 

@@ -10,35 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from sgoif.adaptors import INFLUENCE
 from sgoif.curriculum import renewed_weights
 from sgoif.distributed import find_peers
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.explain import attribute
+from sgoif.findings import INFLUENCE
 from sgoif.finish import calibrated_run, collect_run, finish_run
 from sgoif.gradients import find_head, survey
-from sgoif.influence import GateSettings, HoldOut
-from sgoif.inputs import Examples
-from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
-from sgoif.overlap import refuse_overlap
-from sgoif.review.cleaned import cleaned
-from sgoif.run import Run, load
-from sgoif.sinks import check_out, make_recorder, make_sink
-from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
-from sgoif.training.canaries import CanaryLedger
-from sgoif.training.clock import Clock, PairedProbe
-from sgoif.training.datasets import split, warn_of_few, with_ids
-from sgoif.training.disabled import NoMonitor
-from sgoif.training.engine import Engine, EngineSettings
-from sgoif.training.forecast import Forecaster, Sizes
-from sgoif.training.losses import HoldoutPass, LossSettings
-from sgoif.training.models import (
+from sgoif.gradients.models import (
     check_class_names,
-    counted_head,
-    cross_entropy,
-    curvature_settings_of,
     default_forward,
     other_layers,
     plain_model,
@@ -47,6 +29,23 @@ from sgoif.training.models import (
     refuse_one_output,
     refuse_softmax,
 )
+from sgoif.influence import GateSettings, HoldOut
+from sgoif.inputs import Examples
+from sgoif.multilabel import audit_tags, no_tags, refuse_for_tags, watch_tags
+from sgoif.overlap import refuse_overlap
+from sgoif.review.cleaned import cleaned
+from sgoif.run import Run, load
+from sgoif.sinks import check_out, make_recorder, make_sink
+from sgoif.tasks.classification import cross_entropy
+from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
+from sgoif.training.canaries import CanaryLedger
+from sgoif.training.clock import Clock, PairedProbe
+from sgoif.training.datasets import split, warn_of_few, with_ids
+from sgoif.training.disabled import NoMonitor
+from sgoif.training.engine import Engine, EngineSettings
+from sgoif.training.forecast import Forecaster, Sizes
+from sgoif.training.losses import HoldoutPass, LossSettings
+from sgoif.training.models import counted_head, curvature_settings_of
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor, Plan

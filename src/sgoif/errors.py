@@ -6,7 +6,17 @@ They are raised for callers' mistakes and before the first training step. Numeri
 
 from __future__ import annotations
 
-__all__ = ["CaptureError", "CoverageError", "CurvatureError", "HeadError", "LinalgError", "RegistryError", "SgoifError"]
+__all__ = [
+    "CaptureError",
+    "CoverageError",
+    "CurvatureError",
+    "HeadError",
+    "LinalgError",
+    "RegistryError",
+    "SgoifError",
+    "StoreError",
+    "TakenOver",
+]
 
 
 class SgoifError(Exception):
@@ -35,3 +45,11 @@ class CurvatureError(SgoifError):
 
 class RegistryError(SgoifError):
     """A plug-in name is unknown, or taken already."""
+
+
+class StoreError(SgoifError):
+    """A folder is no run, is of another version, or was given rows that a run cannot hold."""
+
+
+class TakenOver(StoreError):
+    """A later attempt writes the run by now."""

@@ -19,13 +19,13 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.finish import keep_run
 from sgoif.gradients import Layer, find_head
+from sgoif.gradients.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.influence.tagholdout import TagHoldOut
 from sgoif.overlap import refuse_overlap
 from sgoif.run import Run
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.losses import LossSettings
-from sgoif.training.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.audit import audit_examples

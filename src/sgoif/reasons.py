@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors.label import class_name
 from sgoif.evidence import LIKENESS_COLUMNS
+from sgoif.findings.label import class_name
 from sgoif.influence import MIN_HELD_OUT, why_not_judged
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import (
+from sgoif.errors import SgoifError
+from sgoif.findings import (
     class_issues,
     duplicates_of_run,
     group_issues,
@@ -23,9 +24,8 @@ from sgoif.adaptors import (
     with_names,
     with_probabilities,
 )
-from sgoif.adaptors.names import add_class_names
-from sgoif.adaptors.suspects import suspects
-from sgoif.errors import SgoifError
+from sgoif.findings.names import add_class_names
+from sgoif.findings.suspects import suspects
 from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
 from sgoif.tables import Columns, FileTables, Tables, arrow_table
 
@@ -180,11 +180,11 @@ class Run:
         return influence_on_anchors(self.sql, ids, anchors, class_names=self.class_names)
 
     def ood_scorer(self, model: nn.Module, calibration: Any, **settings: Any) -> OodScorer:
-        """A scorer that says of new inputs how unlike the usual ones they are; see :class:`sgoif.ood.OodScorer`.
+        """A scorer that says of new inputs how far out of distribution they are; see :class:`sgoif.ood.OodScorer`.
 
         Args:
             model: the one that was watched or audited, as it stands now.
-            calibration: 500 to 2,000 usual images that it was not trained on; labels are not used.
+            calibration: 500 to 2,000 in-distribution images that it was not trained on; labels are not used.
             settings: as for :meth:`sgoif.ood.OodScorer.fit`; the head is known from the run.
         """
         from sgoif.ood import OodScorer

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sgoif.adaptors.label import class_name
-from sgoif.adaptors.suspects import FLAGGED, Sql, columns_of, rate_columns
 from sgoif.doubts import doubts_of, has_trained_on_holdout
 from sgoif.evidence import Competence, error_rates
+from sgoif.findings.label import class_name
+from sgoif.findings.suspects import FLAGGED, Sql, columns_of, rate_columns
 from sgoif.wording import clean, count, percent, percents
 
 __all__ = [

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sgoif.files import write_csv_rows
+from sgoif.files.tables import write_csv_rows
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.draws import draw_canaries, draw_unlisted
 from sgoif.review.plan import PlannedCard, make_plan, write_plan

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from sgoif.files import read_csv_rows
+from sgoif.files.tables import read_csv_rows
 from tests.cli.runs import invoke
 from tests.cli.world import damage_bytes, damage_document, damage_folder, damage_table, make_templates, write_decisions
 

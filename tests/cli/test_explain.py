@@ -143,7 +143,7 @@ def test_a_transform_that_fails_everywhere_is_told(here):
 
 
 def test_without_suspects_there_is_no_page_and_none_is_promised(here, monkeypatch):
-    monkeypatch.setattr("sgoif.adaptors.poison.SUSPECT_FROM", 2.0)  # nobody stands so far
+    monkeypatch.setattr("sgoif.findings.poison.SUSPECT_FROM", 2.0)  # nobody stands so far
     document = json.loads(invoke(*ARGUMENTS, "--page", here / "page.html", "--json").stdout)
     assert document["counts"]["num_suspects"] == 0 and document["page"] is None
     assert "No page was written" in invoke(*ARGUMENTS, "--page", here / "page.html").stdout

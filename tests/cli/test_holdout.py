@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sgoif.cli.holdout import choose_doubtful
-from sgoif.files import guarded, unguarded, write_csv_rows
+from sgoif.files.tables import guarded, unguarded, write_csv_rows
 from sgoif.scan.holdout import read_verified
 from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, write_run
 

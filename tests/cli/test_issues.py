@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sgoif.adaptors import label_issues
+from sgoif.findings import label_issues
 from tests.cli.runs import NAMES, NASTY, answer, golden, held_out, invoke, noisy, table, write_run
 
 FACTS = {

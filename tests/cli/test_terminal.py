@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sgoif.evidence.sketch import SKETCH_COLUMNS
-from sgoif.files import write_csv_rows
+from sgoif.files.tables import write_csv_rows
 from tests.cli.runs import held_out, invoke, noisy, write_run
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\n\x7f\u202e\ud800evil"

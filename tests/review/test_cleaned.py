@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.files import write_csv_rows
+from sgoif.files.tables import write_csv_rows
 from tests.cli.runs import invoke, table, write_run
 
 ACTIONS = {2: ("relabel", 1), 3: ("drop", None), 5: ("none", None), 7: ("several", 0), 8: ("unsure", 0), 9: ("keep", 0)}

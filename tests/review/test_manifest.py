@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.files import read_csv_rows
+from sgoif.files.tables import read_csv_rows
 from sgoif.review.decisions import Decision
 from sgoif.review.losses import Loss, class_losses, group_losses
 from sgoif.review.manifest import settle, write_manifest

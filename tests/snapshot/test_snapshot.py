@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.snapshot import check_weights, read_snapshot, write_snapshot
+from sgoif.gradients.fingerprint import check_weights
+from sgoif.snapshot import read_snapshot, write_snapshot
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.cases import ResidualNet
 from tests.training.loops import PLAN, GroupNormNet, data, fresh, train, watch

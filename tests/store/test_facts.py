@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sgoif.errors import StoreError
 from sgoif.store import RunFiles
-from sgoif.store.errors import StoreError
 from tests.cli.runs import invoke, noisy, write_run
 
 WRONG = {

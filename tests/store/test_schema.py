@@ -2,8 +2,8 @@
 
 import pytest
 
+from sgoif.errors import StoreError
 from sgoif.store import schema
-from sgoif.store.errors import StoreError
 from sgoif.training import recorder, signals, visits
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, next_attempt
 from sgoif.store.deferred import DeferredSink
-from sgoif.store.places import Place
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
 

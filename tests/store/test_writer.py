@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sgoif.evidence import hash_ids
+from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, next_attempt
-from sgoif.store.places import Place
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
 # what a careless reader of ids would stumble over

@@ -171,7 +171,7 @@ def test_a_disk_that_fails_at_the_end_leaves_the_run_in_memory_with_what_was_los
     model = fresh()
     monitor = watch(model, holdout, out=str(tmp_path / "run"))
     train(model, train_set, monitor, epochs=1)
-    from sgoif.store.places import Place
+    from sgoif.files.locations import Place
 
     monkeypatch.setattr(monitor.recorder.sink.opened, "retry_after_s", ())
     monkeypatch.setattr(Place, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))

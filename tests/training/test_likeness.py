@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import sgoif
-from sgoif.adaptors import has_likeness
 from sgoif.evidence import LIKENESS_COLUMNS
+from sgoif.findings import has_likeness
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.scan.frozen import audit_embeddings

@@ -12,7 +12,7 @@ from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
-from sgoif.files import read_columns
+from sgoif.files.tables import read_columns
 from sgoif.review.automatic import MACHINE, automatic_outcomes, with_automatic
 from sgoif.review.decisions import KINDS, Decision, read_decisions
 from sgoif.review.estimate import ErrorRate

@@ -15,7 +15,7 @@ from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import count, emit_json, interval, percent, print_lines, print_table, shorten
 from sgoif.cli.summary import Summary, summarise
 from sgoif.errors import SgoifError
-from sgoif.files import write_text
+from sgoif.files.tables import write_text
 from sgoif.summary import competence_line
 
 __all__ = ["check", "junit_xml", "markdown"]

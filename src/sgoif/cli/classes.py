@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sgoif.adaptors import class_issues
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, percents, plain, print_lines, print_table, shorten
 from sgoif.cli.summary import summarise
+from sgoif.findings import class_issues
 
 __all__ = ["class_rows", "show_classes"]
 

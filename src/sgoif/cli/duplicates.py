@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from sgoif.adaptors import duplicates_of_run
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
-from sgoif.files import write_csv
+from sgoif.files.tables import write_csv
+from sgoif.findings import duplicates_of_run
 
 __all__ = ["show_duplicates"]
 

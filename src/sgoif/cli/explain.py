@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgoif.cli.models import load_model
 from sgoif.cli.output import clean, count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.errors import SgoifError
-from sgoif.files import write_csv
+from sgoif.files.tables import write_csv
 from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def show_explanation(
     as_json: bool = False,
 ) -> None:
     """Look for suspects, and print them, write them, or make a page of them."""
-    from sgoif.adaptors import with_probabilities
     from sgoif.cli.labelled import LabelledPictures
+    from sgoif.findings import with_probabilities
     from sgoif.ood.stored import picture_input
     from sgoif.pictures.sources import open_source
     from sgoif.run import load

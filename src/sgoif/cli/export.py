@@ -14,7 +14,7 @@ from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
-from sgoif.files import write_csv, write_parquet, write_text
+from sgoif.files.tables import write_csv, write_parquet, write_text
 from sgoif.review.labelstudio import PICTURE
 from sgoif.review.manifest import count_left_out
 from sgoif.run import load

@@ -18,7 +18,7 @@ from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.errors import SgoifError
-from sgoif.files import read_csv_rows, write_csv_rows
+from sgoif.files.tables import read_csv_rows, write_csv_rows
 from sgoif.review.decisions import read_decisions
 from sgoif.review.merge import merge
 from sgoif.review.naming import find_class, some_of

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sgoif.adaptors import group_issues
 from sgoif.cli.joining import join
 from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import (
@@ -26,7 +25,8 @@ from sgoif.cli.output import (
 from sgoif.cli.summary import summarise
 from sgoif.cli.tags import has_tags, show_tag_issues
 from sgoif.errors import SgoifError
-from sgoif.files import read_columns, write_csv, write_parquet
+from sgoif.files.tables import read_columns, write_csv, write_parquet
+from sgoif.findings import group_issues
 
 __all__ = ["named_rows", "show_groups", "show_issues", "show_rows"]
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgoif.adaptors.classes import TOO_FEW
 from sgoif.cli.classes import class_rows
 from sgoif.cli.compare import compare_runs
 from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import count, percent, percents
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import cards_needed
+from sgoif.findings.classes import TOO_FEW
 
 __all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
 

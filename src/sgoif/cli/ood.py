@@ -9,7 +9,7 @@ import numpy as np
 
 from sgoif.cli.models import load_model
 from sgoif.cli.output import count, emit_json, percent, print_lines, print_table, shorten
-from sgoif.files import write_csv
+from sgoif.files.tables import write_csv
 from sgoif.usercode import import_named
 
 __all__ = ["OodSettings", "show_ood"]

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sgoif.adaptors import label_issues
-from sgoif.adaptors.label import class_name
-from sgoif.adaptors.names import add_class_names
-from sgoif.adaptors.suspects import FLAGGED, rate_columns, suspects
 from sgoif.doubts import doubts_of
 from sgoif.errors import SgoifError
+from sgoif.findings import label_issues
+from sgoif.findings.label import class_name
+from sgoif.findings.names import add_class_names
+from sgoif.findings.suspects import FLAGGED, rate_columns, suspects
 from sgoif.review.naming import find_class, some_of
 from sgoif.review.verify import read_checked
 from sgoif.store import RunFiles

@@ -9,9 +9,9 @@ from typing import Any
 from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
 from sgoif.cli.settings import read_settings
 from sgoif.errors import SgoifError
+from sgoif.files.locations import place_of
 from sgoif.report.make import file_name_of
 from sgoif.run import Run, load
-from sgoif.store.places import place_of
 
 __all__ = ["RUN_IMAGES", "find_images", "scanned_data", "show_report"]
 

@@ -18,8 +18,8 @@ from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stde
 from sgoif.cli.settings import ScanSettings, settings_text
 from sgoif.cli.summary import summarise
 from sgoif.errors import SgoifError
+from sgoif.files.locations import place_of
 from sgoif.store.info import find_info
-from sgoif.store.places import place_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

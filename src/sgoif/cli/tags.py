@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sgoif import summary
-from sgoif.adaptors import tag_issues
 from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import clean, count, emit_json, interval, print_lines, print_table, shorten
-from sgoif.files import write_csv, write_parquet
+from sgoif.files.tables import write_csv, write_parquet
+from sgoif.findings import tag_issues
 from sgoif.summary import TagSummary
 
 __all__ = ["TagSummary", "has_tags", "show_tag_issues", "summarise_tags"]

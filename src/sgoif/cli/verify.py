@@ -18,7 +18,7 @@ from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.cli.tags import has_tags
 from sgoif.errors import SgoifError
-from sgoif.files import read_columns
+from sgoif.files.tables import read_columns
 from sgoif.review.decisions import Decision, read_decisions, write_decisions
 from sgoif.review.naming import find_class, some_of
 from sgoif.review.verify import CheckedList, draw_list, figures_of, is_current, keep_checked, read_lists, write_list

@@ -2,7 +2,7 @@
 
 The head sees the hold-out at every refresh anyway, and a label enters the gradient only as ``- e_c``; so each example
 can be scored under its own label (a negative) and under others (positives) at no cost. They went through this very run,
-which makes them the yardstick for its training examples. Each is scored against directions made from the *other* fold:
+so that its training examples can be compared with them. Each is scored against directions made from the *other* fold:
 :func:`make_canaries` makes the directions itself and there is no way to hand it others.
 """
 

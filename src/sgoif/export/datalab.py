@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors.label import class_name
+from sgoif.findings.label import class_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

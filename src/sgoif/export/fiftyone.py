@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from sgoif.adaptors.label import class_name
 from sgoif.errors import SgoifError
+from sgoif.findings.label import class_name
 from sgoif.pictures import find_pictures
 
 if TYPE_CHECKING:

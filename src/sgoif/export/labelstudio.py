@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from sgoif.adaptors.label import class_name
 from sgoif.errors import SgoifError
+from sgoif.findings.label import class_name
 from sgoif.pictures import find_pictures
 from sgoif.review.labelstudio import CHOICE, DOUBT, DOUBTS, PICTURE
 

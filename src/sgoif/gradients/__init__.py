@@ -6,7 +6,7 @@ Read in this order: :mod:`rules` (what a layer is), :mod:`affine`, :mod:`norms`,
 """
 
 from sgoif.gradients import affine, attention, norms  # registers the rules
-from sgoif.gradients.capture import Capture, seen_parameters
+from sgoif.gradients.capture import Capture, capture_calls, seen_parameters
 from sgoif.gradients.head import FactorFit, check_factor, find_head, fit_factor, gradient_factor
 from sgoif.gradients.layers import Coverage, Layer, Uncovered, call_order, last_block, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
@@ -37,6 +37,7 @@ __all__ = [
     "affine",
     "attention",
     "call_order",
+    "capture_calls",
     "check_factor",
     "combine_gradients",
     "dot_directions",

@@ -24,9 +24,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from sgoif.errors import CaptureError
 from sgoif.gradients.functional import FunctionalRule, mixes_examples
 from sgoif.gradients.layers import Layer
+from sgoif.gradients.quiet import quiet_eval
 from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, rule_for
 
-__all__ = ["Capture", "is_backward_running", "seen_parameters"]
+__all__ = ["Capture", "capture_calls", "is_backward_running", "seen_parameters"]
 
 
 def is_backward_running() -> bool:
@@ -302,3 +303,18 @@ def seen_parameters(layer: Layer) -> Iterator[dict[str, Tensor]]:
         yield seen
     finally:
         handle.remove()
+
+
+def capture_calls(
+    model: nn.Module,
+    forward: Callable[[Any], Tensor],
+    losses: Callable[[Tensor, Tensor], Tensor],
+    capture: Capture,
+    inputs: Any,
+    labels: Tensor,
+) -> list[LayerCapture]:
+    """Run a batch forward and its loss back to the captured layers, in eval mode, touching nothing."""
+    capture.scale, capture.num_examples = 1.0, len(labels)
+    with quiet_eval(model), torch.enable_grad(), capture:
+        capture.differentiate(losses(forward(inputs), labels).sum())
+    return list(capture.calls)

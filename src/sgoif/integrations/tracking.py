@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors.label import class_name
 from sgoif.errors import SgoifError
+from sgoif.findings.label import class_name
 
 if TYPE_CHECKING:
     from sgoif.run import Run

@@ -1,4 +1,4 @@
-"""Out-of-distribution inputs: a scorer made of a model and some usual images, its alarms, its file."""
+"""Out-of-distribution inputs: a scorer made of a model and some in-distribution images, its alarms, its file."""
 
 from sgoif.ood.scorer import OodScorer
 

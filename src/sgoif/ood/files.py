@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgoif.adaptors.conformal import Conformal
-from sgoif.adaptors.leverage import Leverage
-from sgoif.adaptors.ood import OodRule, Scale
-from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
+from sgoif.files.sealed import read_header, read_sealed, write_sealed
+from sgoif.ood.conformal import Conformal
+from sgoif.ood.leverage import Leverage
+from sgoif.ood.rule import OodRule, Scale
 
 __all__ = ["FORMAT", "ScorerFile", "packed_rule", "read_scorer", "unpacked_rule", "write_scorer"]
 

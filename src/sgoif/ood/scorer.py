@@ -1,4 +1,4 @@
-"""A scorer of inputs: made of a model and some usual images, it says of others how unlike these they are."""
+"""A scorer made of a model and some in-distribution images: how far out of distribution are others?"""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.adaptors.conformal import Conformal
-from sgoif.adaptors.ood import Base, OodRule, Seen
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
+from sgoif.gradients.fingerprint import check_weights, hash_weights
+from sgoif.gradients.models import default_forward, plain_model
+from sgoif.ood.conformal import Conformal
+from sgoif.ood.features import joined, look, look_at_all
 from sgoif.ood.files import ScorerFile, read_scorer, write_scorer
 from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.ood.looking import joined, look, look_at_all
-from sgoif.snapshot import check_weights, hash_weights
-from sgoif.training.models import default_forward, plain_model
+from sgoif.ood.rule import Base, OodRule, Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,15 +67,15 @@ class OodScorer:
         batch_size: int = 256,
         seed: int = 0,
     ) -> OodScorer:
-        """Calibrate with usual images: one forward pass in eval mode, then one factorisation per layer.
+        """Calibrate with in-distribution images: one forward pass in eval mode, then one factorisation per layer.
 
         A random half fits the score, the other half sets the thresholds; without the division alarms would be more
         frequent than stated.
 
         Args:
             model: a classifier with one linear head, or a 1x1 convolution that is averaged.
-            calibration: 500 to 2,000 usual images that the model was **not** trained on: a tensor, a dataset, a
-                ``DataLoader``. Labels are not used.
+            calibration: 500 to 2,000 in-distribution images that the model was **not** trained on: a tensor, a
+                dataset, a ``DataLoader``. Labels are not used.
             base: ``"margin"``, or ``"energy"`` for a network that fits its task badly.
             gate_weight: of the hidden layers; 0 leaves them out.
             head: its name, where it cannot be found.
@@ -115,7 +115,7 @@ class OodScorer:
 
     @property
     def calibration(self) -> Conformal:
-        """Scores of the usual images that set the thresholds."""
+        """Scores of the in-distribution images that set the thresholds."""
         return self._kept.calibration
 
     def threshold(self, false_alarm_rate: float = 0.05) -> float:
@@ -129,11 +129,11 @@ class OodScorer:
         return self.calibration.threshold(false_alarm_rate)
 
     def table(self, images: Any, *, false_alarm_rate: float = 0.05) -> pa.Table:
-        """One row per image, the most unlike first: ``id``, ``score``, ``flag``, ``confidence``, ``raw_score``.
+        """Rows of ``id``, ``score``, ``flag``, ``confidence`` and ``raw_score``, the farthest out first.
 
-        ``score`` in [0, 1] is one minus the conformal p-value: the share of usual images that are less unlike. ``flag``
-        marks alarms, ``confidence`` how surely the image is on its side of the threshold, ``raw_score`` orders what is
-        beyond all usual images.
+        ``score`` in [0, 1] is one minus the conformal p-value: the share of in-distribution images that are nearer.
+        ``flag`` marks alarms, ``confidence`` how surely the image is on its side of the threshold, ``raw_score`` orders
+        what is beyond all in-distribution images.
         """
         import pyarrow as pa
 

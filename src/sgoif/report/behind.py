@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgoif.adaptors.label import class_name
-from sgoif.adaptors.poison import NUM_NEAREST
 from sgoif.errors import SgoifError
+from sgoif.findings.label import class_name
+from sgoif.findings.poison import NUM_NEAREST
 from sgoif.pictures import Pictures, data_uri, displayed, find_pictures, thumbnail
 from sgoif.pictures.decode import PictureError
 from sgoif.report.cards import Beside, Card

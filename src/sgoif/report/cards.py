@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import label_issues
-from sgoif.adaptors.label import phrase_kinds, rank_by_suspicion
-from sgoif.adaptors.neighbours import harmed_holdout, has_likeness, nearest_examples
-from sgoif.adaptors.suspects import columns_of, has_probabilities, suspects
+from sgoif.findings import label_issues
+from sgoif.findings.label import phrase_kinds, rank_by_suspicion
+from sgoif.findings.neighbours import harmed_holdout, has_likeness, nearest_examples
+from sgoif.findings.suspects import columns_of, has_probabilities, suspects
 from sgoif.report.findings import Findings
 
 __all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards", "isolated"]
@@ -35,7 +35,7 @@ class Card:
     confidence: float | None
     visits: int
     why: str
-    kind: tuple[int, ...]  # of the reason, see `sgoif.adaptors.label.phrase_kinds`
+    kind: tuple[int, ...]  # of the reason, see `sgoif.findings.label.phrase_kinds`
     source: str  # train or holdout
 
 
@@ -63,7 +63,7 @@ def flagged_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None =
 
 
 def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> list[Card]:
-    """Make cards of rows as :func:`sgoif.adaptors.suspects.suspects` gives them, in order of suspicion."""
+    """Make cards of rows as :func:`sgoif.findings.suspects.suspects` gives them, in order of suspicion."""
     table = label_issues(rows, [isolated(name) for name in class_names])
     kinds = phrase_kinds(rows)[rank_by_suspicion(rows)]
     names = ("suggested_label", "suggested_label_2", "suggested_label_3")

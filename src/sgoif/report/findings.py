@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import class_issues
-from sgoif.adaptors.label import class_name
-from sgoif.adaptors.suspects import FLAGGED, rate_columns
 from sgoif.doubts import doubts_of
 from sgoif.evidence import error_rates
+from sgoif.findings import class_issues
+from sgoif.findings.label import class_name
+from sgoif.findings.suspects import FLAGGED, rate_columns
 from sgoif.report.figures import bars, curve, heat_map
 from sgoif.summary import why_no_probabilities, widen_rate
 
@@ -166,7 +166,7 @@ def _classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> tuple[Mappin
 
 
 def _transition(run: Findings) -> Figure | None:
-    """Who is labelled as whom, where the run has estimated it."""
+    """Which classes are confused, where the run has estimated it."""
     try:
         shares = np.array(run.info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
     except (TypeError, ValueError):

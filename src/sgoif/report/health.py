@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sgoif.adaptors.suspects import columns_of
 from sgoif.doubts import doubts_of, has_trained_on_holdout
+from sgoif.findings.suspects import columns_of
 from sgoif.report.figures import curve
 from sgoif.report.findings import Figure, Findings, share
 from sgoif.summary import competence_line, why_no_probabilities

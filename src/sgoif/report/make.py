@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
-from sgoif.files import write_text
+from sgoif.files.tables import write_text
 from sgoif.pictures import Pictures, find_pictures
 from sgoif.report.cards import Beside, Card, context_of, flagged_cards
 from sgoif.report.findings import Findings, Overview, overview

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from sgoif.adaptors.label import class_name
+from sgoif.findings.label import class_name
 from sgoif.pictures import data_uri, displayed, find_pictures, thumbnail
 from sgoif.pictures.decode import PictureError
 from sgoif.report.cards import Card, flagged_cards

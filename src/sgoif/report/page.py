@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from sgoif.adaptors.label import class_name
+from sgoif.findings.label import class_name
 from sgoif.report.cards import Beside, Card, Context
 from sgoif.report.findings import Findings, Overview
 from sgoif.report.gallery import Gallery

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sgoif.adaptors.label import phrase
+from sgoif.findings.label import phrase
 from sgoif.report.cards import Card, isolated
 from sgoif.report.findings import Findings
 from sgoif.review.draws import draw_canaries, draw_unlisted

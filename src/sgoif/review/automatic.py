@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sgoif.adaptors.suspects import has_probabilities, suspects
 from sgoif.errors import SgoifError
+from sgoif.findings.suspects import has_probabilities, suspects
 from sgoif.review.merge import Merged, Outcome
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
-from sgoif.files import read_csv_rows
+from sgoif.files.tables import read_csv_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

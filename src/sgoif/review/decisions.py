@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
-from sgoif.files import read_csv_rows, write_csv_rows
+from sgoif.files.tables import read_csv_rows, write_csv_rows
 from sgoif.review.labelstudio import read_answers
 from sgoif.review.naming import find_class, find_number, some_of
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgoif.adaptors.label import class_name
 from sgoif.errors import SgoifError
-from sgoif.files import replacing, write_csv_rows
+from sgoif.files.tables import replacing, write_csv_rows
+from sgoif.findings.label import class_name
 from sgoif.review.merge import Merged, Outcome
 
 if TYPE_CHECKING:

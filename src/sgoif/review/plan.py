@@ -156,7 +156,7 @@ def read_plan(document: Mapping[str, Any]) -> ReviewPlan:
 
 def write_plan(run_url: str, plan: ReviewPlan) -> None:
     """Keep a plan in the folder of its run, a local one or any fsspec URL."""
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     text = json.dumps(plan_document(plan), allow_nan=False)
     place_of(run_url).write(f"{_FOLDER}/{plan.list_id}.json", text.encode())
@@ -164,7 +164,7 @@ def write_plan(run_url: str, plan: ReviewPlan) -> None:
 
 def read_plans(run_url: str) -> list[ReviewPlan]:
     """Read all plans in the folder of a run."""
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     place = place_of(run_url)
     paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sgoif.adaptors.suspects import FLAGGED, columns_of
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
+from sgoif.findings.suspects import FLAGGED, columns_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.merge import merge
 
@@ -124,7 +124,7 @@ def find_state(sql: Sql) -> dict[str, float]:
 
 def write_list(run_url: str, found: CheckedList) -> None:
     """Keep a list in the folder of its run, a local one or any fsspec URL."""
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     document = {
         "format": 1,
@@ -140,7 +140,7 @@ def read_lists(run_url: str) -> list[CheckedList]:
     Raises:
         SgoifError: A file there is no list.
     """
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     place = place_of(run_url)
     paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))
@@ -215,14 +215,14 @@ def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> d
 
 def keep_checked(run_url: str, document: Mapping[str, Any]) -> None:
     """Keep what was found beside the run."""
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     place_of(run_url).write(_FILE, json.dumps(document, allow_nan=False, indent=1).encode())
 
 
 def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | None]:
     """Read what was found, where it is about the run as it is now; else say why it is not used."""
-    from sgoif.store.places import place_of
+    from sgoif.files.locations import place_of
 
     place = place_of(run_url)
     if not place.exists(_FILE):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.adaptors import find_duplicates
 from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, hash_ids, picture_sketch, sign_sketch
+from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.sources import Source
 from sgoif.scan.embeddings import embed, load_backbone

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
-from sgoif.files import read_csv_rows
+from sgoif.files.tables import read_csv_rows
 
 __all__ = ["choose_holdout", "read_verified"]
 

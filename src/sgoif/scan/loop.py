@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
-from sgoif.files import encode_csv
+from sgoif.files.locations import place_of
+from sgoif.files.tables import encode_csv
 from sgoif.pictures.sources import Source, open_source
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
@@ -28,7 +29,6 @@ from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.network import SmallResNet
 from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.unjudged import find_reasons, unjudged_rows
-from sgoif.store.places import place_of
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 

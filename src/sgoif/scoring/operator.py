@@ -21,16 +21,17 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
+from sgoif.files.locations import place_of
 from sgoif.gradients import quiet_eval
+from sgoif.gradients.fingerprint import check_weights
+from sgoif.gradients.models import default_forward
 from sgoif.pictures.decode import decode, square
 from sgoif.scoring.parts import write_part, write_quarantine
 from sgoif.scoring.pieces import Piece
 from sgoif.scoring.records import Record, class_of, read_records
-from sgoif.snapshot import Snapshot, check_weights, read_snapshot
+from sgoif.snapshot import Snapshot, read_snapshot
 from sgoif.store.parts import UNREACHABLE
-from sgoif.store.places import place_of
 from sgoif.store.schema import IdKind
-from sgoif.training.models import default_forward
 
 __all__ = ["Gathered", "Job", "Operator", "PieceDone"]
 

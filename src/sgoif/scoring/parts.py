@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sgoif.files.locations import Place
 from sgoif.store.blocks import encode_part, table_groups, table_of
 from sgoif.store.info import environment, find_info, now, write_info
 from sgoif.store.parts import name_part
-from sgoif.store.places import Place
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import MEAN_SIGNALS, SCHEMA_VERSION, IdKind
 

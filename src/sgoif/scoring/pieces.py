@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sgoif.errors import SgoifError
+from sgoif.files.locations import Place, place_of
 from sgoif.pictures.shards import expand_braces
 from sgoif.pictures.sources import SUFFIXES
-from sgoif.store.places import Place, place_of
 
 __all__ = ["Piece", "list_pieces"]
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.files.locations import Place, place_of
 from sgoif.run import Run, load
 from sgoif.scoring.engines import Engine, LocalEngine
 from sgoif.scoring.operator import Gathered, Job, PieceDone
@@ -26,7 +27,6 @@ from sgoif.scoring.records import read_records
 from sgoif.snapshot import read_snapshot, write_snapshot
 from sgoif.store.info import find_info
 from sgoif.store.parts import UNREACHABLE
-from sgoif.store.places import Place, place_of
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import IdKind
 

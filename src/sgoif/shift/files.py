@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from sgoif.adaptors.coordinates import Coordinates
-from sgoif.adaptors.shift import Memory, Tail
-from sgoif.adaptors.stream_parts import StreamParts
+from sgoif.files.sealed import read_header, read_sealed, write_sealed
 from sgoif.ood.files import packed_rule, unpacked_rule
-from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
+from sgoif.shift.sequential import Memory, Tail
+from sgoif.shift.statistics import StreamParts
+from sgoif.shift.whitening import Coordinates
 
 __all__ = ["FORMAT", "SentinelFile", "read_sentinel", "write_sentinel"]
 

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.adaptors.shift import Memory, find_shift, longest_window
-from sgoif.adaptors.stream_parts import StreamParts
-from sgoif.adaptors.usual_streams import learn_tails
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
+from sgoif.gradients.fingerprint import check_weights, hash_weights
+from sgoif.gradients.models import default_forward, plain_model
 from sgoif.items import take_apart
+from sgoif.ood.features import joined, look, look_at_all
 from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.ood.looking import joined, look, look_at_all
 from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel
-from sgoif.snapshot import check_weights, hash_weights
-from sgoif.training.models import default_forward, plain_model
+from sgoif.shift.null_streams import learn_tails
+from sgoif.shift.sequential import Memory, find_shift, longest_window
+from sgoif.shift.statistics import StreamParts
 
 __all__ = ["ShiftReading", "ShiftSentinel"]
 
@@ -76,11 +76,11 @@ class ShiftSentinel:
         forward: Callable[[Any], Tensor] | None = None,
         seed: int = 0,
     ) -> ShiftSentinel:
-        """Calibrate with usual images: one forward pass in eval mode, then some seconds for the rate.
+        """Calibrate with in-distribution images: one forward pass in eval mode, then some seconds for the rate.
 
         Args:
             model: a classifier with one linear head, or a 1x1 convolution that is averaged.
-            calibration: usual images that the model was **not** trained on, 2,000 to 20,000 for good: a tensor, a
+            calibration: 2,000 to 20,000 in-distribution images that the model was **not** trained on: a tensor, a
                 dataset, a ``DataLoader``. Labels are not used. More images find smaller shifts.
             batch_size: of the batches that will come, for which the rate is stated.
             false_alarms: alarms per batch while nothing has changed.

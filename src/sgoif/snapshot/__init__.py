@@ -3,13 +3,10 @@
 from sgoif.snapshot.files import read_snapshot, write_snapshot
 from sgoif.snapshot.making import snapshot_audit, snapshot_of, take_snapshot
 from sgoif.snapshot.snapshot import About, Snapshot
-from sgoif.snapshot.weights import check_weights, hash_weights
 
 __all__ = [
     "About",
     "Snapshot",
-    "check_weights",
-    "hash_weights",
     "read_snapshot",
     "snapshot_audit",
     "snapshot_of",

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, WatchedNoise
 from sgoif.evidence.logistic import Logistic
+from sgoif.files.sealed import read_header, read_sealed, write_sealed
 from sgoif.influence import DualAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
-from sgoif.snapshot.sealed import read_header, read_sealed, write_sealed
 from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]

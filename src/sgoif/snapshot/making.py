@@ -18,8 +18,8 @@ from torch import nn
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import Canaries, KeptPredictions, hash_ids, read_noise
+from sgoif.gradients.fingerprint import hash_weights
 from sgoif.snapshot.snapshot import About, Snapshot
-from sgoif.snapshot.weights import hash_weights
 from sgoif.store.info import environment, now
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout

@@ -1,6 +1,6 @@
 """Everything that is needed to judge an example, and the judging: tensors in, columns out.
 
-The model that gives features and logits is the user's and is not part of it; see :mod:`sgoif.snapshot.weights`.
+The model that gives features and logits is the user's and is not part of it; see :mod:`sgoif.gradients.fingerprint`.
 """
 
 from __future__ import annotations

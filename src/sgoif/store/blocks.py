@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from sgoif.errors import StoreError
 from sgoif.records import ScoreBatch
-from sgoif.store.errors import StoreError
 from sgoif.store.ids import arrow_ids, check_kind, kind_of_ids
 from sgoif.store.schema import FLAGS_NOT_FINITE, IdKind, id_column, schema_of
 

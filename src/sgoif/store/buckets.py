@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from sgoif.errors import StoreError
 from sgoif.store.blocks import hash_edges
-from sgoif.store.errors import StoreError
 from sgoif.store.parts import Part
 from sgoif.store.reader import RunFiles
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from sgoif.store.errors import StoreError
+from sgoif.errors import StoreError
 
 __all__ = ["confine", "quoted", "refuse_files"]
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
+from sgoif.errors import StoreError
+from sgoif.files.locations import place_of
 from sgoif.records import ScoreBatch
-from sgoif.store.errors import StoreError
 from sgoif.store.holding import refusal_of
 from sgoif.store.info import find_info
-from sgoif.store.places import place_of
 from sgoif.store.trouble import Trouble
 from sgoif.store.writer import KeepVisits, ParquetSink
 

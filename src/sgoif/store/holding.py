@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from sgoif.store.errors import StoreError
+from sgoif.errors import StoreError
+from sgoif.files.locations import place_of
 from sgoif.store.info import find_info, restarts
-from sgoif.store.places import place_of
 from sgoif.store.reader import RunFiles
 
 __all__ = ["describe_unclosed", "refusal_of"]

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sgoif.errors import StoreError
 from sgoif.evidence import hash_ids
-from sgoif.store.errors import StoreError
 from sgoif.store.schema import IdKind
 
 __all__ = ["arrow_ids", "check_kind", "kind_of_ids"]

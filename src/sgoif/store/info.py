@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from sgoif.store.errors import StoreError
+from sgoif.errors import StoreError
+from sgoif.files.locations import Place
 from sgoif.store.facts import find_damage, is_whole, make_encodable
-from sgoif.store.places import Place
 from sgoif.store.schema import SCHEMA_VERSION
 
 __all__ = ["environment", "find_info", "now", "read_info", "restarts", "step_limits", "write_info"]

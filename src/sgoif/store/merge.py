@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sgoif.errors import StoreError
 from sgoif.evidence import Evidence, LikelyClasses, WeightedMeans
 from sgoif.store.blocks import encode_part, table_groups, table_of
 from sgoif.store.buckets import bucket_rows, count_buckets
-from sgoif.store.errors import StoreError
 from sgoif.store.info import write_info
 from sgoif.store.parts import name_part, numbers_taken
 from sgoif.store.reader import RunFiles

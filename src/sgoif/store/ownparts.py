@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sgoif.files.locations import Place
 from sgoif.store.parts import name_part, numbers_taken
-from sgoif.store.places import Place
 from sgoif.store.schema import LOGS
 
 __all__ = ["OwnParts"]

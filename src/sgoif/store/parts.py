@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sgoif.files.locations import Place, place_of
 from sgoif.store.info import find_info, step_limits
-from sgoif.store.places import Place, place_of
 from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
 
 __all__ = [

@@ -17,11 +17,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from sgoif.errors import StoreError
+from sgoif.files.locations import place_of
 from sgoif.store.confined import confine, quoted, refuse_files
-from sgoif.store.errors import StoreError
 from sgoif.store.info import read_info
 from sgoif.store.parts import DAMAGE, UNREACHABLE, Part, SkippedPart, check_parts, list_parts, read_rows, trouble_of
-from sgoif.store.places import place_of
 from sgoif.store.schema import TABLES, IdKind, id_column, kind_field, schema_of, step_column
 
 __all__ = ["RunFiles"]

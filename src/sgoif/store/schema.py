@@ -14,8 +14,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from sgoif.errors import StoreError
 from sgoif.records import SIGNALS, TAG_SIGNALS
-from sgoif.store.errors import StoreError
 
 __all__ = [
     "ADDED_COLUMNS",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sgoif.store.errors import TakenOver
+from sgoif.errors import TakenOver
 
 __all__ = ["Trouble"]
 

@@ -21,14 +21,14 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
+from sgoif.errors import StoreError
+from sgoif.files.locations import place_of
 from sgoif.records import ScoreBatch
 from sgoif.store.blocks import table_of
-from sgoif.store.errors import StoreError
 from sgoif.store.ids import check_kind, kind_of_ids
 from sgoif.store.info import environment, find_info, now, restarts
 from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import free_attempt, older_parts
-from sgoif.store.places import place_of
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
 from sgoif.store.trouble import Trouble

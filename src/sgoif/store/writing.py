@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from sgoif.store.errors import TakenOver
+from sgoif.errors import TakenOver
+from sgoif.files.locations import Place
 from sgoif.store.gathering import Gathering
 from sgoif.store.info import find_info, now, write_info
 from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import list_parts, open_part
-from sgoif.store.places import Place
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.retention import EpochParts
 from sgoif.store.schema import LOGS, IdKind

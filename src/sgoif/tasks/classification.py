@@ -6,10 +6,22 @@ Targets are class numbers ``[B]`` or probabilities ``[B, C]``; label smoothing a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["example_losses", "is_smoothed", "logit_gradients", "margins", "smooth_once", "target_probabilities"]
+from sgoif.gradients.contractions import widen
+
+__all__ = [
+    "cross_entropy",
+    "example_losses",
+    "is_smoothed",
+    "logit_gradients",
+    "margins",
+    "smooth_once",
+    "target_probabilities",
+]
 
 
 def target_probabilities(targets: Tensor, like: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -56,3 +68,14 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
     given = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], float("-inf"))
     return given[:, 0] - others.amax(1)
+
+
+def cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Per-example losses of logits and classes or probabilities."""
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        if targets.dim() == 2:
+            return example_losses(widen(outputs), smooth_once(targets, label_smoothing))
+        return example_losses(widen(outputs), targets, label_smoothing=label_smoothing)
+
+    return losses

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import as_ids
-from sgoif.gradients import Capture, Layer, LayerCapture, dot_directions, quiet_eval
+from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
 from sgoif.influence import GateSettings, HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
@@ -29,7 +29,7 @@ from sgoif.training.losses import logits_of
 from sgoif.training.recorder import Recorder
 from sgoif.training.visits import PendingVisits
 
-__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "captured_calls", "judge_holdout"]
+__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "judge_holdout"]
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
@@ -155,21 +155,6 @@ def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
     return found.masked_fill(~engine.anchors.known, float("nan"))
 
 
-def captured_calls(
-    model: nn.Module,
-    forward: Callable[[Any], Tensor],
-    losses: Callable[[Tensor, Tensor], Tensor],
-    capture: Capture,
-    inputs: Any,
-    labels: Tensor,
-) -> list[LayerCapture]:
-    """Run a batch forward and its loss back to the captured layers, in eval mode, touching nothing."""
-    capture.scale, capture.num_examples = 1.0, len(labels)
-    with quiet_eval(model), torch.enable_grad(), capture:
-        capture.differentiate(losses(forward(inputs), labels).sum())
-    return list(capture.calls)
-
-
 def judge_holdout(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
     """Make anchors, directions and canaries of the whole hold-out, which cleans itself first where it may.
 
@@ -218,4 +203,4 @@ def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCaptu
 
 def _calls(part: AuditPart, capture: Capture, batch: Batch) -> list[LayerCapture]:
     inputs, labels, _ = batch
-    return captured_calls(part.model, part.forward, part.losses, capture, inputs, labels)
+    return capture_calls(part.model, part.forward, part.losses, capture, inputs, labels)

@@ -1,37 +1,22 @@
-"""The user's model as we read it: its forward pass, its head and other layers, its loss, and what of it is refused."""
+"""The head of the model that trains, what a forward pass computes, and how its curvature is damped."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import is_sharded, left_sharded, unwrapped
-from sgoif.errors import SgoifError
-from sgoif.gradients import Layer, find_head, quiet_eval, select_layers
-from sgoif.gradients.contractions import widen
-from sgoif.gradients.head import check_output, describe_softmax, squashing
-from sgoif.inputs import Examples
-from sgoif.tasks.classification import example_losses, smooth_once
+from sgoif.distributed import is_sharded, left_sharded
+from sgoif.gradients import Layer, find_head, quiet_eval
+from sgoif.gradients.head import check_output
 from sgoif.training.work import Work, count_work
 
 __all__ = [
     "FROZEN_DAMPING",
-    "check_class_names",
     "counted_head",
-    "cross_entropy",
     "curvature_settings_of",
-    "default_forward",
-    "other_layers",
-    "plain_model",
-    "predict_classes",
-    "refuse_compiled",
-    "refuse_in_pieces",
-    "refuse_one_output",
-    "refuse_softmax",
 ]
 
 # Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
@@ -53,140 +38,6 @@ def curvature_settings_of(
     return {"relative_damping": FROZEN_DAMPING}
 
 
-def cross_entropy(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Per-example losses of logits and classes or probabilities."""
-
-    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() == 2:
-            return example_losses(widen(outputs), smooth_once(targets, label_smoothing))
-        return example_losses(widen(outputs), targets, label_smoothing=label_smoothing)
-
-    return losses
-
-
-def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
-    """``model(inputs)``, logits read out of a tuple or ``.logits``; channels last where the model is."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    is_last = (
-        first is not None
-        and first.weight.shape[1] > 1
-        and first.weight.is_contiguous(memory_format=torch.channels_last)
-        and not first.weight.is_contiguous()
-    )
-
-    def forward(inputs: Any) -> Tensor:
-        if is_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _logits(_call(model, inputs) if isinstance(inputs, Mapping) else model(inputs))
-
-    return forward
-
-
-def _call(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
-    """Call a model with the entries of a batch that it knows by name; with the only one, where it knows none."""
-    try:
-        parameters = inspect.signature(model.forward).parameters.values()
-    except (TypeError, ValueError):  # compiled code need not tell
-        return model(**inputs)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return model(**inputs)
-    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
-    known = {name: value for name, value in inputs.items() if name in names}
-    if known:
-        return model(**known)
-    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
-    if len(tensors) == 1:
-        return model(tensors[0])
-    raise SgoifError(
-        f"a batch has {', '.join(map(str, inputs))}, and the model's forward() takes {', '.join(names) or 'nothing'}; "
-        "pass forward=, a function from such a batch to logits [B, C]."
-    )
-
-
-def _logits(out: Any) -> Tensor:
-    if isinstance(out, Mapping):
-        out = out.get("logits")
-    elif hasattr(out, "logits"):
-        out = out.logits
-    elif isinstance(out, tuple | list) and len(out):
-        out = out[0]
-    if not isinstance(out, Tensor):
-        raise SgoifError(
-            "the model's result is neither logits, nor a tuple that begins with them, nor has it a field `logits`; "
-            "pass forward=, a function from inputs to logits [B, C]."
-        )
-    return out
-
-
-def predict_classes(model: nn.Module, forward: Callable[[Any], Tensor], examples: Examples, batch_size: int) -> Tensor:
-    """The most probable class of every example ``[N]``, in eval mode; the model is left as found."""
-    found = []
-    with quiet_eval(model), torch.no_grad():
-        for positions in torch.arange(len(examples)).split(batch_size):
-            logits = forward(examples.inputs(positions))
-            check_output(logits)
-            found.append(logits.argmax(1).cpu())
-    return torch.cat(found)
-
-
-def plain_model(model: nn.Module) -> nn.Module:
-    """The module to look into, without a wrapper and not compiled."""
-    model = unwrapped(model)
-    refuse_compiled(model, "")  # before it is run, which may take minutes
-    return model
-
-
-def refuse_compiled(model: nn.Module, module_name: str) -> None:
-    """Raise if a scored module is compiled, alone or as a part of another: its hooks could not be relied on."""
-    names = module_name.split(".") if module_name else []
-    above = [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
-    if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in above):
-        raise SgoifError(
-            f"watch() cannot see inside a compiled model, and {module_name or 'this one'} is compiled or part of one. "
-            "Compile the part before the head instead (model.backbone = torch.compile(model.backbone)), pass the model "
-            "itself, and score no layer of that part."
-        )
-
-
-def refuse_one_output(head: Layer) -> None:
-    """Raise for a binary classifier with one logit, whose two classes have no gradient each."""
-    if head.shape.outputs < 2:
-        raise SgoifError(
-            f"the head {head.name!r} has one output; expected one per class. Give it two outputs and train it with "
-            "cross-entropy, or pass task='multilabel' with targets [B, 1] of 0 and 1."
-        )
-
-
-def check_class_names(names: Sequence[str] | None, *counts: int) -> None:
-    """Raise unless there is one name per class: as many as one of ``counts``, the model's outputs first."""
-    if names is not None and len(names) and len(names) not in counts:
-        raise SgoifError(
-            f"class_names= has {len(names)} names, but the model has {counts[0]} classes; give one name per class, in "
-            "the order of the model's outputs."
-        )
-
-
-def refuse_softmax(model: nn.Module, head: Layer, run: Callable[[], Tensor]) -> None:
-    """Raise if the model gives probabilities: the usual loss takes logits, and would take their softmax once more."""
-    if is_sharded(*model.parameters()):
-        return
-    seen: list[Tensor] = []
-    hook = head.module.register_forward_hook(lambda _module, _inputs, out: seen.append(out.detach().clone()))
-    try:
-        with quiet_eval(model), torch.no_grad():
-            logits = run().detach()
-    finally:
-        hook.remove()
-    if len(seen) == 1 and squashing(seen[0], logits) == "softmax":
-        raise SgoifError(describe_softmax(head.name))
-
-
-def refuse_in_pieces(layer: Layer) -> None:
-    """Raise if a layer's rule looks at its parameters, and these are pieces."""
-    if is_sharded(*layer.parameters.values()) and not isinstance(layer.module, nn.Linear | nn.modules.conv._ConvNd):
-        raise SgoifError(f"{layer.name!r} is sharded; of sharded layers Linear and convolutions can be scored.")
-
-
 def counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:
     """Find the head, and count what a forward pass computes in the same pass."""
     if is_sharded(*model.parameters()):  # collectives run inside, which a count need not bear
@@ -204,9 +55,3 @@ def counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) 
         with quiet_eval(model), torch.no_grad():
             check_output(run_counted())
     return found, counted[0]
-
-
-def other_layers(model: nn.Module, head: Layer, names: str | Sequence[str]) -> list[Layer]:
-    """Layers by name, without the head."""
-    wanted = [names] if isinstance(names, str) else list(names)
-    return list(select_layers(model, [name for name in wanted if name != head.name])) if wanted else []

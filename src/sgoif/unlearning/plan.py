@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.adaptors.unlearning import Certificate, Removal, Request, anchor_table, priority_table, remove
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
+from sgoif.gradients.models import plain_model
 from sgoif.inputs import Examples
 from sgoif.ood.images import batches_of
-from sgoif.training.models import plain_model
 from sgoif.unlearning.examples import Chosen, choose, sample_of_others
+from sgoif.unlearning.newton import Certificate, Removal, Request, anchor_table, priority_table, remove
 from sgoif.unlearning.view import HeadView
 
 if TYPE_CHECKING:

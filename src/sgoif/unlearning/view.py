@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgoif.adaptors.softmax import HeadRows
 from sgoif.distributed import is_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import find_head
+from sgoif.gradients.models import default_forward, refuse_compiled
 from sgoif.inputs import Examples
+from sgoif.ood.features import look
 from sgoif.ood.images import moved
-from sgoif.ood.looking import look
-from sgoif.training.models import default_forward, refuse_compiled
+from sgoif.unlearning.softmax import HeadRows
 
 __all__ = ["HeadView"]
 

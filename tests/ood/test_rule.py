@@ -1,0 +1,134 @@
+"""The score against its formula written out, and alarms against the rate they promise."""
+
+import numpy as np
+import pytest
+import torch
+
+from sgoif.errors import SgoifError
+from sgoif.ood.conformal import Conformal
+from sgoif.ood.leverage import Leverage
+from sgoif.ood.rule import OodRule, Seen
+
+
+def seen_of(count, seed, shift=0.0, dims=(5, 3), classes=4):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(count, 6, generator=generator).abs() + shift  # no ties
+    weights = torch.randn(6, classes, generator=torch.Generator().manual_seed(99))
+    pooled = {f"layer{i}": torch.randn(count, d, generator=generator) + shift for i, d in enumerate(dims)}
+    return Seen(features, features @ weights, pooled)
+
+
+def dense(fitted, new, base, beta):
+    """The formula with plain inverses, every left-out fit made anew."""
+
+    def leverage(rows, x, share, is_centred, count):
+        mean = rows.mean(0) if is_centred else np.zeros(rows.shape[1])
+        moment = (rows - mean).T @ (rows - mean) / count
+        return (x - mean) @ np.linalg.inv(moment + share * np.eye(len(mean))) @ (x - mean)
+
+    def damping(rows, relative, is_centred):
+        return relative * ((rows - is_centred * rows.mean(0)) ** 2).mean(0).mean()
+
+    def levels(rows, x_new, relative, is_centred):
+        n, lam = len(rows), damping(rows, relative, is_centred)
+        own = [leverage(np.delete(rows, i, 0), rows[i], lam, is_centred, n) for i in range(n)]
+        return np.array(own), np.array([leverage(rows, x, lam, is_centred, n) for x in x_new])
+
+    def based(logits, lev):
+        if base == "energy":
+            return -np.log(np.exp(logits).sum(1))
+        return -np.log((logits - logits.mean(1, keepdims=True)).max(1) / np.sqrt(lev))
+
+    def arrays(seen):
+        h, f = seen.features.double().numpy(), seen.logits.double().numpy()
+        return np.column_stack([h, np.ones(len(h))]), f, [p.double().numpy() for p in seen.pooled.values()]
+
+    (h, f, pooled), (h_new, f_new, pooled_new) = arrays(fitted), arrays(new)
+    lev, lev_new = levels(h, h_new, 1e-3, False)
+    own, other = based(f, lev), based(f_new, lev_new)
+    total = (other - own.mean()) / own.std(ddof=1)
+    u, u_new = [], []
+    for rows, x_new in zip(pooled, pooled_new, strict=True):
+        a, b = map(np.log, levels(rows, x_new, 1e-2, True))
+        u.append((a - a.mean()) / a.std(ddof=1))
+        u_new.append((b - a.mean()) / a.std(ddof=1))
+    mean, mean_new = np.mean(u, 0), np.mean(u_new, 0)
+    return total + beta * np.maximum(mean_new - np.quantile(mean, 0.95), 0) / mean.std(ddof=1)
+
+
+@pytest.mark.parametrize(("base", "beta"), [("margin", 1.0), ("energy", 1.0), ("margin", 0.0), ("margin", 2.5)])
+def test_scores_are_the_formula(base, beta):
+    fitted, new = seen_of(40, 0), seen_of(12, 1, shift=0.7)
+    found = OodRule.fit(fitted, base=base, gate_weight=beta).scores(new).numpy()
+    # left-out moments of a dense fit are divided by n, as ours: the two agree to rounding
+    np.testing.assert_allclose(found, dense(fitted, new, base, beta), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_centred", [True, False])
+@pytest.mark.parametrize("dim", [3, 30])
+def test_leverage_of_seen_rows_is_that_of_a_fit_without_them(is_centred, dim):
+    rows = torch.randn(20, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim)) + 1
+    found = Leverage.fit(rows, damping=0.01, centred=is_centred).of_seen(rows)
+    level = (rows - is_centred * rows.mean(0)).square().mean()
+    for i in (0, 7, 19):
+        others = torch.cat([rows[:i], rows[i + 1 :]])
+        mean = is_centred * others.mean(0)
+        moment = (others - mean).mT @ (others - mean) / 20 + 0.01 * level * torch.eye(dim, dtype=torch.float64)
+        about = rows[i] - mean
+        torch.testing.assert_close(found[i], about @ torch.linalg.solve(moment, about), rtol=1e-8, atol=0)
+
+
+def test_a_network_without_hidden_layers_is_judged_by_its_head():
+    fitted = Seen(seen_of(50, 0).features, seen_of(50, 0).logits, {})
+    assert OodRule.fit(fitted).scores(fitted).isfinite().all()
+
+
+def test_numbers_that_are_not_finite_are_unlike_anything_and_no_calibration():
+    rule, broken = OodRule.fit(seen_of(50, 0)), seen_of(4, 1)
+    broken.logits[2] = torch.nan
+    assert rule.scores(broken).isinf().tolist() == [False, False, True, False]
+    with pytest.raises(SgoifError, match="1 of 4 calibration images"):
+        OodRule.fit(broken)
+    with pytest.raises(SgoifError, match="base must be"):
+        OodRule.fit(seen_of(50, 0), base="msp")
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
+def test_alarms_on_usual_inputs_come_at_the_promised_rate(rate):
+    """Over many calibrations the share of alarms is floor(rate (n+1)) / (n+1), for the whole score with its fit."""
+    shares, n = [], 199
+    for seed in range(60):
+        rule = OodRule.fit(seen_of(60, 10 * seed))
+        kept = Conformal(np.sort(rule.scores(seen_of(n, 10 * seed + 1)).numpy()))
+        fresh = rule.scores(seen_of(2000, 10 * seed + 2)).numpy()
+        shares.append((fresh > kept.threshold(rate)).mean())
+    spread = (rate * (1 - rate) / n / 60) ** 0.5
+    assert abs(np.mean(shares) - rate) < 4 * spread
+
+
+def test_p_values_flags_and_confidence_agree():
+    kept = Conformal(np.sort(np.random.default_rng(0).normal(size=499)))
+    scores = np.linspace(-4, 6, 300)
+    flags = scores > kept.threshold(0.05)
+    np.testing.assert_array_equal(flags, kept.p_values(scores) <= 0.05 + 1e-12)
+    confidence = kept.confidence(scores, 0.05)
+    assert (confidence > 0.45).all() and confidence[0] > 0.999 and confidence[-1] > 0.999
+    near = np.abs(scores - kept.threshold(0.05)).argmin()
+    assert confidence[near] < 0.7
+
+
+def test_confidence_is_the_beta_distribution():
+    scipy = pytest.importorskip("scipy.stats")
+    kept = Conformal(np.arange(200.0))
+    scores = np.array([100.0, 185.0, 189.5, 191.0, 300.0])
+    above = (kept.scores[:, None] >= scores).sum(0)
+    rarer = scipy.beta.cdf(0.05, above + 1, 200 - above + 1)
+    expected = np.where(scores > kept.threshold(0.05), rarer, 1 - rarer)
+    np.testing.assert_allclose(kept.confidence(scores, 0.05), expected, atol=1e-9)
+
+
+def test_a_rate_that_so_few_images_cannot_promise_is_refused():
+    with pytest.raises(SgoifError, match="calibrate with 1998 images"):
+        Conformal(np.arange(100.0)).threshold(0.001)
+    with pytest.raises(SgoifError, match="between 0 and 1"):
+        Conformal(np.arange(100.0)).threshold(1.5)
