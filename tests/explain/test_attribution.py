@@ -46,11 +46,11 @@ def test_rows_are_the_strongest_entries_of_the_matrix(finished, direction, key):
 
 
 def test_blocks_of_queries_change_nothing(finished, monkeypatch):
-    from sgoif.training import pairs
+    from sgoif.explain import attribution
 
     model, train_set, queries = finished
     whole = sgoif.attribute(model, train_set, queries, top=3)
-    monkeypatch.setattr(pairs, "BLOCK_BYTES", 1)  # one query at a time
+    monkeypatch.setattr(attribution, "BLOCK_BYTES", 1)  # one query at a time
     again = sgoif.attribute(model, train_set, queries, top=3)
     assert again["id"].equals(whole["id"])
     np.testing.assert_allclose(again["effect"], whole["effect"], rtol=1e-6)

@@ -12,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import sgoif
 from sgoif.errors import SgoifError
+from sgoif.explain import attribution
 from sgoif.gradients import quiet_eval, select_layers
 from sgoif.testing.references import reference_gradients
-from sgoif.training import pairs
 from tests.cases import ResidualNet, TransformerNet
 from tests.training.loops import GroupNormNet, data, train
 
@@ -114,7 +114,7 @@ def test_blocks_and_batches_change_nothing(finished, monkeypatch, settings):
     model, train_set, queries = finished
     ask = {"layers": "all", "curvature_settings": settings}
     whole = sgoif.attribute(model, train_set, queries, **ask, as_matrix=True)
-    monkeypatch.setattr(pairs, "BLOCK_BYTES", 5 * 8 * sum(p.numel() for p in model.parameters()))
+    monkeypatch.setattr(attribution, "BLOCK_BYTES", 5 * 8 * sum(p.numel() for p in model.parameters()))
     np.testing.assert_allclose(
         sgoif.attribute(model, train_set, queries, batch_size=9, **ask, as_matrix=True), whole, rtol=1e-7
     )
