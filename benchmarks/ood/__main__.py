@@ -25,8 +25,8 @@ from benchmarks.records import append_result, is_recorded
 from sgoif.gradients import quiet_eval
 from sgoif.ood import OodScorer
 from sgoif.ood.conformal import Conformal
-from sgoif.ood.features import joined, look
-from sgoif.ood.rule import OodRule, Seen
+from sgoif.ood.features import concatenate_features, extract_features
+from sgoif.ood.rule import HeadFeatures, OodRule
 
 RATES = (0.05, 0.01)
 OURS: Mapping[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ OURS: Mapping[str, dict[str, Any]] = {
     "sgoif, energy": {"base": "energy"},
     "sgoif, no gate": {"gate_weight": 0.0},
 }
-Judge = Callable[[Seen], Tensor]
+Judge = Callable[[HeadFeatures], Tensor]
 
 
 def measure(subject: Subject, limit: int | None = None) -> dict[str, Any]:
@@ -115,19 +115,19 @@ def _others(subject: Subject, held: NDArray[np.uint8], limit: int | None) -> dic
     return {name: judge(name) for name in DETECTORS}
 
 
-def _rows(seen: Seen) -> Rows:
+def _rows(seen: HeadFeatures) -> Rows:
     return Rows(seen.features, seen.logits)
 
 
-def _seen(subject: Subject, pixels: NDArray[np.uint8], layers: list[str]) -> tuple[Seen, float]:
+def _seen(subject: Subject, pixels: NDArray[np.uint8], layers: list[str]) -> tuple[HeadFeatures, float]:
     """What the network sees, and the CPU microseconds of that per picture."""
     inputs, started = subject.inputs(pixels), time.process_time()
     with quiet_eval(subject.model):
-        parts = [look(subject.model, subject.model, part, "head", layers) for part in inputs.split(BATCH)]
-    return joined(parts), 1e6 * (time.process_time() - started) / len(pixels)
+        parts = [extract_features(subject.model, subject.model, part, "head", layers) for part in inputs.split(BATCH)]
+    return concatenate_features(parts), 1e6 * (time.process_time() - started) / len(pixels)
 
 
-def _timed(judges: Mapping[str, Judge], seen: Seen) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+def _timed(judges: Mapping[str, Judge], seen: HeadFeatures) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
     """Scores, and CPU microseconds per picture beyond the forward pass; a fit that is made anew counts too."""
     scores, times = {}, {}
     for name, judge in judges.items():
@@ -142,7 +142,7 @@ def _timed(judges: Mapping[str, Judge], seen: Seen) -> tuple[dict[str, NDArray[n
 def _check_same(subject: Subject, scorer: OodScorer, layers: list[str], inputs: Tensor) -> None:
     """What is measured here is what a user gets."""
     with quiet_eval(subject.model):
-        seen = look(subject.model, subject.model, inputs, "head", layers)
+        seen = extract_features(subject.model, subject.model, inputs, "head", layers)
     np.testing.assert_allclose(scorer(inputs), scorer.rule.scores(seen).numpy(), rtol=1e-6)
 
 

@@ -23,11 +23,11 @@ from benchmarks.shift.corruptions import CORRUPTIONS
 from benchmarks.shift.detectors import DETECTORS, OURS, Listeners
 from benchmarks.shift.pools import CLEAN, NUM_CORRUPTED, OTHER, Pools
 from benchmarks.shift.streams import LABEL_SHIFTS, SHARES, Positions, drawn, passes, sums_of, switched
-from sgoif.ood.rule import Seen
+from sgoif.ood.rule import HeadFeatures
 from sgoif.shift.sequential import longest_window
 
 Floats = NDArray[np.float64]
-Change = tuple[str, tuple[Seen | None, Positions], Floats]
+Change = tuple[str, tuple[HeadFeatures | None, Positions], Floats]
 
 CALIBRATED, BATCH = 2_000, 64
 RATE = 1 / 10_000

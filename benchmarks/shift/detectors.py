@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.ood.rule import Seen
+from sgoif.ood.rule import HeadFeatures
 from sgoif.shift.null_streams import largest_over_windows, learn_tails, window_evidence
 from sgoif.shift.sequential import Tail, longest_window
 from sgoif.shift.statistics import StreamParts
@@ -66,7 +66,7 @@ class Listeners:
     kernels: Mapping[str, _Kernel]  # of the head's input, and of all layers
 
     @classmethod
-    def fit(cls, seen: Seen, batch_size: int, seed: int) -> Listeners:
+    def fit(cls, seen: HeadFeatures, batch_size: int, seed: int) -> Listeners:
         parts, coordinates = StreamParts.fit(seen)
         tails = learn_tails(coordinates, parts.sizes, batch_size, seed=seed)
         top = _confidence(seen)
@@ -75,7 +75,7 @@ class Listeners:
         kernels = {name: _Kernel.fit(rows, seed) for name, rows in _features(seen, parts.layer_scales).items()}
         return cls(parts, tails, len(top), batch_size, quantiles, below, kernels)
 
-    def rows(self, seen: Seen) -> Tensor:
+    def rows(self, seen: HeadFeatures) -> Tensor:
         """Rows of images, ``[N, K]``, float32, of all detectors side by side."""
         below = (_confidence(seen)[:, None] <= self.quantiles).double() - self.below
         features = _features(seen, self.parts.layer_scales)
@@ -113,11 +113,11 @@ class Listeners:
         return np.asarray(np.square(totals).sum(-1) / num**2 / (1 / num + 1 / self.calibrated))
 
 
-def _confidence(seen: Seen) -> Tensor:
+def _confidence(seen: HeadFeatures) -> Tensor:
     return seen.logits.double().softmax(1).amax(1)
 
 
-def _features(seen: Seen, scales: Mapping[str, float]) -> dict[str, Tensor]:
+def _features(seen: HeadFeatures, scales: Mapping[str, float]) -> dict[str, Tensor]:
     layers = {"": seen.features, **seen.pooled}
     everything = torch.cat([rows.double() / scales[name] for name, rows in layers.items()], 1)
     return {"head": seen.features.double(), "layers": everything}

@@ -18,8 +18,8 @@ from benchmarks import data
 from benchmarks.ood.subjects import BATCH, Subject, prepare
 from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
 from sgoif.gradients import quiet_eval
-from sgoif.ood.features import find_layers, joined, look
-from sgoif.ood.rule import Seen
+from sgoif.ood.features import concatenate_features, extract_features, find_layers
+from sgoif.ood.rule import HeadFeatures
 
 __all__ = ["CLEAN", "NUM_CORRUPTED", "OTHER", "Pools", "names"]
 
@@ -48,7 +48,7 @@ class Pools:
             self._subject = prepare("cifar10", self.seed)
         return self._subject
 
-    def seen(self, name: str) -> Seen:
+    def seen(self, name: str) -> HeadFeatures:
         path = self._folder / f"{name.replace(' ', '-')}.pt"
         if not path.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,15 @@ class Pools:
             partial = path.with_suffix(f".{os.getpid()}.part")
             torch.save((found.features, found.logits, dict(found.pooled)), partial)
             os.replace(partial, path)
-        return Seen(*torch.load(path, weights_only=True))
+        return HeadFeatures(*torch.load(path, weights_only=True))
 
-    def _look(self, pixels: NDArray[np.uint8]) -> Seen:
+    def _look(self, pixels: NDArray[np.uint8]) -> HeadFeatures:
         model, inputs = self.subject.model, self.subject.inputs(pixels)
         head, layers = find_layers(model, model, inputs[:8], None)
         with quiet_eval(model):
-            return joined([look(model, model, part, head, layers) for part in inputs.split(BATCH)])
+            return concatenate_features(
+                [extract_features(model, model, part, head, layers) for part in inputs.split(BATCH)]
+            )
 
 
 def _pixels(name: str) -> NDArray[np.uint8]:

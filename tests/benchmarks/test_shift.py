@@ -8,7 +8,7 @@ from scipy import stats
 from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
 from benchmarks.shift.detectors import DETECTORS, Listeners
 from benchmarks.shift.streams import LABEL_SHIFTS, drawn, passes, sums_of, switched
-from sgoif.ood.rule import Seen
+from sgoif.ood.rule import HeadFeatures
 
 BATCH, CALIBRATED = 50, 400
 
@@ -17,7 +17,7 @@ def seen(count, seed=0, moved=0.0):
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(count, 6, generator=generator) + moved
     logits = features @ torch.randn(6, 4, generator=torch.Generator().manual_seed(99))
-    return Seen(features, logits, {"layer": torch.randn(count, 5, generator=generator)})
+    return HeadFeatures(features, logits, {"layer": torch.randn(count, 5, generator=generator)})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from sgoif.errors import SgoifError
 from sgoif.ood.conformal import Conformal
 from sgoif.ood.leverage import Leverage
-from sgoif.ood.rule import OodRule, Seen
+from sgoif.ood.rule import HeadFeatures, OodRule
 
 
 def seen_of(count, seed, shift=0.0, dims=(5, 3), classes=4):
@@ -15,7 +15,7 @@ def seen_of(count, seed, shift=0.0, dims=(5, 3), classes=4):
     features = torch.randn(count, 6, generator=generator).abs() + shift  # no ties
     weights = torch.randn(6, classes, generator=torch.Generator().manual_seed(99))
     pooled = {f"layer{i}": torch.randn(count, d, generator=generator) + shift for i, d in enumerate(dims)}
-    return Seen(features, features @ weights, pooled)
+    return HeadFeatures(features, features @ weights, pooled)
 
 
 def dense(fitted, new, base, beta):
@@ -79,7 +79,7 @@ def test_leverage_of_seen_rows_is_that_of_a_fit_without_them(is_centred, dim):
 
 
 def test_a_network_without_hidden_layers_is_judged_by_its_head():
-    fitted = Seen(seen_of(50, 0).features, seen_of(50, 0).logits, {})
+    fitted = HeadFeatures(seen_of(50, 0).features, seen_of(50, 0).logits, {})
     assert OodRule.fit(fitted).scores(fitted).isfinite().all()
 
 

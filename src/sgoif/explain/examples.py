@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.explain.attribution import Pairs
-from sgoif.explain.features import looks, mean_direction
+from sgoif.explain.features import iterate_features, mean_direction
 from sgoif.findings.effects import effect_percent, effect_table
 from sgoif.findings.poison import Contrast, Nearest
 from sgoif.gradients import Layer, find_head, select_layers, survey
@@ -198,7 +198,7 @@ def examples_behind(
     asked = _features(pairs, pairs.queries, torch.arange(len(pairs.queries)))
     contrast, direction = _contrast(pairs, rows, asked), mean_direction(pairs, NUM_OBSERVED)
     nearest, seen = Nearest(contrast.mean, asked), []
-    for part in looks(pairs, pairs.examples, rows, direction):
+    for part in iterate_features(pairs, pairs.examples, rows, direction):
         nearest.add(part.features)
         seen.append((contrast.score(part.features), part.influence, contrast.similarity(part.features)))
     score, influence, similarity = (np.concatenate(column) for column in zip(*seen, strict=True))
@@ -260,4 +260,4 @@ def _contrast(pairs: Pairs, rows: Tensor, asked: NDArray[np.float32]) -> Contras
 
 def _features(pairs: Pairs, source: HoldOut, positions: Tensor) -> NDArray[np.float32]:
     """What the head sees of some examples, ``[n, D]``."""
-    return np.concatenate([part.features for part in looks(pairs, source, positions)])
+    return np.concatenate([part.features for part in iterate_features(pairs, source, positions)])

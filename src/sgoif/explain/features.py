@@ -15,10 +15,10 @@ from sgoif.gradients import ExactSpace, dot_directions
 from sgoif.gradients.contractions import pooled
 from sgoif.influence import HoldOut
 
-__all__ = ["Seen", "looks", "mean_direction"]
+__all__ = ["FeatureBatch", "iterate_features", "mean_direction"]
 
 
-class Seen(NamedTuple):
+class FeatureBatch(NamedTuple):
     """A batch as the head sees it."""
 
     positions: Tensor  # [B], in the source
@@ -33,8 +33,10 @@ def mean_direction(pairs: Pairs, num_observed: int) -> Vectors:
     return solve(mean)
 
 
-def looks(pairs: Pairs, source: HoldOut, positions: Tensor, direction: Vectors | None = None) -> Iterator[Seen]:
-    """Look at examples of a source, batch by batch; without a direction their influence is 0.
+def iterate_features(
+    pairs: Pairs, source: HoldOut, positions: Tensor, direction: Vectors | None = None
+) -> Iterator[FeatureBatch]:
+    """Extract features of examples batch by batch, and their influence; without a direction it is 0.
 
     Args:
         pairs: a model, of which the head is the only layer.
@@ -50,4 +52,4 @@ def looks(pairs: Pairs, source: HoldOut, positions: Tensor, direction: Vectors |
             features = pooled(space.rows(calls[0]))[0][:, :size].float().cpu().numpy()
             zero = torch.zeros(len(rows), 1)
             found = zero if direction is None else -dot_directions(calls, pairs.spaces, direction)
-        yield Seen(rows, features, found[:, 0].float().cpu().numpy())
+        yield FeatureBatch(rows, features, found[:, 0].float().cpu().numpy())

@@ -14,9 +14,9 @@ from sgoif.gradients import quiet_eval
 from sgoif.gradients.contractions import widen
 from sgoif.gradients.head import find_producer
 from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.ood.rule import Seen
+from sgoif.ood.rule import HeadFeatures
 
-__all__ = ["find_layers", "joined", "look", "look_at_all"]
+__all__ = ["concatenate_features", "extract_all_features", "extract_features", "find_layers"]
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Forward = Callable[[Any], Tensor]
@@ -38,8 +38,8 @@ def find_layers(model: nn.Module, forward: Forward, inputs: Any, head: str | Non
 
 
 @torch.no_grad()
-def look(model: nn.Module, forward: Forward, inputs: Any, head: str, layers: Sequence[str]) -> Seen:
-    """Run the model on a batch; call inside :func:`sgoif.gradients.quiet_eval`."""
+def extract_features(model: nn.Module, forward: Forward, inputs: Any, head: str, layers: Sequence[str]) -> HeadFeatures:
+    """Run the model on a batch and keep what the layers are given; call inside :func:`sgoif.gradients.quiet_eval`."""
     modules = {name: model.get_submodule(name) for name in (head, *layers)}
     found: dict[str, Tensor] = {}
 
@@ -50,15 +50,15 @@ def look(model: nn.Module, forward: Forward, inputs: Any, head: str, layers: Seq
         logits = forward(inputs)
     missing = [name for name in modules if name not in found]
     if missing:
-        raise SgoifError(f"the forward pass did not call {', '.join(missing)}, which the scorer looks at.")
-    return Seen(found.pop(head), widen(logits), found)
+        raise SgoifError(f"the forward pass did not call {', '.join(missing)}, which features are taken from.")
+    return HeadFeatures(found.pop(head), widen(logits), found)
 
 
-def look_at_all(
+def extract_all_features(
     model: nn.Module, forward: Forward, images: Any, head: str | None, batch_size: int, *, with_hidden: bool = True
-) -> tuple[str, list[Seen]]:
+) -> tuple[str, list[HeadFeatures]]:
     """Run the model on images as users have them: the head's name, and what is seen of each batch."""
-    seen: list[Seen] = []
+    seen: list[HeadFeatures] = []
     layers: list[str] = []
     device = device_of(model)
     with quiet_eval(model):  # around the reading too: loaders draw random numbers
@@ -66,14 +66,16 @@ def look_at_all(
             here = moved(inputs, device)
             if not seen:
                 head, layers = find_layers(model, forward, here, head)
-            seen.append(look(model, forward, here, str(head), layers if with_hidden else []))
+            seen.append(extract_features(model, forward, here, str(head), layers if with_hidden else []))
     return str(head), seen
 
 
-def joined(parts: Sequence[Seen]) -> Seen:
+def concatenate_features(parts: Sequence[HeadFeatures]) -> HeadFeatures:
     """Batches as one."""
     pooled = {name: torch.cat([part.pooled[name] for part in parts]) for name in parts[0].pooled}
-    return Seen(torch.cat([part.features for part in parts]), torch.cat([part.logits for part in parts]), pooled)
+    return HeadFeatures(
+        torch.cat([part.features for part in parts]), torch.cat([part.logits for part in parts]), pooled
+    )
 
 
 def _pooled(module: nn.Module, given: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.ood.leverage import Leverage
 
-__all__ = ["Base", "OodRule", "Seen"]
+__all__ = ["Base", "HeadFeatures", "OodRule"]
 
 Base = Literal["margin", "energy"]
 
@@ -31,17 +31,17 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HeadFeatures:
     """What a network sees of some inputs."""
 
     features: Tensor  # what enters the head, [B, d]
     logits: Tensor  # [B, C]
     pooled: Mapping[str, Tensor]  # by hidden layer: mean of its input over positions, [B, d_l]
 
-    def take(self, positions: Tensor) -> Seen:
+    def take(self, positions: Tensor) -> HeadFeatures:
         """What it sees of some of them."""
         pooled = {name: rows[positions] for name, rows in self.pooled.items()}
-        return Seen(self.features[positions], self.logits[positions], pooled)
+        return HeadFeatures(self.features[positions], self.logits[positions], pooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class OodRule:
     gate: Scale  # opens at `centre`
 
     @classmethod
-    def fit(cls, seen: Seen, *, base: Base = "margin", gate_weight: float = 1.0) -> OodRule:
+    def fit(cls, seen: HeadFeatures, *, base: Base = "margin", gate_weight: float = 1.0) -> OodRule:
         """Fit to what the network sees of ``n`` usual inputs: ``O(n Σd² + Σd³)``.
 
         Raises:
@@ -93,7 +93,7 @@ class OodRule:
             gate = Scale(float(unusual.quantile(_SHUT)), Scale.of(unusual).spread)
         return cls(head, hidden, base, gate_weight, Scale.of(based), scales, gate)
 
-    def scores(self, seen: Seen, *, is_fitted: bool = False) -> Tensor:
+    def scores(self, seen: HeadFeatures, *, is_fitted: bool = False) -> Tensor:
         """Score inputs, ``[B]``, float64, high is unlike; infinite where the network's output is not finite.
 
         Args:
@@ -134,7 +134,7 @@ def _with_one(features: Tensor) -> Tensor:
     return torch.cat([features, torch.ones_like(features[:, :1])], 1)
 
 
-def _refuse_broken(seen: Seen) -> None:
+def _refuse_broken(seen: HeadFeatures) -> None:
     parts = [seen.features, seen.logits, *seen.pooled.values()]
     is_sound = torch.stack([part.isfinite().all(1) for part in parts]).all(0)
     if not is_sound.all():

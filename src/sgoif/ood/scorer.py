@@ -16,10 +16,10 @@ from sgoif.gradients import quiet_eval
 from sgoif.gradients.fingerprint import check_weights, hash_weights
 from sgoif.gradients.models import default_forward, plain_model
 from sgoif.ood.conformal import Conformal
-from sgoif.ood.features import joined, look, look_at_all
+from sgoif.ood.features import concatenate_features, extract_all_features, extract_features
 from sgoif.ood.files import ScorerFile, read_scorer, write_scorer
 from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.ood.rule import Base, OodRule, Seen
+from sgoif.ood.rule import Base, HeadFeatures, OodRule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ class OodScorer:
         """
         plain = plain_model(model)
         run = forward or default_forward(plain)
-        found, seen = look_at_all(plain, run, calibration, head, batch_size, with_hidden=gate_weight != 0)
+        found, seen = extract_all_features(plain, run, calibration, head, batch_size, with_hidden=gate_weight != 0)
         rule, kept = _calibrated(seen, base, gate_weight, seed)
         file = ScorerFile(found, hash_weights(plain), rule.to("cpu"), kept)
         return cls(plain, file, forward=forward, batch_size=batch_size)
@@ -103,7 +103,9 @@ class OodScorer:
         parts = [np.zeros(0)]
         with quiet_eval(self.model):
             for names, inputs in batches_of(images, self.batch_size):
-                seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, self.layers)
+                seen = extract_features(
+                    self.model, self._forward, moved(inputs, self._device), self._kept.head, self.layers
+                )
                 parts.append(self.rule.scores(seen).double().cpu().numpy())
                 ids += names
         return ids, np.concatenate(parts)
@@ -174,12 +176,12 @@ class OodScorer:
         return cls(model, kept, forward=forward, batch_size=batch_size)
 
 
-def _calibrated(seen: list[Seen], base: Base, gate_weight: float, seed: int) -> tuple[OodRule, Conformal]:
+def _calibrated(seen: list[HeadFeatures], base: Base, gate_weight: float, seed: int) -> tuple[OodRule, Conformal]:
     count = sum(len(part.logits) for part in seen)
     if count < _LEAST:
         raise SgoifError(f"calibration needs {_LEAST} images at least, 500 to 2,000 for good, got {count}.")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    whole, order = joined(seen), order.to(seen[0].logits.device)
+    whole, order = concatenate_features(seen), order.to(seen[0].logits.device)
     rule = OodRule.fit(whole.take(order[: count // 2]), base=base, gate_weight=gate_weight)
     scores = rule.scores(whole.take(order[count // 2 :]))
     return rule, Conformal(np.sort(scores.double().cpu().numpy()))

@@ -16,7 +16,7 @@ from sgoif.gradients import quiet_eval
 from sgoif.gradients.fingerprint import check_weights, hash_weights
 from sgoif.gradients.models import default_forward, plain_model
 from sgoif.items import take_apart
-from sgoif.ood.features import joined, look, look_at_all
+from sgoif.ood.features import concatenate_features, extract_all_features, extract_features
 from sgoif.ood.images import batches_of, device_of, moved
 from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel
 from sgoif.shift.null_streams import learn_tails
@@ -92,13 +92,13 @@ class ShiftSentinel:
             SgoifError: There are too few images, the network's numbers for them are not finite, or the rate is none.
         """
         plain, rate = plain_model(model), _checked(false_alarms)
-        found, looks = look_at_all(plain, forward or default_forward(plain), calibration, head, batch_size)
+        found, looks = extract_all_features(plain, forward or default_forward(plain), calibration, head, batch_size)
         num_images = sum(len(part.logits) for part in looks)
         if num_images < _LEAST:
             raise SgoifError(f"calibration needs {_LEAST} images at least, 2,000 for good, got {num_images}.")
         calibrated = min(num_images, _MOST)
         longest_window(calibrated, batch_size)  # a batch that is too large is refused before the work
-        parts, coordinates = StreamParts.fit(joined(looks))
+        parts, coordinates = StreamParts.fit(concatenate_features(looks))
         chosen = torch.randperm(num_images, generator=torch.Generator().manual_seed(seed))[:calibrated]
         tails = learn_tails(coordinates.cpu()[chosen], parts.sizes, batch_size, seed=seed)
         start = Memory.empty(parts.sizes), 0
@@ -115,7 +115,7 @@ class ShiftSentinel:
         inputs = take_apart(batch).input
         with quiet_eval(self.model):
             layers = list(self._parts.rule.hidden)
-            seen = look(self.model, self._forward, moved(inputs, self._device), self._kept.head, layers)
+            seen = extract_features(self.model, self._forward, moved(inputs, self._device), self._kept.head, layers)
         if not len(seen.logits):
             raise SgoifError("the batch is empty.")
         memory = self._kept.memory.after(self._parts.of(seen).double().cpu().numpy(), self._longest)

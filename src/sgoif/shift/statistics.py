@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sgoif.ood.rule import OodRule, Seen
+from sgoif.ood.rule import HeadFeatures, OodRule
 from sgoif.shift.whitening import Coordinates
 
 __all__ = ["StreamParts"]
@@ -34,7 +34,7 @@ class StreamParts:
     coordinates: Mapping[str, Coordinates]  # by part
 
     @classmethod
-    def fit(cls, seen: Seen) -> tuple[StreamParts, Tensor]:
+    def fit(cls, seen: HeadFeatures) -> tuple[StreamParts, Tensor]:
         """Fit to features of in-distribution images; also give their coordinates, ``[n, K]``, as if they were new."""
         rule = OodRule.fit(seen)
         scales = {name: _total_spread(rows) for name, rows in _layers(seen).items()}
@@ -42,7 +42,7 @@ class StreamParts:
         made = cls(rule, scales, {name: Coordinates.fit(rows, _MOST) for name, rows in raw.items()})
         return made, made._joined(raw)
 
-    def of(self, seen: Seen) -> Tensor:
+    def of(self, seen: HeadFeatures) -> Tensor:
         """Coordinates of new images, ``[B, K]``, part after part."""
         return self._joined(_raw(self.rule, self.layer_scales, seen, is_fitted=False))
 
@@ -61,7 +61,7 @@ class StreamParts:
         return torch.cat([self.coordinates[name].of(rows) for name, rows in raw.items()], 1)
 
 
-def _raw(rule: OodRule, scales: Mapping[str, float], seen: Seen, *, is_fitted: bool) -> dict[str, Tensor]:
+def _raw(rule: OodRule, scales: Mapping[str, float], seen: HeadFeatures, *, is_fitted: bool) -> dict[str, Tensor]:
     score = rule.scores(seen, is_fitted=is_fitted)
     logits = seen.logits.to(score.dtype)
     logs = logits.log_softmax(1)
@@ -73,7 +73,7 @@ def _raw(rule: OodRule, scales: Mapping[str, float], seen: Seen, *, is_fitted: b
     }
 
 
-def _layers(seen: Seen) -> dict[str, Tensor]:
+def _layers(seen: HeadFeatures) -> dict[str, Tensor]:
     return {"": seen.features, **seen.pooled}
 
 

@@ -17,7 +17,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import find_head
 from sgoif.gradients.models import default_forward, refuse_compiled
 from sgoif.inputs import Examples
-from sgoif.ood.features import look
+from sgoif.ood.features import extract_features
 from sgoif.ood.images import moved
 from sgoif.unlearning.softmax import HeadRows
 
@@ -71,7 +71,7 @@ class HeadView:
     def features(self, inputs: Any) -> Tensor:
         """What the head is given of a batch, ``[B, D]``, with a 1 for the bias."""
         inputs = moved(inputs, next(self.model.parameters()).device)
-        seen = look(self.model, self.forward, inputs, self.head, ()).features.to(self._home, torch.float64)
+        seen = extract_features(self.model, self.forward, inputs, self.head, ()).features.to(self._home, torch.float64)
         has_bias = self.theta.shape[1] > seen.shape[1]
         return torch.cat([seen, seen.new_ones(len(seen), 1)], 1) if has_bias else seen
 
