@@ -59,7 +59,7 @@ def exchanges_of(plan: Plan, inputs: int, outputs: int, batch: int, ranks: int) 
     """
     observed = plan.refresh_every // plan.observe_every
     pieces = [
-        (observed, _counted(ranks, lambda peers: peers.meet(0, True, False))),
+        (observed, _counted(ranks, lambda peers: peers.check_in_sync(0, True, False))),
         (observed, _counted(ranks, lambda peers: _observe(peers, inputs, outputs, batch))),
         (1, _counted(ranks, lambda peers: _refresh(peers, plan, inputs, outputs, batch))),
     ]
@@ -84,7 +84,7 @@ def _observe(peers: Declared, inputs: int, outputs: int, batch: int) -> None:
 
 
 def _refresh(peers: Declared, plan: Plan, inputs: int, outputs: int, batch: int) -> None:
-    peers.meet(0)
+    peers.check_in_sync(0)
     positions = torch.arange(plan.examples_per_refresh)
     mine = len(peers.share_of(positions))
     rows = GradientRows("head", torch.zeros(mine, 1, inputs, 1), torch.zeros(mine, 1, outputs, 1))

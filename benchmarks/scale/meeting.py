@@ -54,14 +54,14 @@ def _rank(rank: int, size: int, port: int, folder: str, is_lazy: bool) -> None:
     spent, seconds = time.process_time(), []
     for step in range(_MEETINGS):
         begun = time.perf_counter()
-        group.meet(step, True, False)
+        group.check_in_sync(step, True, False)
         seconds.append(time.perf_counter() - begun)
     cpu = (time.process_time() - spent) / _MEETINGS
     found = {"join_s": joined, "sockets": _num_open() - sockets, "meet_s": median(seconds), "meet_cpu_s": cpu}
     if rank == 0:
         (Path(folder) / "found.json").write_text(json.dumps(found))
     dist.barrier()
-    group.leave()
+    group.abort()
     dist.destroy_process_group()
 
 

@@ -32,10 +32,10 @@ class Declared(Group):
         self.rank, self.size = 0, size
         self.exchanges, self.moved = Counter[str](), Counter[str]()  # how often, and bytes, by kind
 
-    def tell(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         return value
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         pass
 
     def _largest(self, few: Tensor) -> Tensor:

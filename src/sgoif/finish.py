@@ -62,7 +62,7 @@ def finish_run(monitor: Monitor) -> Run | None:
     recorder, peers = monitor.recorder, monitor.peers
     if not peers.is_alone:
         facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _together(monitor, facts["counters"])}
-        peers.leave()
+        peers.abort()
         if not recorder.keeps_evidence and peers.rank != 0:
             return None
     if monitor.ledger is None:
@@ -86,7 +86,7 @@ def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
     trouble = getattr(sink, "trouble", None)
     lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), sink.lost_rows]
     try:
-        (summed,) = monitor.peers.sum([torch.tensor([*own.values(), *lost], dtype=torch.float64)])
+        (summed,) = monitor.peers.all_reduce_sum([torch.tensor([*own.values(), *lost], dtype=torch.float64)])
     except Exception as error:
         log.warning("the other ranks could not be waited for; visits of theirs may be missing: %s", error)
         return counters

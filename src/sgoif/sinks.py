@@ -27,7 +27,7 @@ def make_recorder(
         raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
     from sgoif.store.deferred import DeferredSink
 
-    attempt, refusal, error = peers.tell(_look_for_all(out) if peers.rank == 0 else (0, None, None))
+    attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))
     if error is not None:
         raise SgoifError(error)
     settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}

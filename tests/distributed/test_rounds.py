@@ -18,10 +18,10 @@ def asked(counts):
     found = []
     for count in counts:
         mine = numbers(rank, count)
-        (total,), (rows,) = group.sum([mine]), group.gather([mine.view(-1, 1)])
-        found.append((group.largest(mine.tolist()), total, rows.flatten()))
+        (total,), (rows,) = group.all_reduce_sum([mine]), group.all_gather([mine.view(-1, 1)])
+        found.append((group.all_reduce_max(mine.tolist()), total, rows.flatten()))
         assert torch.equal(mine, numbers(rank, count))  # what was given stays as it was
-    group.meet(5, 1)
+    group.check_in_sync(5, 1)
     return found
 
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.scale.peers import Declared
-from sgoif.distributed import Alone
+from sgoif.distributed import SingleProcess
 from sgoif.gradients.contractions import materialise
 from sgoif.records import GradientRows
 from sgoif.training.exchange import _compact, gather_scores
 
 
 def member(rank, size):
-    peers = Alone()
+    peers = SingleProcess()
     peers.rank, peers.size = rank, size
     return peers
 
@@ -30,7 +30,7 @@ def test_shares_are_of_one_size_and_together_the_whole_in_its_order(count, size)
 def test_many_scores_are_sampled_and_visits_counted_in_full():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=10_000)
-    (found,) = gather_scores(Alone(), [(10_000, {"harm": scores})], ["harm"])
+    (found,) = gather_scores(SingleProcess(), [(10_000, {"harm": scores})], ["harm"])
     kept = found.scores["harm"][np.isfinite(found.scores["harm"])]
     assert found.num_visits == 10_000 and 3000 < len(kept) <= 4096
     assert np.median(kept) == pytest.approx(np.median(scores), abs=0.1)  # five standard errors

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sgoif.distributed import Alone
+from sgoif.distributed import SingleProcess
 from sgoif.training.checkpoint import unpack
 from sgoif.training.portable import portable, restored
 
@@ -64,5 +64,5 @@ def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
     torch.save({"engine": _Malicious(tmp_path / "ran")}, buffer)
     block = (torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8),)
     with pytest.raises(pickle.UnpicklingError):
-        unpack({"shared": block, "ranks": {}}, Alone(), torch.device("cpu"))
+        unpack({"shared": block, "ranks": {}}, SingleProcess(), torch.device("cpu"))
     assert not (tmp_path / "ran").exists()

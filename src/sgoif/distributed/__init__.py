@@ -2,7 +2,7 @@
 
 from sgoif.distributed.group import Group
 from sgoif.distributed.joining import find_peers, unwrapped
-from sgoif.distributed.peers import Alone, Peers
+from sgoif.distributed.peers import Peers, SingleProcess
 from sgoif.distributed.sharding import is_sharded, left_sharded
 
-__all__ = ["Alone", "Group", "Peers", "find_peers", "is_sharded", "left_sharded", "unwrapped"]
+__all__ = ["Group", "Peers", "SingleProcess", "find_peers", "is_sharded", "left_sharded", "unwrapped"]

@@ -40,7 +40,9 @@ class Group(Peers):
         SgoifError: the others did not come.
     """
 
-    faults_borne = 1  # what one process could not do the others have not got: scores would no longer be comparable
+    max_consecutive_faults = (
+        1  # what one process could not do the others have not got: scores would no longer be comparable
+    )
 
     def __init__(self, ranks: Sequence[int], *, timeout_s: float = TIMEOUT_S) -> None:
         self.rank, self.size = list(ranks).index(dist.get_rank()), len(ranks)
@@ -52,39 +54,39 @@ class Group(Peers):
             is_part = len(ranks) < dist.get_world_size()
             timeout = timedelta(seconds=timeout_s)
             self._group = dist.new_group(list(ranks), timeout, backend="gloo", use_local_synchronization=is_part)
-            self.meet(0)
+            self.check_in_sync(0)
         except (RuntimeError, ValueError) as error:
             raise SgoifError(
                 f"watch() is called by every rank at the same place, and {len(ranks)} ranks did not come together: "
                 f"{str(error).splitlines()[0]}"
             ) from error
 
-    def meet(self, *place: int) -> None:
+    def check_in_sync(self, *place: int) -> None:
         here = torch.tensor(place, dtype=torch.int64)
         most, least = self._largest(torch.cat([here, -here])).chunk(2)
         if not torch.equal(most, -least):
             raise RuntimeError(f"the ranks are not at the same place: {place} here, {most.tolist()} elsewhere")
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         found: list[float] = self._largest(torch.tensor(values, dtype=torch.float64)).tolist()
         return found
 
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten().to(_widest(tensors)) for tensor in tensors]).cpu()
         parts = self._summed(packed).split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape).to(tensor) for part, tensor in zip(parts, tensors)]
 
-    def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten(1).to(_widest(tensors)) for tensor in tensors], 1).cpu()
         parts = self._gathered(packed).split([tensor[0].numel() for tensor in tensors], 1)
         return [part.reshape(-1, *tensor.shape[1:]).to(tensor) for part, tensor in zip(parts, tensors)]
 
-    def tell(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         told = [value]
         dist.broadcast_object_list(told, src=self._ranks[0], group=self._members())
         return told[0]
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         group, self._group = self._group, None
         if group is not None:
             with contextlib.suppress(Exception):  # the user may have destroyed all groups already

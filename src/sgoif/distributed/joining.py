@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from sgoif.distributed.group import TIMEOUT_S, Group
-from sgoif.distributed.peers import Alone, Peers
+from sgoif.distributed.peers import Peers, SingleProcess
 from sgoif.distributed.sharding import check_sharding
 
 __all__ = ["find_peers", "unwrapped"]
@@ -30,7 +30,7 @@ def find_peers(model: nn.Module, *, timeout_s: float = TIMEOUT_S) -> Peers:
     """
     check_sharding(model)
     if not (dist.is_available() and dist.is_initialized()):
-        return Alone()
+        return SingleProcess()
     group = getattr(model, "process_group", None) if isinstance(model, nn.parallel.DistributedDataParallel) else None
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    return Alone() if len(ranks) == 1 else Group(ranks, timeout_s=timeout_s)
+    return SingleProcess() if len(ranks) == 1 else Group(ranks, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
 """What a process asks of the others that train the same model. A process alone answers for itself.
 
-Every method but :meth:`Peers.leave` is a collective: all processes call it, in the same order. Nothing outside of this
+Every method but :meth:`Peers.abort` is a collective: all processes call it, in the same order. Nothing outside of this
 room and of :mod:`sgoif.training.exchange` needs to know whether there are others.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Alone", "Peers"]
+__all__ = ["Peers", "SingleProcess"]
 
 Value = TypeVar("Value")
 
@@ -24,13 +24,13 @@ class Peers(ABC):
     Attributes:
         rank: of this process.
         size: how many there are.
-        faults_borne: errors in a row that the monitor bears before it switches itself off.
+        max_consecutive_faults: errors in a row that the monitor bears before it switches itself off.
         num_bytes: what was exchanged so far, in this process's buffers.
     """
 
     rank: int
     size: int
-    faults_borne: int
+    max_consecutive_faults: int
     num_bytes: int = 0
 
     @property
@@ -44,63 +44,63 @@ class Peers(ABC):
         All parts are of one size, so that no process waits for another or passes over a collective inside the model;
         the last ones repeat the first positions. Gathered and cut to R, they are the whole in its order.
 
-        >>> Alone().share_of(torch.tensor([4, 7])).tolist()
+        >>> SingleProcess().share_of(torch.tensor([4, 7])).tolist()
         [4, 7]
         """
         count = -(-len(positions) // self.size)
         return positions[(self.rank * count + torch.arange(count)) % len(positions)]
 
     @abstractmethod
-    def meet(self, *place: int) -> None:
+    def check_in_sync(self, *place: int) -> None:
         """Wait for all the others, and raise unless they came to the same place, told by a few whole numbers."""
 
     @abstractmethod
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         """Return the largest of each value over all processes."""
 
     @abstractmethod
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Add tensors of the same shapes over all processes, in one exchange."""
 
     @abstractmethod
-    def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Put the rows of all processes one below the other by rank, ``[n, ...] -> [size * n, ...]``, in one exchange.
 
         ``n`` is the same for all tensors and processes.
         """
 
     @abstractmethod
-    def tell(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """Return rank 0's value."""
 
     @abstractmethod
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Take part in nothing any more; the others find out at their next exchange. Never raises."""
 
 
-class Alone(Peers):
+class SingleProcess(Peers):
     """One process.
 
-    >>> Alone().largest([2.0])
+    >>> SingleProcess().all_reduce_max([2.0])
     [2.0]
     """
 
-    rank, size, faults_borne = 0, 1, 20
+    rank, size, max_consecutive_faults = 0, 1, 20
 
-    def meet(self, *place: int) -> None:
+    def check_in_sync(self, *place: int) -> None:
         pass
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return list(tensors)
 
-    def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return list(tensors)
 
-    def tell(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         return value
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         pass

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
-from sgoif.distributed import Alone, Peers, is_sharded, left_sharded
+from sgoif.distributed import Peers, SingleProcess, is_sharded, left_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import (
     Capture,
@@ -114,7 +114,7 @@ class Engine:
         peers: Peers | None = None,
     ) -> None:
         self.head, self.settings, self.holdout = head, settings, holdout
-        self.peers = peers or Alone()
+        self.peers = peers or SingleProcess()
         self.spaces: dict[str, Space] = {head.name: ExactSpace(head)}
         self.spaces |= {la.name: ProjectedSpace(la, rank=settings.rank, seed=seed) for la in others}
         shapes = {name: space.shape for name, space in self.spaces.items()}
@@ -268,7 +268,7 @@ class Engine:
         mine, place = self.peers.share_of(positions), self.holdout.position
         with left_sharded(model), seen_parameters(self.head) as seen:
             # a sharded model's pass is a collective of the training's own, so nobody begins it unless all do
-            draw = self.anchors.look(model, capture, forward, losses, mine, lambda: self.peers.meet(place))
+            draw = self.anchors.look(model, capture, forward, losses, mine, lambda: self.peers.check_in_sync(place))
         if self.is_sharded:
             self._seen_head = seen
         with torch.no_grad():

@@ -54,7 +54,7 @@ def _reduce_means(peers: Peers, statistics: Mapping[str, Statistic]) -> dict[str
     first = next(iter(kept.values()))
     counts = torch.stack([torch.as_tensor(s.count, dtype=first.dtype) for s in statistics.values()])
     weighed = [kept[name] * statistic.count for name, statistic in statistics.items()]
-    totals, *sums = peers.sum([counts.to(first.device), *weighed])
+    totals, *sums = peers.all_reduce_sum([counts.to(first.device), *weighed])
     found = {}
     for (name, statistic), total, summed in zip(statistics.items(), totals, sums):
         mean = _whole(summed / total.clamp_min(1), statistic)
@@ -83,10 +83,10 @@ def _triangle(matrix: Tensor) -> Tensor:
 def _join_columns(peers: Peers, statistic: Statistic) -> Statistic:
     """Columns of all processes side by side. This grows with their number; empty columns add nothing."""
     own = statistic.tensor.shape[-1]
-    most = int(peers.largest([float(own)])[0])
+    most = int(peers.all_reduce_max([float(own)])[0])
     columns = torch.nn.functional.pad(statistic.tensor, (0, most - own)).mT
-    (count,) = peers.sum([torch.as_tensor(statistic.count, dtype=columns.dtype)])
-    return Statistic(peers.gather([columns.contiguous()])[0].mT, count, "concat")
+    (count,) = peers.all_reduce_sum([torch.as_tensor(statistic.count, dtype=columns.dtype)])
+    return Statistic(peers.all_gather([columns.contiguous()])[0].mT, count, "concat")
 
 
 def gather_draw(peers: Peers, draw: AnchorDraw, positions: Tensor, labels: Tensor) -> AnchorDraw:
@@ -113,12 +113,12 @@ def _first_rows(peers: Peers, tensors: Sequence[Tensor], count: int) -> list[Ten
     Gathering would send every one of those. Sums of rows set among zeros send ``count``, about twice each.
     """
     if peers.size <= 2 * count:
-        return [value[:count] for value in peers.gather(tensors)]
+        return [value[:count] for value in peers.all_gather(tensors)]
     placed = [value.new_zeros(count, *value.shape[1:]) for value in tensors]
     if peers.rank < count:
         for zeros, value in zip(placed, tensors):
             zeros[peers.rank] = value[0]
-    return peers.sum(placed)
+    return peers.all_reduce_sum(placed)
 
 
 def _compact(rows: GradientRows) -> GradientRows:
@@ -144,7 +144,7 @@ def gather_scores(
     if not steps:
         return []
     counts = [max(len(scores[name]) for name in signals) for _, scores in steps]
-    room = max(int(peers.largest([float(max(counts))])[0]), 1)
+    room = max(int(peers.all_reduce_max([float(max(counts))])[0]), 1)
     room = min(room, max(1, _MOST_SCORES // peers.size))
     dtype = np.result_type(*(values.dtype for _, scores in steps for values in scores.values()))
     block = np.full((1, len(steps), 1 + len(signals) * room), np.nan, dtype)
@@ -153,7 +153,7 @@ def gather_scores(
         for index, name in enumerate(signals):
             sample = scores[name][:: -(-len(scores[name]) // room) or 1]
             row[1 + index * room :][: len(sample)] = sample
-    (gathered,) = peers.gather([torch.from_numpy(block)])
+    (gathered,) = peers.all_gather([torch.from_numpy(block)])
     whole = gathered.numpy()  # [processes, steps, 1 + signals * room]
     found = []
     for index in range(len(steps)):

@@ -136,7 +136,7 @@ class Monitor(MonitorShell):
         """Curvature, anchors when due, one product per direction."""
         is_refresh = self.governor.plan.is_refresh(step)
         if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
-            self.peers.meet(step, self._has_measured, is_refresh)
+            self.peers.check_in_sync(step, self._has_measured, is_refresh)
         if self._has_measured:
             self._has_measured = False
             with self.governor.timer.part("curvature"):
@@ -167,7 +167,7 @@ class Monitor(MonitorShell):
             if rows:
                 self.recorder.sink.write_table("anchors", rows)
         if self.ledger is not None and self.ledger.add(draw, self.engine, step):
-            self.engine.anchors.trust = self.peers.tell(self.engine.anchors.trust)
+            self.engine.anchors.trust = self.peers.broadcast(self.engine.anchors.trust)
         self._decide_plan(step)
 
     # Bookkeeping.

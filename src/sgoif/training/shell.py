@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import Alone, Peers, is_sharded
+from sgoif.distributed import Peers, SingleProcess, is_sharded
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
@@ -90,9 +90,9 @@ class MonitorShell(ABC):
         )
         self._capture = Capture(layers, keep_outputs=[head.module_name], on_error=self._caught)
         self._anchor_capture = Capture(layers)
-        self.peers = peers or Alone()
+        self.peers = peers or SingleProcess()
         self.step_count, self.refreshes, self._micro = 0, 0, 0
-        self.fault_log = FaultLog(self.peers.faults_borne)
+        self.fault_log = FaultLog(self.peers.max_consecutive_faults)
         self._failed_in_hook: Exception | None = None
         self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
         self._is_switched_off, self._has_warned, self._has_looked = False, False, False
@@ -264,8 +264,8 @@ class MonitorShell(ABC):
         """At a refresh: let the governor change the plan, by what all processes measured."""
         if self.governor.fixed:
             return
-        (overhead,) = self.peers.largest([self.governor.recent_overhead()])
-        self.governor.plan = self.peers.tell(self.governor.decide(step, overhead))
+        (overhead,) = self.peers.all_reduce_max([self.governor.recent_overhead()])
+        self.governor.plan = self.peers.broadcast(self.governor.decide(step, overhead))
         if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
             self._warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
 
@@ -340,7 +340,7 @@ class MonitorShell(ABC):
         """Score no more, here and, as soon as they ask, in all other processes; say why in the log and in the run."""
         self.is_on = False
         self._is_switched_off = True
-        self.peers.leave()
+        self.peers.abort()
         where = {} if self.peers.is_alone else {"rank": self.peers.rank}
         self.facts["switched_off"] = {"step": self.step_count, **where, "reason": f"{type(error).__name__}: {error}"}
         log.warning(
