@@ -44,11 +44,20 @@ def test_a_regression_through_noise_predicts_the_true_class():
     given = np.where((truth == 0) & (rng.random(2000) < 0.4), 1, truth)
     noise = np.eye(4)
     noise[0] = [0.6, 0.4, 0, 0]
-    through = torch.from_numpy(noise).float()[:, given].mT.contiguous()
+    transition = torch.from_numpy(noise).float()
     plain = fit_softmax(rows, torch.from_numpy(given), 4, 10.0)
-    aware = fit_softmax(rows, torch.from_numpy(given), 4, 10.0, through)
+    aware = fit_softmax(rows, torch.from_numpy(given), 4, 10.0, transition)
     share = [(torch.addmm(w[-1], rows, w[:-1]).argmax(1).numpy() == truth)[truth == 0].mean() for w in (plain, aware)]
     assert share[1] > share[0] + 0.1 and share[1] > 0.85
+
+
+def test_a_regression_in_blocks_is_the_same(monkeypatch):
+    rows, truth, _ = world(400, width=24)
+    noise = 0.9 * torch.eye(4) + 0.025
+    found = [fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise)]
+    monkeypatch.setattr("sgoif.scan.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
+    found.append(fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
 
 
 def test_a_pool_is_as_likely_as_its_best_head_and_ignores_a_useless_one():

@@ -31,6 +31,7 @@ _BATCH = 250  # at most; few examples make small batches, so that there are step
 _LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
 _CHECKED = 100_000  # rows looked at together
 _NAMED = 20  # ids of outliers that a run names
+_MOST_TRAINED = 200_000  # examples that a head is trained on; beyond, a sample
 _STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
 
@@ -134,7 +135,7 @@ def train_head(
     Args:
         inputs: standardised features, ``[N, D]``.
         targets: given classes, ``[N]``.
-        rows: which of them to train on.
+        rows: which of them to train on, or on a sample of which where they are many.
         num_classes: ``C``.
         transition: ``P(given | true)``; with it the head learns to predict the true class, not the given one.
         epochs: of the training; as many as 180 steps take, and at least two, if left out.
@@ -147,6 +148,8 @@ def train_head(
         head.bias.zero_()
     optimizer = torch.optim.Adam(head.parameters(), min(_LOGIT_PER_STEP / inputs.shape[1], 0.05), weight_decay=1e-4)
     mine, size = torch.from_numpy(rows), int(np.clip(len(rows) // 20, 32, _BATCH))
+    if len(mine) > _MOST_TRAINED:
+        mine = mine[torch.randperm(len(mine), generator=generator)[:_MOST_TRAINED]]
     for _ in range(epochs or max(2, round(_STEPS * size / len(mine)))):
         for batch in mine[torch.randperm(len(mine), generator=generator)].split(size):
             optimizer.zero_grad()

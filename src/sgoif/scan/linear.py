@@ -19,6 +19,7 @@ _GRID = (1000.0, 100.0, 10.0, 1.0)  # of the penalty, strongest first: each fit 
 _STEPS, _MORE_STEPS = 40, 15
 _FEW = 3_000  # examples up to which several folds choose the penalty; beyond, the first one does
 _AT_ONCE = 20_000
+_IN_CACHE = 1 << 22  # numbers that a fit works on at once
 _MOST_WORK = 5e10  # examples x features x classes of one fit; beyond, a sample is fitted
 
 
@@ -104,9 +105,8 @@ class LinearHead:
         inputs = self.inputs[train]
         if number not in self._grams:
             self._grams[number] = inputs.mT @ inputs
-        through = None if transition is None else transition[:, given[train]].mT.contiguous()
         gram = self._grams[number]
-        return fit_softmax(inputs, given[train], self.num_classes, penalty, through, start, steps, gram)
+        return fit_softmax(inputs, given[train], self.num_classes, penalty, transition, start, steps, gram)
 
     def _out_of_fold(self) -> Tensor:
         assert all(weights is not None for weights in self.weights)
@@ -134,7 +134,7 @@ def fit_softmax(
     given: Tensor,
     num_classes: int,
     penalty: float,
-    through: Tensor | None = None,
+    transition: Tensor | None = None,
     start: Tensor | None = None,
     steps: int = _STEPS,
     gram: Tensor | None = None,
@@ -146,7 +146,8 @@ def fit_softmax(
         given: labels, ``[n]``.
         num_classes: ``C``.
         penalty: of squared weights, in units of one example.
-        through: ``t = P(given | true)`` of each example, ``[n, C]``; the given class alone if left out.
+        transition: ``P(given | true)``, ``[C, C]``, whose column of the given class is ``t``; that class alone if left
+            out.
         start: weights to begin with; zero if left out.
         steps: of L-BFGS at most.
         gram: ``XᵀX``, where it is known already.
@@ -154,7 +155,7 @@ def fit_softmax(
     count, width = inputs.shape
     gram = inputs.mT @ inputs if gram is None else gram
     root = torch.linalg.cholesky(gram / (count * num_classes) + (penalty / count + 1e-6) * torch.eye(width))
-    unit = num_classes**0.5  # of the bias
+    unit, step = num_classes**0.5, max(1, _IN_CACHE // num_classes)  # of the bias; examples at once
     free = torch.zeros(width + 1, num_classes)
     if start is not None:
         free[:-1], free[-1] = root.mT @ start[:-1], start[-1] / unit
@@ -169,21 +170,24 @@ def fit_softmax(
 
     @torch.no_grad()
     def closure() -> Tensor:
-        now = weights()
-        log_p = torch.addmm(free[-1] * unit, inputs, now).log_softmax(1)
-        residual = log_p.exp()
-        if through is None:
-            loss = -log_p.gather(1, given[:, None]).mean()
-            residual[torch.arange(count), given] -= 1
-        else:
-            joint = residual * through
-            total = joint.sum(1, keepdim=True).clamp_min(1e-12)
-            loss = -total.log().mean()
-            residual -= joint / total
-        slope = inputs.mT @ residual / count + penalty / count * now
-        bias = residual.mean(0, keepdim=True) * unit
+        now, loss = weights(), 0.0
+        slope, bias = penalty / count * now, torch.zeros(1, num_classes)
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            log_p = torch.addmm(free[-1] * unit, inputs[some], now).log_softmax(1)
+            residual, labels = log_p.exp(), given[some, None]
+            if transition is None:
+                loss -= float(log_p.gather(1, labels).sum())
+                residual.scatter_add_(1, labels, torch.full_like(labels, -1, dtype=residual.dtype))
+            else:
+                joint = residual * transition.mT[labels[:, 0]]
+                total = joint.sum(1, keepdim=True).clamp_min(1e-12)
+                loss -= float(total.log().sum())
+                residual -= joint.div_(total)
+            slope = torch.addmm(slope, inputs[some].mT, residual, alpha=1 / count)
+            bias += residual.sum(0) * (unit / count)
         free.grad = torch.cat([torch.linalg.solve_triangular(root, slope, upper=False), bias])
-        return loss + 0.5 * penalty / count * now.square().sum()
+        return loss / count + 0.5 * penalty / count * now.square().sum()
 
     optimizer.step(closure)
     with torch.no_grad():
