@@ -27,12 +27,12 @@ from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink, ScoreSink
+from sgoif.types import Columns
 
 log = logging.getLogger(__name__)
 
 __all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "keep_run"]
 
-Columns = dict[str, NDArray[Any]]
 
 _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
 _SAMPLE = 200_000  # examples at least that are there to learn probabilities from, and at most that they are learnt from

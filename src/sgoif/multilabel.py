@@ -34,12 +34,11 @@ from sgoif.training.tags.engine import TagEngine
 from sgoif.training.tags.ledger import TagLedger
 from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.tags.recorder import TagRecorder
+from sgoif.types import Columns
 
 __all__ = ["audit_tags", "collect_tags", "finish_tags", "no_tags", "refuse_for_tags", "watch_tags"]
 
 log = logging.getLogger(__name__)
-
-Columns = dict[str, NDArray[Any]]
 
 
 def watch_tags(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings.label import class_name
 from sgoif.influence import MIN_HELD_OUT, why_not_judged
+from sgoif.types import Columns
 
 if TYPE_CHECKING:
     from sgoif.training.calibration import RunCalibration
@@ -21,7 +22,6 @@ __all__ = ["Reasons", "append_unjudged"]
 
 log = logging.getLogger(__name__)
 
-Columns = dict[str, NDArray[Any]]
 
 _NO_CLASS = "its target names no class (Mixup, CutMix or soft labels)"
 _SHUT = "it was never seen while the scores could be trusted"

@@ -68,7 +68,7 @@ class Run:
     @property
     def class_names(self) -> Sequence[str]:
         """Names of the classes; empty where they have none."""
-        return self.info.get("class_names") or ()
+        return [str(name) for name in self.info.get("class_names") or ()]
 
     @property
     def is_calibrated(self) -> bool:

@@ -156,3 +156,10 @@ def test_progress_is_seen_where_output_is_redirected(photos, tmp_path):
     assert re.search(r"^training: 1 of 4, \d+ s$", done.stderr, re.M)
     assert re.search(r"^scoring: \d+ of \d+, \d+ s$", done.stderr, re.M)
     assert "by position: row 0 is 'cat/0.png', the last row is 'dog/9.png'" in done.stdout
+
+
+def test_class_names_that_are_numbers_are_written_out(installed, tmp_path):
+    write_run(tmp_path / "run", table([0.9] * 6 + [0.1] * 6, [0] * 12, [1] * 12), names=[False, 7])
+    done = installed("export", "run", "--to", "cleanlab", "--out", "out.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "False" in (tmp_path / "out.csv").read_text()

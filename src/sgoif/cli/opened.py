@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sgoif.doubts import doubts_of
 from sgoif.errors import SgoifError
@@ -26,10 +25,9 @@ from sgoif.store import RunFiles
 from sgoif.store.holding import describe_unclosed
 from sgoif.summary import why_no_probabilities
 from sgoif.tables import arrow_table
+from sgoif.types import Columns
 
 __all__ = ["FLAGGED", "OpenRun", "open_run"]
-
-Columns = dict[str, NDArray[Any]]
 
 
 class OpenRun:

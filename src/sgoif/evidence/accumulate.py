@@ -16,13 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence.standardise import WINSORISE_AT
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
+from sgoif.types import Floats
 
 __all__ = ["Evidence"]
 
 _STEP_BITS = 40  # a visit's time is one integer, attempt * 2^40 + step: a trillion steps, eight million attempts
 _SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
-
-Floats = NDArray[np.float64]
 
 
 # A vote's weight is a whole number, so that sums are exact in any order; this many for a visit of full confidence.

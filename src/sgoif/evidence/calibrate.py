@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.logistic import CLASS_RIDGE, Logistic, fit_logistic, sigmoid
 from sgoif.evidence.prior import log_odds, shift_prior
+from sgoif.types import Floats, Ints
 
 __all__ = [
     "CanaryCalibration",
@@ -27,8 +28,6 @@ __all__ = [
     "squash",
 ]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _ONE_INTERCEPT = 1e9  # a ridge that leaves classes none of their own: the transition knows how they differ
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try
-from sgoif.evidence.holdout import Floats, Holdout, Ints
+from sgoif.evidence.holdout import Holdout
 from sgoif.evidence.transition import estimate_transition
+from sgoif.types import Floats, Ints
 
 __all__ = ["Canaries", "make_canaries"]
 

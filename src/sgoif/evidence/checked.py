@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from sgoif.types import Floats, Ints
 
 __all__ = ["NUM_CARDS", "CheckedShare", "Design", "Verdicts", "cards_needed", "draw_ranks", "estimate", "make_design"]
 
@@ -30,9 +31,6 @@ _FEWEST = 6  # cards of a stratum: below, its precision has no useful interval
 _LEVEL = 0.90
 _NUM_DRAWS = 2000
 _PER_LIMIT = 6  # cards that tell half a limit from the whole of it, times the limit (measured: 60 at 10%, 120 at 5%)
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import numpy as np
 from sgoif.errors import SgoifError
 from sgoif.evidence.calibrate import CanaryCalibration
 from sgoif.evidence.canaries import make_canaries
-from sgoif.evidence.holdout import Floats, Holdout
+from sgoif.evidence.holdout import Holdout
+from sgoif.types import Floats
 
 __all__ = ["CleaningChoice", "SelfCleaning", "self_clean", "should_clean"]
 

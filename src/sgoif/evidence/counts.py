@@ -16,6 +16,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.types import Floats, Ints
+
 __all__ = [
     "SURE_SHARE",
     "count_sure",
@@ -26,8 +28,6 @@ __all__ = [
     "spread_errors",
 ]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SURE_SHARE = 0.1  # of the predictions of a class
 _LEAST_SURE, _FEWEST_SURE = 20, 5  # predictions of a class that are counted at least, with few classes and with many

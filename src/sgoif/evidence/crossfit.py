@@ -21,9 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.evidence.holdout import (
-    Floats,
     Holdout,
-    Ints,
     InverseFactors,
     Snapshot,
     class_directions,
@@ -32,6 +30,7 @@ from sgoif.evidence.holdout import (
     precondition,
     softmax,
 )
+from sgoif.types import Floats, Ints
 
 __all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
 

@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, fit_canaries, predict_each
+from sgoif.types import Floats, Ints
 
 __all__ = [
     "CalibrationDraws",
@@ -25,8 +25,6 @@ __all__ = [
     "interval_limits",
 ]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _LEVEL = 0.9  # of every interval
 # Counted errors: their number was right within a factor of 1.5 in four of five trainings of the development set, and a

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.types import Floats, Ints
 
 __all__ = ["Holdout", "Snapshot", "class_directions", "influence_under_any_label", "precondition", "softmax"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 InverseFactors = tuple[Floats, Floats]  # G⁻¹ [C, C] and A⁻¹ [I, I]
 
 _MIN_WEIGHT = 1.0  # a class anchor is made of at least one whole example

@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.evidence.likely import LikelyOthers
 from sgoif.evidence.logistic import sigmoid
+from sgoif.types import Floats, Ints
 
 __all__ = ["KeptPredictions"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _TRACE = 1e-6  # of every class that is named, so that Bayes can say something of it
 _SURE = 1e-9

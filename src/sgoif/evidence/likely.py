@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sgoif.evidence.votes import VoteCounts
+from sgoif.types import Floats, Ints
 
 __all__ = ["LikelyClasses", "LikelyOthers"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _TOP = 3
 _UNIT = 1 << 20  # of a probability that is summed in whole numbers, so that the order of visits does not matter

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.types import Floats, Ints
 
 __all__ = ["Logistic", "fit_logistic", "sigmoid"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CLASS_RIDGE = 4.0  # prior precision of a class's intercept: a standard deviation of 0.5
 _MAX_STEPS = 100  # Newton from zero needs about ten

@@ -8,14 +8,13 @@ likelihood without labels (Saerens, Latinne, Decaestecker 2002): the posterior u
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.logistic import sigmoid
+from sgoif.types import Floats
 
 __all__ = ["log_odds", "shift_prior"]
 
-Floats = NDArray[np.float64]
 
 _BIN = 0.02  # log odds that EM takes for one: far below what a calibration resolves
 _EDGE = 1e-6  # priors stay this far from 0 and 1

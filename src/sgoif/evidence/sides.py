@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from sgoif.evidence.calibrate import LabelCalibration, fit_canaries
 from sgoif.evidence.canaries import Canaries
+from sgoif.types import Floats, Ints
 
 __all__ = ["calibrate_side", "side_canaries", "unbent"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _PLAUSIBLE = (0.0005, 0.9)  # shares of errors that can be believed; the lowest is taken where fewer are found
 # Prior precision of a tag's intercept. Where a network is calibrated a margin says all and tags need none; the weak

@@ -7,14 +7,11 @@ that class's labels leak. It also leaks to where the network is merely unsure.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.types import Floats, Ints
 
 __all__ = ["estimate_transition"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | None = None) -> Floats:

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from sgoif.evidence.counts import count_sure, shrink_counts
 from sgoif.evidence.kept import KeptPredictions
+from sgoif.types import Floats, Ints
 
 __all__ = ["WatchedNoise", "raised_by_training", "read_noise"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _TINY = 1e-12
 _RAISED_SHARE = 0.5

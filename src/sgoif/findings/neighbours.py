@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_BITS
 from sgoif.findings.suspects import columns_of
+from sgoif.types import Ints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,6 @@ __all__ = ["harmed_holdout", "has_likeness", "nearest_examples"]
 
 Sql = Callable[..., "pa.Table"]  # a SELECT and its parameters to a table
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 _SLICE = 8192  # examples looked through at once: 8 MB of signs
 _ASKED = 1024  # examples asked about at once

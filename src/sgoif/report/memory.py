@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.pictures import Pictures
 from sgoif.report.cards import Card
 from sgoif.report.gallery import content_hashes
 from sgoif.review.decisions import Decision, by_example, remembered
 from sgoif.review.estimate import recalibrated
+from sgoif.types import Floats
 
 __all__ = ["recall"]
-
-Floats = NDArray[np.float64]
 
 
 def recall(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:

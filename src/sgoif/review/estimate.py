@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.evidence.checked import Design, Verdicts, estimate
+from sgoif.types import Floats
 
 __all__ = ["ErrorRate", "Recalibrated", "Unlisted", "error_rate", "left_over", "recalibrated", "wilson"]
 
-Floats = NDArray[np.float64]
 
 Z = 1.6448536269514722  # of a 90% interval
 _CLIP = 1e-4

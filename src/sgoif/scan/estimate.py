@@ -39,11 +39,10 @@ from sgoif.scan.linear import LinearHead
 from sgoif.scan.neighbours import NeighbourHead
 from sgoif.scan.pool import Pool, blocks, fit_pool
 from sgoif.scan.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
+from sgoif.types import Floats, Ints
 
 __all__ = ["LabelEstimate", "estimate_columns", "estimate_features", "estimate_labels", "make_heads"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
 _COUNTED = 3  # times that the noise is counted on the first fits

@@ -32,10 +32,10 @@ from sgoif.scoring.records import Record, class_of, read_records
 from sgoif.snapshot import Snapshot, read_snapshot
 from sgoif.store.parts import UNREACHABLE
 from sgoif.store.schema import IdKind
+from sgoif.types import Columns
 
 __all__ = ["Gathered", "Job", "Operator", "PieceDone"]
 
-Columns = dict[str, NDArray[Any]]
 _Prepared = tuple[Record, int, Any]
 
 _SIDE = 224  # of pictures for a model that does not say

@@ -12,14 +12,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.shift.sequential import Parts, Tail, longest_window, measure_evidence, windows_up_to
+from sgoif.types import Floats
 
 __all__ = ["fit_tail", "largest_over_windows", "learn_tails", "window_evidence"]
 
-Floats = NDArray[np.float64]
 
 _STREAMS = 2_000  # rates come out within 20%: the tail begins with a tenth of them
 _BEYOND = 0.9

@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.types import Floats
 
 __all__ = ["Finding", "Memory", "Parts", "Tail", "find_shift", "longest_window", "measure_evidence", "windows_up_to"]
 
-Floats = NDArray[np.float64]
 Parts = Mapping[str, int]  # the number of coordinates of each part, in their order
 
 _REACH = 2  # longest window in calibrations: its own error is then a third of the whole, and more gains little

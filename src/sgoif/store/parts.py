@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sgoif.files.locations import Place, place_of
 from sgoif.store.info import find_info, step_limits
 from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
+from sgoif.types import Ints
 
 __all__ = [
     "DAMAGE",
@@ -45,8 +45,6 @@ _VERIFIED = {"page_checksum_verification": True} if int(pa.__version__.split("."
 # What a damaged file makes of a reader. Not a network that fails: then all parts would seem damaged.
 DAMAGE = (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError)
 UNREACHABLE = (ConnectionError, TimeoutError, PermissionError)
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from sgoif.evidence import (
 from sgoif.training.canaries import CanaryLedger, has_factors
 from sgoif.training.engine import Engine
 from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels
+from sgoif.types import Floats
 
 __all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
 
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 _HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
 
-Floats = NDArray[np.float64]
 Table = Mapping[str, NDArray[Any]]  # one row per training example
 
 

@@ -39,6 +39,7 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import AnchorDraw, packed_signs, refit_head
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
+from sgoif.types import Floats
 
 __all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "has_factors"]
 
@@ -54,8 +55,6 @@ _CLEAN_EVERY = 10  # refreshes
 _MANY_CLASSES, _LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
 _MOST_NUMBERS = 100_000_000  # of the hold-out's predictions, 400 MB
 _MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
-
-Floats = NDArray[np.float64]
 
 
 class CanaryLedger:

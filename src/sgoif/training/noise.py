@@ -26,11 +26,10 @@ from sgoif.evidence import (
 )
 from sgoif.evidence.logistic import sigmoid
 from sgoif.training.canaries import CALIBRATED_SIGNALS
+from sgoif.types import Floats, Ints
 
 __all__ = ["READ_SIGNALS", "Examples", "Judgement", "judge_labels", "kept_of"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 READ_SIGNALS = ("harm_solved", "probe_loss", "probe_margin")  # that the calibration reads beside the counted errors
 _AT_ONCE = 1 << 16  # canaries whose whole predictions are copied

@@ -13,6 +13,7 @@ from sgoif.evidence import Canaries, LabelCalibration, draw_calibrations
 from sgoif.evidence.sides import calibrate_side, unbent
 from sgoif.records import TAG_SIGNALS
 from sgoif.training.tags.ledger import TagLedger
+from sgoif.types import Floats
 
 __all__ = ["JUDGED_BY", "SIDES", "TagCalibration", "calibrate_tags"]
 
@@ -26,8 +27,6 @@ _LOG_ODDS = ("loss", "margin", "probe_margin")
 # With them AP was 0 to 1.6 lower, and in the longest run 2,961 missing tags were expected of 2,270 (without: 2,157).
 JUDGED_BY = ("loss", "margin", "p_given", "probe_loss", "probe_margin")
 _DOUBTS = 2  # times a hold-out with tags as given judges itself
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
