@@ -40,7 +40,8 @@ class Loop:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         self.ids = torch.arange(batch) + rank * batch
         self.num_steps = 0
-        settings: dict[str, Any] = {"anchors": anchors, "train_size": 50_000, "plan": PLAN, "keep_visits": "none"}
+        settings: dict[str, Any] = {"anchors": anchors, "train_size": 50_000}
+        settings["budget"] = sgoif.Budget(plan=PLAN, keep_visits="none")
         self.monitor: Any = sgoif.watch(self.wrapped, self.optimizer, **settings) if is_watched else None
         self.gradient_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
 

@@ -78,14 +78,13 @@ def examine(case: Case, backend: str, way: str) -> dict[str, Any]:
     common: dict[str, Any] = {
         "anchors": case.anchors,
         "trusted": case.is_trusted,
-        "curvature": curvature,
-        "curvature_settings": settings,
+        "method": sgoif.Method(curvature=curvature, curvature_settings=settings),
         "seed": case.seed,
     }
     model = _head(case.inputs.shape[1])
     optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=1e-4)
     if way == "watched":
-        monitor = sgoif.watch(model, optimizer, train_size=len(case.labels), plan=Plan(), **common)
+        monitor = sgoif.watch(model, optimizer, train_size=len(case.labels), budget=sgoif.Budget(plan=Plan()), **common)
         assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
         _learn(model, optimizer, case, monitor.step)
         run = monitor.close()

@@ -98,7 +98,12 @@ def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     anchors = torch.randn(1000, 8), torch.arange(1000) % classes
     monitor = sgoif.watch(
-        model, optimizer, anchors=anchors, train_size=num_ids, plan=sgoif.Plan(), keep_visits="none", trusted=True
+        model,
+        optimizer,
+        anchors=anchors,
+        train_size=num_ids,
+        trusted=True,
+        budget=sgoif.Budget(plan=sgoif.Plan(), keep_visits="none"),
     )
     resident = []
     for _ in range(passes):

@@ -96,10 +96,10 @@ def monitored(world: World, setup: Setup, out: Path) -> None:
         optimizer,
         anchors=sgoif.with_ids(holdout),
         train_size=len(images),
-        planned_steps=setup.epochs * recipe.steps_per_epoch(len(images)),
         class_names=world.class_names,
         seed=setup.seed,
         out=str(out),
+        method=sgoif.Method(planned_steps=setup.epochs * recipe.steps_per_epoch(len(images))),
     )
     assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
     model.train()

@@ -112,9 +112,9 @@ def _ours(by: str) -> Callable[..., Trained]:
             optimizer,
             anchors=sgoif.with_ids(holdout),
             train_size=len(images),
-            planned_steps=epochs * recipe.steps_per_epoch(len(images)),
-            keep_visits="none",
             seed=seed,
+            method=sgoif.Method(planned_steps=epochs * recipe.steps_per_epoch(len(images))),
+            budget=sgoif.Budget(keep_visits="none"),
         )
         assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
         model.train()

@@ -102,9 +102,9 @@ def _train(
         optimizer,
         anchors=anchors,
         train_size=len(images),
-        planned_steps=steps,
         trusted=is_trusted,
         seed=seed,
+        method=sgoif.Method(planned_steps=steps),
     )
     assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
     model.train()

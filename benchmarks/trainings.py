@@ -107,11 +107,9 @@ def _train(setup: Setup) -> Trained:
         optimizer,
         anchors=anchors,
         train_size=len(images),
-        planned_steps=steps,
         seed=setup.seed,
         trusted=is_trusted,
-        curvature=setup.curvature,
-        solver=setup.solver,
+        method=sgoif.Method(planned_steps=steps, curvature=setup.curvature, solver=setup.solver),
     )
     assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
     residuals, el2n = [], []
@@ -136,8 +134,8 @@ def _train(setup: Setup) -> Trained:
         (images, labels),
         anchors=anchors,
         trusted=is_trusted,
-        curvature=setup.curvature,
         forward=lambda inputs: loops.logits(model, inputs.contiguous(memory_format=torch.channels_last), recipe),
+        method=sgoif.Method(curvature=setup.curvature),
     )
     empty = np.full(monitor.engine.anchors.num_anchors, np.nan)
     return Trained(

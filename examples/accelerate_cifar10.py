@@ -47,8 +47,8 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     monitor = sgoif.watch(
-        model, optimizer, anchors=trusted, trusted=True, train_size=SIZE, accumulate=ACCUMULATE,
-        scaler=accelerator.scaler, out="runs/accelerate",
+        model, optimizer, anchors=trusted, trusted=True, train_size=SIZE, out="runs/accelerate",
+        loss=sgoif.Loss(accumulate=ACCUMULATE, scaler=accelerator.scaler),
     )  # fmt: skip  # line 2
     accelerator.register_for_checkpointing(monitor)  # if you save_state and load_state
     for _ in range(EPOCHS):

@@ -69,7 +69,7 @@ def test_the_users_own_optimiser_loss_forward_and_batches_are_used():
         return F.cross_entropy(outputs, targets, label_smoothing=0.1, reduction="none")
 
     given = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.3)
-    settings = {"optimizer": given, "loss": smoothed, "forward": forward, "plan": PLAN}
+    settings = {"optimizer": given, "loss": smoothed, "forward": forward, "budget": sgoif.Budget(plan=PLAN)}
     with pytest.raises(SgoifError, match="pass anchors="):
         BenchLoop(model, make_batch, **settings)
     loop = BenchLoop(model, make_batch, anchors=(images, labels), **settings)

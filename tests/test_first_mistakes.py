@@ -54,8 +54,8 @@ def test_explain_takes_one_input_with_or_without_a_batch_axis():
 @pytest.mark.parametrize("head", [None, "2"])
 def test_a_softmax_before_cross_entropy_is_named(head):
     for start in (
-        lambda model: sgoif.watch(model, anchors=HELD, train_size=40, head=head),
-        lambda model: sgoif.audit(model, TRAIN, anchors=HELD, head=head),
+        lambda model: sgoif.watch(model, anchors=HELD, train_size=40, method=sgoif.Method(head=head)),
+        lambda model: sgoif.audit(model, TRAIN, anchors=HELD, method=sgoif.Method(head=head)),
     ):
         with pytest.raises(SgoifError, match=r"softmax of layer '2'.*Return the logits"):
             start(network(nn.Softmax(1)))
@@ -66,7 +66,7 @@ def test_a_log_softmax_is_named_and_works_with_nll_loss():
     with pytest.raises(SgoifError, match=r"log_softmax of layer '2'.*nll_loss.*head='2'"):
         sgoif.watch(model, anchors=HELD, train_size=40)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = sgoif.watch(model, optimizer, anchors=HELD, train_size=40, head="2")
+    monitor = sgoif.watch(model, optimizer, anchors=HELD, train_size=40, method=sgoif.Method(head="2"))
     for _ in range(3):
         with monitor.step(torch.arange(40), TRAIN[1]):
             F.nll_loss(model(TRAIN[0]), TRAIN[1]).backward()

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import sgoif
 from sgoif.scan.loop import scan
+from tests.grouped import grouped
 
 CLASSES, SIZE, HELD = 3, 90, 120
 HOOKS = [name for name in vars(nn.Linear(1, 1)) if name.endswith("_hooks")]
@@ -116,7 +117,7 @@ def train_a_step(monitor, model, optimizer):
 
 def watched(model, **settings):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    monitor = sgoif.watch(model, optimizer, anchors=HOLDOUT, train_size=SIZE, **settings)
+    monitor = sgoif.watch(model, optimizer, anchors=HOLDOUT, train_size=SIZE, **grouped(settings))
     return monitor, optimizer
 
 
@@ -125,11 +126,15 @@ def tags(dataset):
 
 
 ENTRIES = {
-    "watch": lambda model, run: sgoif.watch(model, anchors=HOLDOUT, train_size=SIZE, batch_size=30),
+    "watch": lambda model, run: sgoif.watch(
+        model, anchors=HOLDOUT, train_size=SIZE, budget=sgoif.Budget(batch_size=30)
+    ),
     "watch, loader": lambda model, run: sgoif.watch(
         model, anchors=DataLoader(HOLDOUT, batch_size=7, shuffle=True), train_size=SIZE
     ),
-    "watch, layers": lambda model, run: sgoif.watch(model, anchors=HOLDOUT, train_size=SIZE, layers=["0"]),
+    "watch, layers": lambda model, run: sgoif.watch(
+        model, anchors=HOLDOUT, train_size=SIZE, method=sgoif.Method(layers=["0"])
+    ),
     "watch, tags": lambda model, run: sgoif.watch(model, anchors=tags(HOLDOUT), train_size=SIZE, task="multilabel"),
     "audit": lambda model, run: sgoif.audit(model, TRAIN, anchors=HOLDOUT, keep_anchors=True),
     "audit, loaders": lambda model, run: sgoif.audit(

@@ -12,6 +12,7 @@ import sgoif
 from sgoif.evidence import measure_competence
 from sgoif.scan.frozen import audit_embeddings
 from tests.cli.runs import answer, invoke, noisy, write_run
+from tests.grouped import grouped
 from tests.training.test_canaries import watched_run, world
 
 P = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
@@ -25,7 +26,9 @@ def trained(train, holdout, *, epochs=4, mixed=False, soft=0, lr=0.1, plan=None,
     model = nn.Sequential(nn.Linear(points.shape[1], 32), nn.ReLU(), nn.Linear(32, num_classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     plan = plan or sgoif.Plan(refresh_every=10, examples_per_refresh=256)
-    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), plan=plan, **settings)
+    monitor = sgoif.watch(
+        model, optimizer, anchors=holdout[:2], train_size=len(given), **grouped({"plan": plan, **settings})
+    )
     generator = torch.Generator().manual_seed(0)
     whole = F.one_hot(given, num_classes).float()
     for _ in range(epochs):

@@ -97,7 +97,11 @@ def train(folder: Path, steps: int, is_watched: bool) -> None:
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
     monitor: Any = None
     if is_watched:
-        settings: dict[str, Any] = {"train_size": len(pictures.labels), "plan": PLAN, "trusted": True}
+        settings: dict[str, Any] = {
+            "train_size": len(pictures.labels),
+            "budget": sgoif.Budget(plan=PLAN),
+            "trusted": True,
+        }
         monitor = sgoif.watch(wrapped, optimizer, anchors=pictures.held, out=str(folder / "run"), **settings)
         parts["monitor"] = monitor
     first = _resume(folder, rank, size, parts)

@@ -93,7 +93,8 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.monitor: Any = None
         if settings is not None:
-            known = {"anchors": pictures.held, "train_size": len(pictures.labels), "plan": PLAN, "trusted": True}
+            known = {"anchors": pictures.held, "train_size": len(pictures.labels), "trusted": True}
+            known["budget"] = sgoif.Budget(plan=PLAN)
             self.monitor = sgoif.watch(self.model, self.optimizer, **{**known, **settings})
         self._batches = batches(len(pictures.labels), batch)
         self.num_steps, self.num_skipped = 0, 0

@@ -80,7 +80,7 @@ class Loop:
         self._ids = torch.Generator().manual_seed(2)
         self.monitor: Monitor | None = None
         if is_watched:
-            arguments = {"plan": sgoif.Plan(), "trusted": True, "keep_visits": "none", **settings}
+            budget = sgoif.Budget(plan=sgoif.Plan(), keep_visits="none", batch_size=shape.batch)
             anchors = shape.inputs(shape.holdout)
             with joined_by(peers):
                 found = sgoif.watch(
@@ -88,8 +88,7 @@ class Loop:
                     self.optimizer,
                     anchors=anchors,
                     train_size=shape.examples,
-                    batch_size=shape.batch,
-                    **arguments,
+                    **{"trusted": True, "budget": budget, **settings},
                 )
             assert isinstance(found, Monitor)
             self.monitor, self.timer = found, _KeptTimer()

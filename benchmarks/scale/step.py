@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import sgoif
 from benchmarks.scale.loop import Loop, Shape
 from benchmarks.scale.peers import Declared
 from benchmarks.timing import alternate
@@ -49,12 +50,11 @@ def measure_examples(shape: Shape, steps: int = 61) -> dict[str, Any]:
     """One point of the curve against n: all ids are known already, or where they are too many, none is kept."""
     if shape.examples > 10**7:
         with tempfile.TemporaryDirectory() as folder:
-            watched = Loop(shape, peers=Declared(2), out=f"{folder}/run", keep_visits="all")
+            watched = Loop(shape, peers=Declared(2), out=f"{folder}/run", budget=sgoif.Budget(plan=sgoif.Plan()))
             _run_warm(watched, steps)
             assert watched.monitor is not None
-            close = getattr(watched.monitor.recorder.sink, "close", None)
-            assert close is not None
-            close()
+            assert watched.monitor.recorder.sink is not None
+            watched.monitor.recorder.sink.close()
             return {"shape": asdict(shape), "keeps": "visits on disk, rank 0 of 2 declared", **_cost(watched)}
     watched = Loop(shape)
     watched.run(2)

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sgoif.api import Run, attribute, audit, cleaned, load, split, watch, with_ids
     from sgoif.overhead import BenchResult, bench
+    from sgoif.settings import Budget, Loss, Method
     from sgoif.training.schedule import Plan
 
 __all__ = [
     "BenchResult",
+    "Budget",
+    "Loss",
+    "Method",
     "Plan",
     "Run",
     "__version__",
@@ -28,11 +32,12 @@ __all__ = [
     "with_ids",
 ]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # Imported when first used: reading a run on the command line needs no torch, which takes seconds to import.
 _HOMES = {
     "Plan": "sgoif.training.schedule",
+    **dict.fromkeys(("Budget", "Loss", "Method"), "sgoif.settings"),
     **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
     **dict.fromkeys(("Run", "attribute", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
 }

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,9 +29,12 @@ from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink, ScoreSink
 from sgoif.types import Columns
 
+if TYPE_CHECKING:
+    from sgoif.store.deferred import DeferredSink
+
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "keep_run"]
+__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "save_run"]
 
 
 _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
@@ -61,7 +64,7 @@ def finish_run(monitor: Monitor) -> Run | None:
     }
     recorder, peers = monitor.recorder, monitor.peers
     if not peers.is_alone:
-        facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _together(monitor, facts["counters"])}
+        facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _sync_counters(monitor, facts["counters"])}
         peers.abort()
         if not recorder.keeps_evidence and peers.rank != 0:
             return None
@@ -72,29 +75,32 @@ def finish_run(monitor: Monitor) -> Run | None:
     )
 
 
-def _together(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
+def _sync_counters(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:
     """Have all processes write what they hold, wait until they have, and add up what each of them counted.
 
     Where they cannot be waited for, the run is made of what is there.
     """
-    sink: Any = monitor.recorder.sink
+    sink = monitor.recorder.sink
     try:
-        getattr(sink, "checkpoint" if monitor.peers.rank == 0 else "close", lambda: None)()
+        if sink is not None and monitor.peers.rank == 0:
+            sink.checkpoint()
+        elif sink is not None:
+            sink.close()
     except Exception as error:
         log.warning("this rank's part of the run could not be written: %s", error)
     own = {name: n for name, n in counters.items() if name in ("faults", "visits") or name.startswith("visits_")}
-    trouble = getattr(sink, "trouble", None)
-    lost = [0, 0] if trouble is None else [sum(trouble.faults.values()), sink.lost_rows]
+    files = _file_sink(sink)
+    lost = [0, 0] if files is None else [sum(files.trouble.faults.values()), files.lost_rows]
     try:
         (summed,) = monitor.peers.all_reduce_sum([torch.tensor([*own.values(), *lost], dtype=torch.float64)])
     except Exception as error:
         log.warning("the other ranks could not be waited for; visits of theirs may be missing: %s", error)
         return counters
-    if trouble is not None:  # run.json tells of all ranks, and rank 0 alone writes it
+    if files is not None:  # run.json tells of all ranks, and rank 0 alone writes it
         faults, rows = (int(total) - mine for total, mine in zip(summed[-2:], lost))
-        trouble.drop(0, rows)
+        files.trouble.drop(0, rows)
         if faults:
-            trouble.count("on other ranks, whose logs tell the cause", faults)
+            files.trouble.count("on other ranks, whose logs tell the cause", faults)
     return counters | {name: int(value) for name, value in zip(own, summed)}
 
 
@@ -253,7 +259,7 @@ def collect_run(
             tables[name] |= sketches.columns(tables[name]["id"])
         facts = {**facts, "nearly_same": sketches.nearly_same}
     info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": _not_judged(tables["examples"])}
-    return keep_run(recorder.sink, info, tables)
+    return save_run(recorder.sink, info, tables)
 
 
 def _streamed_run(
@@ -266,7 +272,8 @@ def _streamed_run(
     """One row per example, judged and written bucket by bucket; no more than one bucket is held."""
     from sgoif.store import RunFiles, write_edition
 
-    sink: Any = recorder.sink
+    sink = recorder.sink
+    assert sink is not None and sink.url is not None  # the buckets are of its files
     counts, expected = {"num_examples": 0, "num_not_judged": 0}, 0.0
     reasons = Reasons.of(facts, calibration)
 
@@ -286,11 +293,11 @@ def _streamed_run(
         counts = dict.fromkeys(counts, 0)
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is None:
-        return keep_run(sink, facts | counts, tables)
+        return save_run(sink, facts | counts, tables)
     facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)}
     facts |= calibration.facts(expected)
     tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
-    return keep_run(sink, facts | counts, tables)
+    return save_run(sink, facts | counts, tables)
 
 
 def _pieces(table: Columns) -> Iterator[Columns]:
@@ -309,14 +316,14 @@ def _not_judged(examples: Columns) -> int:
     return int((examples["confidence"] <= 0).sum())
 
 
-def keep_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Columns]) -> Run:
+def save_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Columns]) -> Run:
     """Write a run's tables where its visits went; it is held in memory besides, should the disk fail."""
     if isinstance(sink, MemorySink):
         return Run(info, MemoryTables({**tables, **sink.tables(), "visits": sink.visits()}))
-    if sink is not None:
-        deferred: Any = sink  # one that writes a run: sgoif.store is imported where it is used
+    files = _file_sink(sink)
+    if files is not None:
         try:
-            written = deferred.opened
+            written = files.opened
             for name, columns in tables.items():
                 written.write_table(name, columns)
             written.write_info(info)
@@ -325,12 +332,21 @@ def keep_run(sink: ScoreSink | None, info: dict[str, Any], tables: dict[str, Col
                 causes = "; ".join(written.faults) or "see the log"
                 log.warning("%d rows are not in the run on disk: %s", written.dropped_rows, causes)
             if written.is_finished:
-                return load(deferred.url)
+                return load(files.url)
         except Exception as error:
             log.warning("the run could not be written: %s: %s", type(error).__name__, error)
-            deferred.trouble.note(error)
-        info = {**info, "writing_faults": dict(deferred.trouble.faults), "dropped_rows": deferred.lost_rows}
+            files.trouble.note(error)
+        info = {**info, "writing_faults": dict(files.trouble.faults), "dropped_rows": files.lost_rows}
     return Run(info, MemoryTables(tables))
+
+
+def _file_sink(sink: ScoreSink | None) -> DeferredSink | None:
+    """The sink, where it writes files; :mod:`sgoif.store` is imported only then."""
+    if sink is None or sink.url is None:
+        return None
+    from sgoif.store.deferred import DeferredSink
+
+    return sink if isinstance(sink, DeferredSink) else None
 
 
 def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
@@ -343,7 +359,8 @@ def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
     from sgoif.store import RunFiles, merge_evidence
     from sgoif.store.buckets import count_buckets
 
-    sink: Any = recorder.sink
+    sink = recorder.sink
+    assert sink is not None and sink.url is not None  # or this process would have kept the evidence
     held: list[Columns] = []
     try:
         sink.checkpoint()

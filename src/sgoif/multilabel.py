@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.distributed import find_peers
-from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
-from sgoif.finish import keep_run
+from sgoif.finish import save_run
 from sgoif.gradients import Layer, find_head
 from sgoif.gradients.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.influence.tagholdout import TagHoldOut
 from sgoif.overlap import refuse_overlap
 from sgoif.run import Run
+from sgoif.settings import Settings, describe_changes, make_governor
+from sgoif.sinks import make_sink
 from sgoif.tasks.multilabel import example_losses
-from sgoif.training.clock import Clock, PairedProbe
-from sgoif.training.losses import LossSettings
-from sgoif.training.schedule import Governor, Plan
+from sgoif.training.schedule import Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.audit import audit_examples
 from sgoif.training.tags.calibration import TagCalibration, calibrate_tags
@@ -36,7 +35,7 @@ from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.tags.recorder import TagRecorder
 from sgoif.types import Columns
 
-__all__ = ["audit_tags", "collect_tags", "finish_tags", "no_tags", "refuse_for_tags", "watch_tags"]
+__all__ = ["audit_tags", "collect_tags", "finish_tags", "no_tags", "watch_tags"]
 
 log = logging.getLogger(__name__)
 
@@ -44,45 +43,40 @@ log = logging.getLogger(__name__)
 def watch_tags(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
+    settings: Settings,
     *,
     anchors: Any,
     train_size: int,
-    sink: ScoreSink | None,
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-    forward: Callable[[Any], Tensor] | None = None,
-    class_names: Sequence[str] | None = None,
-    trusted: bool = False,
-    head: str | None = None,
-    loss_reduction: str = "mean",
-    accumulate: int = 1,
-    scaler: Any = None,
-    max_overhead: float = 0.10,
-    plan: Plan | None = None,
-    seed: int = 0,
+    out: str | None,
+    overwrite: bool,
+    forward: Callable[[Any], Tensor] | None,
+    class_names: Sequence[str] | None,
+    trusted: bool,
+    seed: int,
 ) -> TagMonitor:
     """Watch a multi-label training; the arguments are those of :func:`sgoif.watch`, targets are ``[B, C]``."""
+    _refuse_changes(settings)
+    loss = settings.loss if settings.loss.per_example else replace(settings.loss, per_example=example_losses)
     wrapped, model = model, plain_model(model)
     if not find_peers(wrapped).is_alone:
         raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = TagHoldOut(anchors, seed=seed, device=device)
-    start, clock = plan or Plan(), Clock(device)
-    engine = TagEngine(
-        _head_of(model, run_forward, holdout, head, class_names), holdout, per_refresh=start.examples_per_refresh
-    )
-    paired = None if clock.is_exact or plan is not None else PairedProbe(clock)
+    head = _head_of(model, run_forward, holdout, settings.method.head, class_names)
+    start = settings.budget.plan or Plan()
+    engine = TagEngine(head, holdout, per_refresh=start.examples_per_refresh)
     return TagMonitor(
         model,
         optimizer,
         engine,
         forward=run_forward,
-        loss=LossSettings(loss or example_losses, loss_reduction, accumulate, scaler),
-        governor=Governor(start, max_overhead=max_overhead, fixed=plan is not None, clock=clock, probe=paired),
+        loss=loss,
+        governor=make_governor(settings.budget, device),
         recorder=TagRecorder(holdout.num_tags),
         ledger=TagLedger(engine, trusted=trusted, seed=seed),
         train_size=train_size,
-        sink=sink,
+        sink=make_sink(out, "none", overwrite=overwrite),
         facts={"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size},
         on_close=finish_tags,
     )
@@ -91,26 +85,26 @@ def watch_tags(
 def audit_tags(
     model: nn.Module,
     dataset: Any,
+    settings: Settings,
     *,
     anchors: Any,
     sink: ScoreSink | None,
-    forward: Callable[[Any], Tensor] | None = None,
-    class_names: Sequence[str] | None = None,
-    trusted: bool = False,
-    head: str | None = None,
-    batch_size: int = 256,
-    seed: int = 0,
+    forward: Callable[[Any], Tensor] | None,
+    class_names: Sequence[str] | None,
+    trusted: bool,
+    batch_size: int,
+    seed: int,
 ) -> Run:
     """Judge the tags of every training example by a finished model, in one pass; see :func:`sgoif.audit`."""
+    _refuse_changes(settings, are_losses_own=True)
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
     holdout = TagHoldOut(anchors, seed=seed, device=device)
     examples = TagHoldOut(dataset, seed=seed, device=device, role="dataset")
     refuse_overlap(holdout.examples, examples.examples)
-    engine = TagEngine(
-        _head_of(model, run_forward, holdout, head, class_names), holdout, per_refresh=batch_size, horizon=math.inf
-    )
+    head = _head_of(model, run_forward, holdout, settings.method.head, class_names)
+    engine = TagEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
     recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=trusted, seed=seed)
     audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
     facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
@@ -134,29 +128,11 @@ def _head_of(
     return found
 
 
-_OF_CLASSES: dict[str, Any] = {
-    "layers": "auto",
-    "curvature": "kfac",
-    "curvature_settings": None,
-    "solver": "richardson",
-    "gate": "relative",
-    "probe": True,
-    "loss": None,  # of an audit: tags are judged by their own
-    "keep_anchors": False,
-    "snapshot": None,
-    "label_smoothing": 0.0,
-    "soft_targets": "mixed",
-    "num_classes": None,
-    "keep_visits": "all",
-    "planned_steps": None,
-    "batch_size": None,
-    "peer_timeout_s": TIMEOUT_S,
-}
-
-
-def refuse_for_tags(**settings: Any) -> None:
-    """Raise for settings of ``watch`` and ``audit`` that tags have not: what is asked for must not be ignored."""
-    changed = [name for name, value in settings.items() if value != _OF_CLASSES[name]]
+def _refuse_changes(settings: Settings, *, are_losses_own: bool = False) -> None:
+    """Raise for settings that tags have not: what is asked for must not be ignored."""
+    of_loss = () if are_losses_own else ("per_example", "reduction", "accumulate", "scaler")
+    allowed = {"loss": of_loss, "method": ("head",), "budget": ("max_overhead", "plan")}
+    changed = describe_changes(settings, allowed)
     if changed:
         raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")
 
@@ -167,7 +143,7 @@ def no_tags() -> Run:
     info = {"disabled": True, "task": "multilabel", "num_examples": 0, "num_not_judged": 0}
     tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
     examples = recorder.example_rows()[1] | {f"p_mislabeled{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
-    return keep_run(None, info, {"examples": examples | {"no_p_reason": np.zeros(0, object)}, "tags": tags})
+    return save_run(None, info, {"examples": examples | {"no_p_reason": np.zeros(0, object)}, "tags": tags})
 
 
 def finish_tags(monitor: TagMonitor) -> Run:
@@ -222,7 +198,7 @@ def collect_tags(
         examples |= sketches.columns(examples["id"])
         facts["nearly_same"] = sketches.nearly_same
     info = {**facts, "num_examples": len(examples["id"]), "num_not_judged": int((examples["confidence"] <= 0).sum())}
-    return keep_run(sink, info, {"examples": examples, "tags": tags})
+    return save_run(sink, info, {"examples": examples, "tags": tags})
 
 
 def _why_not(facts: dict[str, Any], ledger: TagLedger, tags: Columns) -> str:

@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 
 from sgoif.api import watch
 from sgoif.errors import SgoifError
+from sgoif.settings import Budget
 from sgoif.training.schedule import Plan
 
 __all__ = ["BenchLoop", "BenchResult", "Ratio", "Timings", "alternate", "bench"]
@@ -76,7 +77,7 @@ def bench(
     """Measure what :func:`sgoif.watch` costs beside a bare training loop of your model, on the device it lies on.
 
     The model is copied twice and stays as it is. The copies train on the same batch over and over: time does not depend
-    on what the pictures show. The governor is off unless ``plan=None`` is passed, so that the plan's whole price is
+    on what the pictures show. The governor is off unless ``budget=`` is passed, so that the plan's whole price is
     seen.
 
     Args:
@@ -155,8 +156,8 @@ class BenchLoop:
         self._device, self.step_count, self.refresh_every = next(model.parameters()).device, 0, 1
         self.monitor: Any = None
         if is_watched:
-            arguments = {"plan": Plan(), "train_size": 50_000, "keep_visits": "none", **watch_arguments}
-            plan = arguments["plan"] or Plan()
+            arguments = {"budget": Budget(plan=Plan(), keep_visits="none"), "train_size": 50_000, **watch_arguments}
+            plan = arguments["budget"].plan or Plan()
             self.refresh_every = plan.refresh_every
             held = anchors or _Repeated(*self._make_batch(), max(1000, plan.examples_per_refresh))
             if forward is not None:

@@ -25,7 +25,8 @@ from sgoif.findings import (
     with_probabilities,
 )
 from sgoif.findings.names import add_class_names
-from sgoif.findings.suspects import suspects
+from sgoif.findings.suspects import columns_of, rate_columns, suspects
+from sgoif.review.naming import find_class, some_of
 from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
 from sgoif.tables import Columns, FileTables, Tables, arrow_table
 
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from sgoif.report.gallery import Mode
     from sgoif.report.notebook import PictureGrid
     from sgoif.shift import ShiftSentinel
+    from sgoif.store import RunFiles
     from sgoif.unlearning import UnlearningPlan
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "load", "open_run"]
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +72,30 @@ class Run:
         """Names of the classes; empty where they have none."""
         return [str(name) for name in self.info.get("class_names") or ()]
 
+    @cached_property
+    def num_classes(self) -> int:
+        """How many classes or tags there are, as far as the run knows."""
+        held = self.info.get("held_out_per_class") or self.info.get("held_out_per_tag") or ()
+        known = columns_of(self.sql, "examples").keys() & {"given_label", "suggested_label"}
+        largest = [self.sql(f"select max({name}) as n from examples")["n"][0].as_py() for name in known]
+        return max(len(self.class_names), len(held), *(0 if label is None else int(label) + 1 for label in largest), 0)
+
+    @cached_property
+    def num_examples(self) -> int:
+        """Training examples in the table of examples."""
+        return int(self.sql("select count(*) as n from examples")["n"][0].as_py())
+
+    @cached_property
+    def num_judged(self) -> int:
+        """Training examples that have a probability."""
+        if "p_mislabeled" not in columns_of(self.sql, "examples"):
+            return 0
+        return int(self.sql("select count(p_mislabeled) as n from examples")["n"][0].as_py())
+
     @property
     def is_calibrated(self) -> bool:
         """Whether the run knows probabilities; where not, ``info["no_p_reason"]`` says why."""
-        p = self.table.get("p_mislabeled")
-        return p is not None and bool(np.isfinite(p.astype(np.float64)).any())
+        return self.num_judged > 0
 
     def examples(self) -> pa.Table:
         """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
@@ -93,7 +114,12 @@ class Run:
         return self._tables.sql(query, **parameters)
 
     def label_issues(
-        self, *, top: int | None = None, min_p: float | None = None, by: Sequence[Any] | None = None
+        self,
+        *,
+        top: int | None = None,
+        given: int | str | None = None,
+        min_p: float | None = None,
+        by: Sequence[Any] | None = None,
     ) -> pa.Table:
         """Which labels are wrong, most suspicious first; or, with ``by``, how many in each group.
 
@@ -105,6 +131,7 @@ class Run:
 
         Args:
             top: how many rows; all by default.
+            given: only those labelled as this class, by number or name.
             min_p: only those at least this probably wrong.
             by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera).
         """
@@ -114,7 +141,9 @@ class Run:
             return pa.table(group_issues(self.table, by))
         from sgoif.report.notebook import show_issues_in_notebooks
 
-        found = arrow_table(label_issues(suspects(self.sql, top=top, min_p=min_p), self.class_names))
+        label = None if given is None else self.find_class(given)
+        rows = suspects(self.sql, top=top, given=label, min_p=min_p)
+        found = arrow_table(label_issues(rows, self.class_names))
         found = add_class_names(found, self.class_names, ("given", "suggested"))
         return show_issues_in_notebooks(found, self.class_names)
 
@@ -148,7 +177,18 @@ class Run:
         import pyarrow as pa
 
         held = self.info.get("held_out_per_class")
-        return pa.table(class_issues(self.table, class_names=self.class_names, held_out=held))
+        return pa.table(class_issues(rate_columns(self.sql), class_names=self.class_names, held_out=held))
+
+    def find_class(self, name: int | str) -> int:
+        """Return the number of a class, given by its name or number.
+
+        Raises:
+            SgoifError: There is no such class; the message names some that there are.
+        """
+        found = find_class(str(name), self.class_names, self.num_classes)
+        if found is None:
+            raise SgoifError(f"this run has no class {name!r}; it has {some_of(self.class_names, self.num_classes)}.")
+        return found
 
     def duplicates(self) -> pa.Table:
         """Pairs of examples that are the same or nearly: differing labels first, then pairs across the hold-out.
@@ -192,7 +232,7 @@ class Run:
         return OodScorer.fit(model, calibration, **{"head": self.info.get("head"), **settings})
 
     def shift_sentinel(self, model: nn.Module, calibration: Any, **settings: Any) -> ShiftSentinel:
-        """A sentinel that says when a stream of inputs is no longer the usual; see :class:`sgoif.shift.ShiftSentinel`.
+        """A sentinel that detects distribution shift in a stream of inputs; see :class:`sgoif.shift.ShiftSentinel`.
 
         Arguments are as for :meth:`ood_scorer`, with 2,000 calibration images or more. Experimental.
         """
@@ -233,7 +273,7 @@ class Run:
         top: int | None = None,
         **settings: Any,
     ) -> pa.Table:
-        """Which training examples taught the model to take the queries for ``target``, most suspicious first.
+        """Which training examples made the model predict ``target`` for the queries, most suspicious first.
 
         The table of :meth:`explain`, for several inputs ``[Q, ...]`` that share what fools the model: ten triggered
         pictures tell more than one. Every example of the class has a row; those to remove are the suspects.
@@ -376,6 +416,17 @@ class Run:
         """Where the run lies; None for one in memory."""
         return self._tables.url
 
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run.
+
+        Raises:
+            SgoifError: The run is in memory.
+        """
+        if not isinstance(self._tables, FileTables):
+            raise SgoifError("this run is in memory and has no files; pass out= to write it into a folder.")
+        return self._tables.files
+
     def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
         """The rows with the largest value of a column, most suspicious first.
 
@@ -388,15 +439,25 @@ class Run:
 
 def load(path: str | os.PathLike[str]) -> Run:
     """Open a run written by :func:`sgoif.watch`, an audit or a scan: a folder or any fsspec URL."""
-    tables = FileTables(path)
-    facts, writing = tables.files.info.get("facts", {}), dict(tables.files.info)
-    writing.pop("facts", None)
-    writing["writing_faults"] = writing.pop("faults", {})
-    if not tables.files.is_finished and not tables.files.parts("examples"):
+    run = open_run(path)
+    files = run.files
+    if not files.is_finished and not files.parts("examples"):
         from sgoif.store.holding import describe_unclosed
 
-        visits = sum(part.num_rows for part in tables.files.parts("visits"))
-        log.warning("%s It has %s visits.", describe_unclosed(path, writing), f"{visits:,}")
-    from sgoif.review.verify import add_checked
+        visits = sum(part.num_rows for part in files.parts("visits"))
+        log.warning("%s It has %s visits.", describe_unclosed(path, files.info), f"{visits:,}")
+    if "why_not_checked" in run.info:
+        log.warning("%s: %s.", path, run.info["why_not_checked"])
+    return run
 
-    return Run(add_checked({**writing, **facts}, path, tables.sql), tables)
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run without a word about its state."""
+    from sgoif.review.verify import read_checked
+
+    tables = FileTables(path)
+    info = {name: value for name, value in tables.files.info.items() if name not in ("facts", "faults")}
+    info |= {"writing_faults": tables.files.info.get("faults", {}), **(tables.files.info.get("facts") or {})}
+    checked, why_not = read_checked(str(path), tables.sql)
+    found = {"checked": checked, "why_not_checked": why_not}
+    return Run(info | {name: value for name, value in found.items() if value is not None}, tables)

@@ -24,7 +24,9 @@ def make_recorder(
             log.warning("without out= every rank keeps a run of its own visits; pass it to have one run of all.")
         return Recorder(classes, train_size, make_sink(out, keep_visits, overwrite=overwrite), rank=peers.rank)
     if keep_visits == "none":
-        raise SgoifError("several ranks add up a run from its visits; pass keep_visits='last' or 'all'.")
+        raise SgoifError(
+            "several ranks add up a run from its visits; pass budget=sgoif.Budget(keep_visits='last') or 'all'."
+        )
     from sgoif.store.deferred import DeferredSink
 
     attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))

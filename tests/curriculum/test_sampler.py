@@ -15,6 +15,7 @@ from sgoif import finish
 from sgoif.curriculum.weights import FLOOR
 from sgoif.errors import SgoifError
 from sgoif.experimental import InfluenceSampler
+from tests.grouped import grouped
 from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
 from tests.training.test_canaries import world
 
@@ -30,7 +31,7 @@ def clouds(**settings):
     planned = EPOCHS * len(given) // BATCH
     plan = sgoif.Plan(refresh_every=10, examples_per_refresh=256)
     arguments = {"planned_steps": planned, "plan": plan, **settings}
-    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), **arguments)
+    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), **grouped(arguments))
     return model, optimizer, monitor, (points, given, wrong)
 
 
@@ -108,7 +109,7 @@ def test_scores_are_those_of_the_unweighted_loss(layers, reduction):
     runs = []
     for is_weighted in (False, True):
         model = fresh()
-        monitor = watch(model, holdout, layers=layers, loss_reduction=reduction)
+        monitor = watch(model, holdout, layers=layers, reduction=reduction)
         generator = torch.Generator().manual_seed(5)
         for part, pixels, labels in batches(train_set):
             drawn = torch.rand(len(part), generator=generator, dtype=torch.float64) + 0.02

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
 from sgoif.errors import SgoifError
+from tests.grouped import grouped
 from tests.training.loops import GroupNormNet, data, fresh
 
 PLAN = sgoif.Plan(refresh_every=4, examples_per_refresh=15, observe_every=2)
@@ -127,7 +128,7 @@ def train(recipe, settings, at_step=None, saved=None):
     monitor = None
     if recipe.is_watched:
         arguments = {"train_size": 48, "plan": PLAN, "accumulate": recipe.accumulate, "trusted": True, **settings}
-        monitor = sgoif.watch(model, optimizer, anchors=holdout, **arguments)
+        monitor = sgoif.watch(model, optimizer, anchors=holdout, **grouped(arguments))
     first, parts = 0, {"trained": Trained(model, optimizer), "monitor": monitor}
     if isinstance(saved, str):
         dcp.load(parts, checkpoint_id=saved)
@@ -248,7 +249,7 @@ def with_odd_rows(settings):
     labels = labels.clone()
     labels[::6] = -100
     model = DistributedDataParallel(fresh(GroupNormNet)) if size > 1 else fresh(GroupNormNet)
-    monitor = sgoif.watch(model, anchors=holdout, train_size=48, plan=PLAN, **settings)
+    monitor = sgoif.watch(model, anchors=holdout, train_size=48, **grouped({"plan": PLAN, **settings}))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(12):
         part = (torch.arange(8) + 8 * (step * size + rank)) % 48

@@ -56,7 +56,7 @@ def test_a_model_that_gives_no_numbers_is_named_as_the_cause():
 def test_no_head_or_several_raise_with_the_candidates():
     model = ResidualNet().double()
     pixels, _ = images()
-    with pytest.raises(HeadError, match=r"No layer produces.*Pass head='name'. Candidates: .*fc \(5, 4\)"):
+    with pytest.raises(HeadError, match=r"No layer produces.*Name it: head='name'.*Candidates: .*fc \(5, 4\)"):
         find_head(model, lambda: 2 * model(pixels))
     twin = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 2)})
     twin["b"].load_state_dict(twin["a"].state_dict())

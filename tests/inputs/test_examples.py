@@ -298,7 +298,7 @@ def test_a_model_of_sequences_or_one_logit_is_refused():
 
     for head in (None, "head"):
         with pytest.raises(SgoifError, match=r"\(2, 3, 7\), one prediction per token .* not supported yet"):
-            sgoif.watch(Language(), anchors=(X, Y), train_size=SIZE, head=head)
+            sgoif.watch(Language(), anchors=(X, Y), train_size=SIZE, method=sgoif.Method(head=head))
     with pytest.raises(SgoifError, match="one output; expected one per class"):
         sgoif.watch(torch.nn.Linear(3, 1), anchors=(X, Y % 2), train_size=SIZE)
 
@@ -317,7 +317,11 @@ def test_dictionaries_reach_the_model_by_the_names_it_knows():
     with pytest.raises(SgoifError, match=r"a batch has a, c, and the model's forward\(\) takes input; pass forward="):
         sgoif.watch(torch.nn.Linear(3, 3), anchors=Items(lambda i: {"a": X[i], "c": X[i], "y": 0}), train_size=SIZE)
     sgoif.watch(
-        torch.nn.Linear(3, 3), anchors=source, train_size=SIZE, forward=lambda batch: batch["a"] @ torch.eye(3), head=""
+        torch.nn.Linear(3, 3),
+        anchors=source,
+        train_size=SIZE,
+        forward=lambda batch: batch["a"] @ torch.eye(3),
+        method=sgoif.Method(head=""),
     )
 
 

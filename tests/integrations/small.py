@@ -52,7 +52,14 @@ def plain_run(epochs, accumulate=1, autocast=None, steps=None):
     (pixels, labels), holdout = pictures()[0].tensors, pictures()[1]
     model = fresh()
     optimizer = sgd(model)
-    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=NUM, plan=PLAN, accumulate=accumulate)
+    monitor = sgoif.watch(
+        model,
+        optimizer,
+        anchors=holdout,
+        train_size=NUM,
+        loss=sgoif.Loss(accumulate=accumulate),
+        budget=sgoif.Budget(plan=PLAN),
+    )
     for window in steps or epochs * windows(accumulate):
         for number, part in enumerate(window):
             ids = [IDS[i] for i in part]

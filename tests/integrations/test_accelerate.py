@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import sgoif
+from tests.grouped import grouped
 from tests.integrations.small import (
     BATCH,
     IDS,
@@ -36,7 +37,7 @@ def train(epochs=3, accumulate=1, precision="no", first=0, saved=None, out=None)
     model = fresh()
     model, optimizer, loader = accelerator.prepare(model, sgd(model), DataLoader(sgoif.with_ids(train_set, IDS), BATCH))
     settings = {"accumulate": accumulate, "scaler": accelerator.scaler, "plan": PLAN, "out": out}
-    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=NUM, **settings)
+    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=NUM, **grouped(settings))
     accelerator.register_for_checkpointing(monitor)
     if first:
         accelerator.load_state(saved)

@@ -82,7 +82,7 @@ def plain(order, *, epochs=2, accumulate=1, dtype=None):
     model = fresh(vit).train()
     optimizer = sgd(model)
     anchors = [({"pixel_values": x}, y) for x, y in zip(*holdout)]
-    monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=NUM, plan=PLAN)
+    monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=NUM, budget=sgoif.Budget(plan=PLAN))
     for epoch in range(epochs):
         parts = torch.tensor(order[epoch * NUM : (epoch + 1) * NUM]).split(BATCH)
         for start in range(0, len(parts), accumulate):

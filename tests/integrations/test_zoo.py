@@ -39,7 +39,7 @@ def trained(make, name, is_watched):
     monitor = None
     if is_watched:
         plan = sgoif.Plan(refresh_every=2, examples_per_refresh=8, observe_every=1)
-        monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=24, plan=plan)
+        monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=24, budget=sgoif.Budget(plan=plan))
     for part in torch.arange(24).split(8):
         optimizer.zero_grad()
         if monitor is None:

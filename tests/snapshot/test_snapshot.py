@@ -14,6 +14,7 @@ from sgoif.gradients.fingerprint import check_weights
 from sgoif.snapshot import read_snapshot, write_snapshot
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.cases import ResidualNet
+from tests.grouped import grouped
 from tests.training.loops import PLAN, GroupNormNet, data, fresh, train, watch
 
 CALIBRATED = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
@@ -33,7 +34,7 @@ def audited(tmp_path, make=GroupNormNet, classes=4, trusted=True, **settings):
     train_set, holdout = data(num=96, held=max(48, 2 * classes), classes=classes, apart=4.0)
     model = train(fresh(lambda: make(classes=classes)), train_set)
     path = tmp_path / "audit.safetensors"
-    run = sgoif.audit(model, train_set, anchors=holdout, trusted=trusted, snapshot=str(path), **settings)
+    run = sgoif.audit(model, train_set, anchors=holdout, trusted=trusted, snapshot=str(path), **grouped(settings))
     return model, train_set, run, path
 
 
@@ -137,7 +138,9 @@ def test_a_snapshot_before_the_first_step_is_a_fault_not_an_error(caplog):
 def test_a_monitors_snapshot_ranks_and_then_adapts(tmp_path):
     train_set, holdout = data(num=96, held=48, apart=4.0)
     model = fresh()
-    monitor = sgoif.watch(model, anchors=holdout, train_size=96, plan=PLAN, trusted=True, class_names=list("abcd"))
+    monitor = sgoif.watch(
+        model, anchors=holdout, train_size=96, trusted=True, class_names=list("abcd"), budget=sgoif.Budget(plan=PLAN)
+    )
     train(model, train_set, monitor)
     snapshot = monitor.snapshot(str(tmp_path / "s.safetensors"))
     assert read_snapshot(tmp_path / "s.safetensors").about == snapshot.about
@@ -156,7 +159,7 @@ def test_another_loss_asks_for_its_gradients():
     def halved(outputs, targets):
         return 0.5 * F.cross_entropy(outputs, targets, reduction="none")
 
-    monitor = sgoif.watch(model, anchors=holdout, train_size=96, plan=PLAN, loss=halved)
+    monitor = sgoif.watch(model, anchors=holdout, train_size=96, loss=halved, budget=sgoif.Budget(plan=PLAN))
     train(model, train_set, monitor, loss=lambda outputs, targets: halved(outputs, targets).mean())
     snapshot = monitor.snapshot()
     features, logits = seen_at_head(model, train_set[0])

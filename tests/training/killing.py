@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import sgoif
+from tests.grouped import grouped
 from tests.training.twins import PLAN, TRAIN_SIZE, Batch, Twins, make_data
 
 __all__ = ["train_until_killed"]
@@ -18,7 +19,12 @@ def train_until_killed(connection: Any, out: str, settings: dict[str, Any]) -> N
     twins = Twins("mlp", "classification")
     side, inputs = twins.watched, make_data(24, seed=2)
     side.monitor = sgoif.watch(
-        side.model, side.optimizer, anchors=inputs, train_size=TRAIN_SIZE, plan=PLAN, out=out, **settings
+        side.model,
+        side.optimizer,
+        anchors=inputs,
+        train_size=TRAIN_SIZE,
+        out=out,
+        **grouped({"plan": PLAN, **settings}),
     )
     connection.send(0)
     seed = 0

@@ -11,6 +11,7 @@ import sgoif
 from sgoif.training.checkpoint import unpack
 from sgoif.training.signals import VisitFlag
 from tests.cases import images
+from tests.grouped import grouped
 
 
 class GroupNormNet(nn.Module):
@@ -79,7 +80,7 @@ def train(model, train_set, monitor=None, *, epochs=3, batch=12, loss=F.cross_en
 
 
 def watch(model, holdout, train_size=48, **settings):
-    return sgoif.watch(model, anchors=holdout, train_size=train_size, **{"plan": PLAN, **settings})
+    return sgoif.watch(model, anchors=holdout, train_size=train_size, **grouped({"plan": PLAN, **settings}))
 
 
 def older_state(monitor):

@@ -129,7 +129,7 @@ def test_memory_that_runs_out_while_visits_are_brought_to_the_host_is_counted(mo
         return whole(tensors, *rest, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sgoif.training.waiting.torch.cat", full)
+        patch.setattr("sgoif.training.visit_buffer.torch.cat", full)
         counters = monitor.counters
     assert counters["visits_offered"] == 96
     assert counters["visits_lost"] == (0 if how_many == "once" else 48)

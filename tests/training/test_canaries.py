@@ -42,7 +42,9 @@ def watched_run(train, holdout, *, trusted, epochs=12):
     model = nn.Sequential(nn.Linear(points.shape[1], 32), nn.ReLU(), nn.Linear(32, int(given.max()) + 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     plan = sgoif.Plan(refresh_every=10, examples_per_refresh=256)
-    monitor = sgoif.watch(model, optimizer, anchors=holdout[:2], train_size=len(given), trusted=trusted, plan=plan)
+    monitor = sgoif.watch(
+        model, optimizer, anchors=holdout[:2], train_size=len(given), trusted=trusted, budget=sgoif.Budget(plan=plan)
+    )
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):
         for indices in torch.randperm(len(given), generator=generator).split(50):
@@ -128,7 +130,9 @@ def test_canaries_and_training_examples_are_scored_by_one_curvature():
     train, holdout = world(held=500)
     monitor, _ = watched_run(train, holdout, trusted=True, epochs=3)
     plain, diagonal = (
-        sgoif.audit(monitor.model, train[:2], anchors=holdout[:2], trusted=True, curvature=name).table
+        sgoif.audit(
+            monitor.model, train[:2], anchors=holdout[:2], trusted=True, method=sgoif.Method(curvature=name)
+        ).table
         for name in ("identity", "diagonal")
     )
     assert not np.allclose(plain["harm"], diagonal["harm"])

@@ -18,7 +18,9 @@ def two_layers(*learning):
 
 
 def damping(model, **settings):
-    return sgoif.watch(model, anchors=HOLDOUT, train_size=10, **settings).engine.curvature.relative_damping
+    return sgoif.watch(
+        model, anchors=HOLDOUT, train_size=10, method=sgoif.Method(**settings)
+    ).engine.curvature.relative_damping
 
 
 @pytest.mark.parametrize("model", [two_layers("2"), nn.Sequential(nn.Linear(6, 3)), nn.Linear(6, 3)])
@@ -41,7 +43,7 @@ def test_what_is_given_is_taken():
 def test_an_audit_follows_the_same_rule():
     model, examples = two_layers("2"), (torch.randn(30, 6), torch.arange(30) % 3)
     ruled, asked, usual = (
-        sgoif.audit(model, examples, anchors=HOLDOUT, **settings).table["harm"]
+        sgoif.audit(model, examples, anchors=HOLDOUT, method=sgoif.Method(**settings)).table["harm"]
         for settings in (
             {},
             {"curvature_settings": {"relative_damping": FROZEN_DAMPING}},

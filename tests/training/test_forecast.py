@@ -16,6 +16,7 @@ import sgoif
 from sgoif.training import forecast as rules
 from sgoif.training.clock import Clock
 from sgoif.training.work import Work, count_work
+from tests.grouped import grouped
 from tests.training.loops import PLAN, data, fresh, train, watch
 
 
@@ -55,7 +56,11 @@ def watched(classes=10, *, held=300, batch=64, model=None, **settings):
     model = model or SmallCnn(classes=classes)
     settings = {"plan": sgoif.Plan(), "gate": "none", "keep_visits": "none", "trusted": True, **settings}
     holdout = random_images(held, classes)
-    return sgoif.watch(model, anchors=holdout, train_size=10 * batch, **settings), model, random_images(batch, classes)
+    return (
+        sgoif.watch(model, anchors=holdout, train_size=10 * batch, **grouped(settings)),
+        model,
+        random_images(batch, classes),
+    )
 
 
 def test_shares_are_within_a_factor_of_three_of_what_is_measured():
@@ -110,7 +115,9 @@ def test_memory_is_within_a_factor_of_two_of_what_is_held(classes, held):
 def test_memory_of_evidence_grows_with_the_training_set():
     sizes = [watched(batch_size=64)[0].forecast]
     model = SmallCnn()
-    large = sgoif.watch(model, anchors=random_images(300, 10), train_size=10**6, plan=sgoif.Plan(), batch_size=64)
+    large = sgoif.watch(
+        model, anchors=random_images(300, 10), train_size=10**6, budget=sgoif.Budget(plan=sgoif.Plan(), batch_size=64)
+    )
     assert large.forecast.host_mb - sizes[0].host_mb == pytest.approx(
         (10**6 - 640) * large.recorder.bytes_per_example / 2**20, rel=1e-6
     )

@@ -11,7 +11,7 @@ from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, 
 def test_a_wrong_reduction_is_refused_on_the_first_step_with_the_value_found():
     train_set, holdout = data()
     model = fresh()
-    monitor = watch(model, holdout, loss_reduction="sum")
+    monitor = watch(model, holdout, reduction="sum")
     with pytest.raises(HeadError, match=r"times what the declared settings say"):
         train(model, train_set, monitor)
 
@@ -124,14 +124,14 @@ CAUSES = {
     "smoothed otherwise": (
         lambda z, y: F.cross_entropy(z, y, label_smoothing=0.2),
         {"label_smoothing": 0.1},
-        "pass label_smoothing=0.2",
+        r"Loss\(label_smoothing=0.2\)",
     ),
     "not smoothed": (F.cross_entropy, {"label_smoothing": 0.1}, "leave label_smoothing=0.1 out"),
-    "divided": (lambda z, y: F.cross_entropy(z, y) / 4, {}, "pass accumulate=4"),
+    "divided": (lambda z, y: F.cross_entropy(z, y) / 4, {}, r"Loss\(accumulate=4\)"),
     "not divided": (F.cross_entropy, {"accumulate": 4}, "not divided by accumulate=4"),
-    "sum": (lambda z, y: F.cross_entropy(z, y, reduction="sum"), {}, "pass loss_reduction='sum'"),
-    "mean": (F.cross_entropy, {"loss_reduction": "sum"}, "pass loss_reduction='mean'"),
-    "scaled": (lambda z, y: 65536 * F.cross_entropy(z, y), {}, "scaled by 65536.*pass scaler="),
+    "sum": (lambda z, y: F.cross_entropy(z, y, reduction="sum"), {}, r"pass loss=sgoif.Loss\(reduction='sum'\)"),
+    "mean": (F.cross_entropy, {"reduction": "sum"}, r"pass loss=sgoif.Loss\(reduction='mean'\)"),
+    "scaled": (lambda z, y: 65536 * F.cross_entropy(z, y), {}, r"scaled by 65536.*Loss\(scaler="),
     "class weights": (lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS), {}, "class weights w: pass loss="),
     "mixup": (mixed, {}, r"Mixup, CutMix, soft labels\): pass those probabilities"),
     "other order": (lambda z, y: F.cross_entropy(z, y.roll(1)), {}, "another class entered the loss"),

@@ -153,7 +153,9 @@ def test_the_stability_proxy_is_the_learning_rate_times_the_gradients_norm():
     model = fresh()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     gate = GateSettings(beta_power=1.0, decay_weight=0.0)
-    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=48, plan=PLAN, gate=gate)
+    monitor = sgoif.watch(
+        model, optimizer, anchors=holdout, train_size=48, method=sgoif.Method(gate=gate), budget=sgoif.Budget(plan=PLAN)
+    )
     with monitor.step(torch.arange(48), labels):
         F.cross_entropy(model(pixels), labels).backward()
     norm = torch.cat([model.fc.weight.grad.flatten(), model.fc.bias.grad]).norm()

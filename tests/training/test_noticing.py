@@ -169,7 +169,7 @@ def test_a_plan_says_when_its_cost_will_be_known():
     train_set, holdout = data()
     model = fresh()
     monitor = watch(model, holdout)
-    assert "cost: unknown until the first step; pass batch_size=" in str(monitor.plan)
+    assert "cost: unknown until the first step; pass budget=sgoif.Budget(batch_size=...)" in str(monitor.plan)
     assert "of the bare step" in str(watch(fresh(), holdout, batch_size=12).plan)
     train(model, train_set, monitor, epochs=1)
     assert "of the bare step" in str(monitor.plan) and "unknown" not in str(monitor.plan)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sgoif.distributed import SingleProcess
-from sgoif.training.checkpoint import unpack
-from sgoif.training.portable import portable, restored
+from sgoif.training.checkpoint import from_plain, to_plain, unpack
 
 
 def through_a_file(state):
@@ -32,21 +31,21 @@ def through_a_file(state):
     ],
 )
 def test_arrays_of_any_kind_come_back(array):
-    (found,) = restored(through_a_file(portable([array])))
+    (found,) = from_plain(through_a_file(to_plain([array])))
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(found, array)
 
 
 def test_what_is_not_an_array_stays():
     state = {"step": 3, "none": None, "names": ["a"], "tensor": torch.arange(3), "number": np.float64(0.5)}
-    found = restored(through_a_file(portable(state)))
+    found = from_plain(through_a_file(to_plain(state)))
     assert type(found["number"]) is float
     assert torch.equal(found.pop("tensor"), state.pop("tensor"))
     assert found == state
 
 
 def test_ids_of_a_data_frame_become_strings():
-    assert restored(portable(np.array(["x", "yz"], object))).tolist() == ["x", "yz"]
+    assert from_plain(to_plain(np.array(["x", "yz"], object))).tolist() == ["x", "yz"]
 
 
 class _Malicious:

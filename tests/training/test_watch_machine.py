@@ -110,9 +110,8 @@ class WatchMachine(RuleBasedStateMachine):
                 side.optimizer,
                 anchors=self.anchors,
                 train_size=TRAIN_SIZE,
-                plan=PLAN,
                 task=self.twins.task,
-                **({"keep_visits": self.keep_visits} if self.twins.task == "classification" else {}),
+                budget=sgoif.Budget(plan=PLAN, keep_visits=self.keep_visits),
                 **more,
             )
 

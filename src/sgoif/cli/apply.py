@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sgoif.cli.export import left_out
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
 from sgoif.cli.report import find_images
+from sgoif.cli.run import Run, name_of, need_examples, open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns
 from sgoif.review.automatic import MACHINE, automatic_outcomes, with_automatic
@@ -19,9 +19,8 @@ from sgoif.review.estimate import ErrorRate
 from sgoif.review.losses import Loss, class_losses, group_losses
 from sgoif.review.manifest import Settled, settle, write_manifest
 from sgoif.review.merge import disagreements, merge
-from sgoif.review.plan import ReviewPlan, read_plans, unveiled
+from sgoif.review.plan import ReviewPlan, read_plans, resolve_tokens
 from sgoif.review.results import ReviewResults, canaries_of, review_results
-from sgoif.run import load
 
 __all__ = ["Review", "apply_decisions", "show_apply"]
 
@@ -40,7 +39,7 @@ _SAID = {
 class Review:
     """Decisions held against a run, and what they say."""
 
-    run: OpenRun
+    run: Run
     settled: Settled
     results: ReviewResults | None  # None where nobody has looked
     losses: list[tuple[str, Loss]]  # name of the class or group
@@ -112,7 +111,7 @@ def show_apply(
         print_lines([*warnings, ""])
     print_lines(
         [
-            *left_out(found.run.files.sql, has_unlabelled=True),
+            *left_out(found.run.sql, has_unlabelled=True),
             f"The manifest is in {clean(out)}. Train on it:",
             f"  dataset = sgoif.cleaned(dataset, {out!r})",
         ]
@@ -129,7 +128,7 @@ def show_apply(
 
 def _second_page(found: Review, out: str, images: str | None) -> str:
     """Write a page of what people disagree about."""
-    run = load(found.run.url)
+    run = found.run
     title = f"What people disagree about: {count(len(found.disputed), 'example')}"
     return str(run.report(out, ids=found.disputed, images=find_images(run, images), title=title)[0])
 
@@ -154,19 +153,19 @@ def apply_decisions(
         drop_from: examples whose labels are at least so probably wrong go.
     """
     run = open_run(url)
-    run.need_examples()
+    need_examples(run)
     decisions = [item for path in files for item in read_decisions(path, run.class_names, run.num_classes)]
     is_automatic = relabel_from is not None or drop_from is not None
     if not decisions and not is_automatic:
         raise SgoifError(f"nothing is decided in {', '.join(map(repr, files))}: the column decision is empty.")
     plans = _plans_of(url, decisions)
-    decisions = unveiled(decisions, plans)
+    decisions = resolve_tokens(decisions, plans)
     merged = merge(decisions, canaries_of(plans))
     by_people = settled = settle(run.files, merged)
     if is_automatic:
-        added = automatic_outcomes(run.files.sql, relabel_from=relabel_from, drop_from=drop_from)
+        added = automatic_outcomes(run.sql, relabel_from=relabel_from, drop_from=drop_from)
         settled = settle(run.files, with_automatic(merged, added))
-    losses = [(run.name_of(loss.about), loss) for loss in class_losses(run.files, settled)]
+    losses = [(name_of(run, loss.about), loss) for loss in class_losses(run.files, settled)]
     if by is not None and table is not None:
         own = read_columns(table, ["id", by])
         losses += [(f"{by} {loss.about}", loss) for loss in group_losses(settled, own, by)]

@@ -9,14 +9,13 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from sgoif.cli.issues import named_rows
 from sgoif.cli.limits import EXCEEDED, FINE, UNJUDGED, UNSURE, Limits, Outcome, Verdict, judge
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import count, emit_json, interval, percent, print_lines, print_table, shorten
-from sgoif.cli.summary import Summary, summarise
+from sgoif.cli.run import Run, open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
-from sgoif.summary import competence_line
+from sgoif.findings.suspects import FLAGGED
+from sgoif.summary import Summary, TagSummary, competence_line
 
 __all__ = ["check", "junit_xml", "markdown"]
 
@@ -44,16 +43,16 @@ def check(
     as_json: bool = False,
 ) -> int:
     """Hold a run against limits, report, and return the exit code."""
-    run: OpenRun | None = None
+    run: Run | None = None
     try:
         run = open_run(url)
         verdict = judge(run, limits, None if against is None else open_run(against))
     except SgoifError as error:  # no run at all: what reads the reports must hear of it too
         verdict = Verdict([], str(error))
-    found = summarise(run) if run is not None else None
+    found = run.summary() if run is not None else None
     worst = []
     if run is not None and run.num_examples:
-        worst = named_rows(run, run.worst(_SHOWN_LABELS, min_p=0.5 if run.is_calibrated else None))
+        worst = run.label_issues(top=_SHOWN_LABELS, min_p=FLAGGED if run.is_calibrated else None).to_pylist()
     if summary is not None:
         _write_summary(summary, markdown(url, verdict, found, worst))
     if junit is not None:
@@ -77,10 +76,11 @@ def check(
     return _CODES[verdict.state]
 
 
-def _print(url: str, verdict: Verdict, found: Summary | None) -> None:
+def _print(url: str, verdict: Verdict, found: Summary | TagSummary | None) -> None:
     print_lines([f"{url}: {_SAID[verdict.state]}"])
-    known = None if found is None else competence_line(found.competence, has_trained=found.has_trained_on_holdout)
-    print_lines([] if known is None else [known])
+    if isinstance(found, Summary):
+        known = competence_line(found.competence, has_trained=found.has_trained_on_holdout)
+        print_lines([] if known is None else [known])
     if verdict.reason is not None:
         print_lines([verdict.reason])
     rows = sorted(verdict.outcomes, key=lambda item: _ORDER.index(item.state))
@@ -93,7 +93,7 @@ def _print(url: str, verdict: Verdict, found: Summary | None) -> None:
         )
 
 
-def markdown(url: str, verdict: Verdict, found: Summary | None, worst: list[dict[str, Any]]) -> str:
+def markdown(url: str, verdict: Verdict, found: Summary | TagSummary | None, worst: list[dict[str, Any]]) -> str:
     """Write the verdict for a page such as GitHub's job summary."""
     lines = [f"## {_MARKS[verdict.state]} Labels of {_text(url)}: {_SAID[verdict.state]}", ""]
     if verdict.reason is not None:

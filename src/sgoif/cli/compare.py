@@ -9,7 +9,7 @@ Flagged rows are held; of the rest, one row group at a time is looked at, and Du
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sgoif.cli.joining import joining
-from sgoif.cli.opened import FLAGGED, OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, interval, percent, print_lines, print_table, shorten
+from sgoif.cli.run import Run, name_of, need_probabilities, open_run, read_one
 from sgoif.errors import SgoifError
+from sgoif.findings.suspects import FLAGGED, columns_of
 
 __all__ = ["Comparison", "compare_runs", "show_comparison"]
 
@@ -88,14 +89,14 @@ def show_comparison(old_url: str, new_url: str, *, top: int | None = 50, as_json
     _print_rows("added", found.added, top)
 
 
-def compare_runs(old: OpenRun, new: OpenRun) -> Comparison:
+def compare_runs(old: Run, new: Run) -> Comparison:
     """Find what became of an older run's findings, and what is new.
 
     Raises:
         SgoifError: One of the runs has no probabilities, or they have too few examples in common.
     """
     for run in (old, new):
-        run.need_probabilities()
+        need_probabilities(run)
     with joining() as tables:
         for name, run in (("old", old), ("new", new)):
             tables.register("stream", pa.RecordBatchReader.from_batches(_LABELS, _labels(run)))
@@ -135,10 +136,10 @@ _QUERIES = {
 }
 
 
-def _need_common(old: OpenRun, new: OpenRun, sizes: list[int], in_both: int, relabelled: int) -> None:
+def _need_common(old: Run, new: Run, sizes: list[int], in_both: int, relabelled: int) -> None:
     """Raise where two runs are not of the same data."""
     if in_both < _LEAST_COMMON * min(sizes):
-        first = [run.one("select id::varchar as id from examples limit 1")["id"] for run in (old, new)]
+        first = [read_one(run, "select id::varchar as id from examples limit 1") for run in (old, new)]
         raise SgoifError(
             f"{old.url!r} and {new.url!r} have {count(in_both)} of {count(min(sizes))} ids in common, too few to tell "
             f"what changed: theirs look like {shorten(first[0], 80)!r} and {shorten(first[1], 80)!r}. Compare two runs "
@@ -152,7 +153,7 @@ def _need_common(old: OpenRun, new: OpenRun, sizes: list[int], in_both: int, rel
         )
 
 
-def _labels(run: OpenRun) -> Iterator[pa.RecordBatch]:
+def _labels(run: Run) -> Iterator[pa.RecordBatch]:
     """Id and label of all examples of a run, those that it held out among them."""
     for place, table in enumerate(("examples", "holdout")):
         for batch in run.files.batches(table, ["id", "given_label"]):
@@ -165,16 +166,17 @@ def _labels(run: OpenRun) -> Iterator[pa.RecordBatch]:
             yield from pa.table(columns, schema=_LABELS).to_batches()
 
 
-def _flagged(run: OpenRun) -> pa.Table:
+def _flagged(run: Run) -> pa.Table:
     """Labels that are more likely wrong than right, with ids as text and classes by name."""
-    held = run.files.sql("select * from holdout limit 0").column_names
-    selected = f"select {_fields(run.columns)} from examples where p_mislabeled >= $least and given_label >= 0"
+    held = columns_of(run.sql, "holdout")
+    fields = _fields(columns_of(run.sql, "examples"))
+    selected = f"select {fields} from examples where p_mislabeled >= $least and given_label >= 0"
     if "p_mislabeled" in held:
         selected += (
-            f" union all select {_fields(set(held))} from holdout where p_mislabeled >= $least and given_label >= 0 "
+            f" union all select {_fields(held)} from holdout where p_mislabeled >= $least and given_label >= 0 "
             "and not coalesce(trusted, false) and id::varchar not in (select id::varchar from examples)"
         )
-    found = run.files.sql(selected, least=FLAGGED)
+    found = run.sql(selected, least=FLAGGED)
     return pa.table(
         {
             "id": found["id"],
@@ -187,7 +189,7 @@ def _flagged(run: OpenRun) -> pa.Table:
     )
 
 
-def _fields(present: set[str]) -> str:
+def _fields(present: Mapping[str, str]) -> str:
     suggested = "coalesce(suggested_label, -1)" if "suggested_label" in present else "-1"
     ends = [f"{name if name in present else 'null'}::double as {name}" for name in _ENDS]
     return (
@@ -196,9 +198,9 @@ def _fields(present: set[str]) -> str:
     )
 
 
-def _names(run: OpenRun, labels: pa.ChunkedArray) -> pa.Array:
+def _names(run: Run, labels: pa.ChunkedArray) -> pa.Array:
     known = pc.unique(labels)
-    names = pa.array([run.name_of(label) for label in known.to_pylist()], pa.string())
+    names = pa.array([name_of(run, label) for label in known.to_pylist()], pa.string())
     return names.take(pc.index_in(_array(labels), value_set=known))
 
 

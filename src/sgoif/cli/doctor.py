@@ -120,7 +120,9 @@ def predict_cost(
 
     model = load_model(name, device)
     inputs, labels = random_batch(model, shape, max(2 * classes, 256), classes)  # as many as a refresh reads
-    monitor: Any = sgoif.watch(model, anchors=(inputs, labels), train_size=train_size, batch_size=batch)
+    monitor: Any = sgoif.watch(
+        model, anchors=(inputs, labels), train_size=train_size, budget=sgoif.Budget(batch_size=batch)
+    )
     forecast = monitor.forecast
     monitor.detach()
     if forecast is None:

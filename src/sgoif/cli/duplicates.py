@@ -6,10 +6,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
+from sgoif.cli.run import Run, name_of, need_examples, open_run
 from sgoif.files.tables import write_csv
-from sgoif.findings import duplicates_of_run
 
 __all__ = ["show_duplicates"]
 
@@ -17,9 +16,8 @@ __all__ = ["show_duplicates"]
 def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, as_json: bool = False) -> None:
     """Print or write pairs of copies."""
     run = open_run(url)
-    run.need_examples()
-    found = duplicates_of_run(run.files.sql, run.facts.get("nearly_same"))
-    pairs = run.with_names(found, ("given", "other"))
+    need_examples(run)
+    pairs = run.duplicates()
     differ = int(pc.sum(pairs["labels_differ"]).as_py() or 0)
     across = int(pc.sum(pairs["is_across_holdout"]).as_py() or 0)
     shown = pairs if top is None else pairs.slice(0, top)
@@ -43,16 +41,16 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
         _print_pairs(run, shown.to_pylist())
 
 
-def _print_pairs(run: OpenRun, rows: list[dict[str, Any]]) -> None:
+def _print_pairs(run: Run, rows: list[dict[str, Any]]) -> None:
     print_table(
         ["id", "copy", "labels", "alike"],
         [
             [
                 shorten(row["id"]) + (" (hold-out)" if row["source"] == "holdout" else ""),
                 shorten(row["other_id"]) + (" (hold-out)" if row["other_source"] == "holdout" else ""),
-                f"{clean(run.name_of(row['given_label']))} and {clean(run.name_of(row['other_label']))}"
+                f"{clean(name_of(run, row['given_label']))} and {clean(name_of(run, row['other_label']))}"
                 if row["labels_differ"]
-                else f"both {clean(run.name_of(row['given_label']))}",
+                else f"both {clean(name_of(run, row['given_label']))}",
                 "same" if row["bits_apart"] == 0 else f"nearly ({row['bits_apart']} of 256 bits differ)",
             ]
             for row in rows

@@ -1,4 +1,4 @@
-"""``sgoif explain``: which training pictures taught the model to see this class in those?"""
+"""``sgoif explain``: which training pictures made the model predict this class for those?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ExplainSettings", "show_explanation"]
 
 @dataclass(frozen=True, slots=True)
 class ExplainSettings:
-    """What is asked of whom."""
+    """The model, its training data, and the predictions to explain."""
 
     run: str
     model: str

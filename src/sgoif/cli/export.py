@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sgoif.cli.opened import open_run
 from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
+from sgoif.cli.run import need_examples, open_run
 from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
 from sgoif.files.tables import write_csv, write_parquet, write_text
@@ -35,7 +35,7 @@ def show_export(url: str, *, to: str, out: str, images: str | None, top: int | N
     endings = _ENDINGS[to]
     if not out.endswith(endings):
         raise SgoifError(f"{clean(out)!r} must end in {' or '.join(endings)} for {to}.")
-    open_run(url).need_examples()
+    need_examples(open_run(url))
     if to == "cleanlab":
         _write_datalab(url, out)
     else:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
+from sgoif.cli.run import Run, name_of, open_run, read_one
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
 from sgoif.review.decisions import read_decisions
@@ -42,7 +42,7 @@ def write_doubtful(url: str, *, size: int, out: str, verified: str | None, force
         )
     rows, chosen, known = _chosen(run, size, verified)
     write_csv_rows(out, _HEADER, (_cells(run, row) for row in chosen))
-    per_class = Counter(run.name_of(row["given_label"]) for row in chosen)
+    per_class = Counter(name_of(run, row["given_label"]) for row in chosen)
     if as_json:
         document = {"run": run.url, "out": out, "written": len(chosen), "per_class": dict(per_class)}
         emit_json({"command": "holdout", "format": 1, **document, "already_verified": len(known)})
@@ -80,9 +80,7 @@ def write_doubtful_page(
     )
 
 
-def _chosen(
-    run: OpenRun, size: int, verified: str | None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], set[str]]:
+def _chosen(run: Run, size: int, verified: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], set[str]]:
     """All hold-out examples that nobody has verified, those to look at, and ids of the verified ones."""
     known = set(read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
     rows = _held_out(run, known)
@@ -94,7 +92,7 @@ def _chosen(
 def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False) -> None:
     """Take what a person filled in into the file of verified labels; what is there for the same id is replaced."""
     run = open_run(url)
-    held = run.files.sql("select id::varchar as id from holdout")["id"].to_pylist()
+    held = run.sql("select id::varchar as id from holdout")["id"].to_pylist()
     found = _read_filled(run, filled, set(held))
     labels = read_verified(verified) if os.path.exists(verified) else {}
     fresh = {ident: name for ident, name in found.items() if labels.get(ident) != name}
@@ -139,11 +137,11 @@ def read_verified(path: str) -> dict[str, str]:
     return {row["id"]: row["label"].strip() for _, row in read_csv_rows(path, ["id", "label"]) if row["label"].strip()}
 
 
-def _held_out(run: OpenRun, known: set[str]) -> list[dict[str, Any]]:
+def _held_out(run: Run, known: set[str]) -> list[dict[str, Any]]:
     """Hold-out examples that nobody has verified, with what the run thinks of them."""
-    if not run.one("select count(p_mislabeled) as n from holdout")["n"]:
-        raise SgoifError(f"{run.url!r} has not judged its hold-out: {why_no_probabilities(run.about)}.")
-    rows: list[dict[str, Any]] = run.files.sql(
+    if not read_one(run, "select count(p_mislabeled) as n from holdout"):
+        raise SgoifError(f"{run.url!r} has not judged its hold-out: {why_no_probabilities(run.info)}.")
+    rows: list[dict[str, Any]] = run.sql(
         "select id::varchar as id, given_label, coalesce(suggested_label, -1) as suggested_label, p_mislabeled as p "
         "from holdout where not coalesce(trusted, false) and given_label >= 0 order by id"
     ).to_pylist()
@@ -153,9 +151,9 @@ def _held_out(run: OpenRun, known: set[str]) -> list[dict[str, Any]]:
     return left
 
 
-def _cells(run: OpenRun, row: dict[str, Any]) -> list[Any]:
+def _cells(run: Run, row: dict[str, Any]) -> list[Any]:
     p = None if row["p"] is None else round(row["p"], 4)
-    names = run.name_of(row["given_label"]), run.name_of(row["suggested_label"])
+    names = name_of(run, row["given_label"]), name_of(run, row["suggested_label"])
     return [row["id"], row["given_label"], *names, p, ""]
 
 
@@ -167,7 +165,7 @@ def _filled(path: str) -> bool:
         raise SgoifError(f"'{path}' is there already and was not written by this command; pass --force.") from error
 
 
-def _read_filled(run: OpenRun, path: str, held: set[str]) -> dict[str, str]:
+def _read_filled(run: Run, path: str, held: set[str]) -> dict[str, str]:
     """Ids and true classes that a person wrote down, by name where classes have names."""
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass the CSV file that `sgoif holdout` wrote, filled in.")
@@ -187,7 +185,7 @@ def _read_filled(run: OpenRun, path: str, held: set[str]) -> dict[str, str]:
         if label is None:
             classes = some_of(run.class_names, run.num_classes)
             raise SgoifError(f"line {line} of '{path}': there is no class {written!r}; there are {classes}.")
-        name = run.name_of(label)
+        name = name_of(run, label)
         if found.setdefault(row["id"], name) != name:
             raise SgoifError(
                 f"line {line} of '{path}': {shorten(row['id'], 80)!r} is {name!r} here and {found[row['id']]!r} above."
@@ -203,13 +201,13 @@ def _is_decisions(path: str) -> bool:
     return first is not None and "decision" in first[1] and _COLUMN not in first[1]
 
 
-def _read_decided(run: OpenRun, path: str) -> dict[str, str]:
+def _read_decided(run: Run, path: str) -> dict[str, str]:
     """Verified labels out of decisions: what was kept or relabelled. Examples outside the hold-out do not matter."""
-    rows = run.files.sql("select id::varchar as id, given_label from holdout")
+    rows = run.sql("select id::varchar as id, given_label from holdout")
     given = dict(zip(rows["id"].to_pylist(), rows["given_label"].to_pylist(), strict=True))
     merged = merge(read_decisions(path, run.class_names, run.num_classes))
     found = {
-        item.id: run.name_of(item.label)
+        item.id: name_of(run, item.label)
         for item in merged.outcomes
         if item.action in ("keep", "relabel") and given.get(item.id) == item.given_label
     }

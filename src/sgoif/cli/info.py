@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, percent, print_facts, print_lines
-from sgoif.cli.summary import Summary, kind_of_holdout, summarise
-from sgoif.cli.tags import TagSummary, has_tags, summarise_tags
+from sgoif.cli.run import Run, name_of, open_run, read_one
 from sgoif.store.holding import describe_unclosed
 from sgoif.store.schema import TABLES
-from sgoif.summary import checked_lines
+from sgoif.summary import checked_lines, kind_of_holdout
 
 __all__ = ["describe", "show_info"]
 
@@ -40,19 +38,20 @@ def show_info(url: str, *, as_json: bool = False) -> None:
         return
     print_facts(clean(run.url), _about(run, document))
     for title, facts in (
-        ("Training", _training(run.facts)),
+        ("Training", _training(run.info)),
         ("Calibration", _calibration(run)),
-        ("Trouble", _trouble(document)),
-        ("Made with", _made_with(run.info)),
+        ("Problems", _problems(document)),
+        ("Made with", _made_with(run.files.info)),
     ):
         if facts:
             print_lines([""])
             print_facts(title, facts)
 
 
-def describe(run: OpenRun) -> dict[str, Any]:
+def describe(run: Run) -> dict[str, Any]:
     """All that is known of how a run went."""
-    info, facts = run.info, run.facts
+    info = run.files.info
+    facts = info.get("facts") or {}
     tables = {name: _num_rows(run, name) for name in TABLES}
     return {
         "run": run.url,
@@ -71,25 +70,21 @@ def describe(run: OpenRun) -> dict[str, Any]:
         "skipped_parts": [{"path": item.path, "reason": item.reason} for item in run.files.skipped],
         "libraries": info.get("libraries", {}),
         "hardware": info.get("hardware", {}),
-        "summary": _summary(run).document(),
+        "summary": run.summary().document(),
         "facts": dict(facts),
     }
 
 
-def _summary(run: OpenRun) -> Summary | TagSummary:
-    return summarise_tags(run) if has_tags(run) else summarise(run)
-
-
-def _num_rows(run: OpenRun, table: str) -> int:
+def _num_rows(run: Run, table: str) -> int:
     """Rows that count: as the footers say, unless a later attempt repeats some of them."""
     parts = run.files.parts(table)
     if all(part.limit is None for part in parts):
         return sum(part.num_rows for part in parts)
-    return int(run.one(f"select count(*) as n from {table}")["n"])
+    return int(read_one(run, f"select count(*) as n from {table}"))
 
 
-def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
-    info, facts, rows = run.info, run.facts, document["rows"]
+def _about(run: Run, document: Mapping[str, Any]) -> Facts:
+    info, facts, rows = run.files.info, run.info, document["rows"]
     attempts = info.get("attempts") or []
     state = "finished"
     if not run.files.is_finished:
@@ -103,7 +98,7 @@ def _about(run: OpenRun, document: Mapping[str, Any]) -> Facts:
         ("visits", f"{count(rows['visits'])} on disk (kept: {info.get('keep_visits', '?')})"),
     ]
     if not run.files.is_finished and rows["visits"] and not rows["examples"]:
-        found.append(("to add up", clean(describe_unclosed(run.url, info).partition("probabilities: ")[2])))
+        found.append(("to add up", clean(describe_unclosed(run.files.url, info).partition("probabilities: ")[2])))
     if facts.get("num_not_judged"):
         where = "whenever they were seen, the scores could not be trusted yet; see `sgoif score --only-unjudged`"
         found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))
@@ -146,21 +141,21 @@ def _training(facts: Mapping[str, Any]) -> Facts:
     return found
 
 
-def _calibration(run: OpenRun) -> Facts:
-    found: Facts = [("hold-out", kind_of_holdout(run))]
-    held = run.facts.get("held_out_per_class")
+def _calibration(run: Run) -> Facts:
+    found: Facts = [("hold-out", kind_of_holdout(run.info))]
+    held = run.info.get("held_out_per_class")
     if isinstance(held, list):
-        named = [f"{clean(run.name_of(label))} {number}" for label, number in enumerate(held)]
+        named = [f"{clean(name_of(run, label))} {number}" for label, number in enumerate(held)]
         more = f" and {len(named) - _SHOWN_CLASSES} classes more" if len(named) > _SHOWN_CLASSES else ""
         found.append(("held out", f"{count(sum(held))}: {', '.join(named[:_SHOWN_CLASSES])}{more}"))
     if not run.num_examples:
         return (
             [*found, ("calibrated", "not yet: that is done when the run ends")] if not run.files.is_finished else found
         )
-    summary = _summary(run)
+    summary = run.summary()
     lines = summary.lines()
     if not summary.is_calibrated:
-        lines = [] if run.checked is None else checked_lines(run.checked)
+        lines = checked_lines(run.info["checked"]) if "checked" in run.info else []
         return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}"), *_parts(lines)]
     judged = f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged"
     return [*found, ("calibrated", judged), *_parts(lines[1 + len(summary.warnings) :])]
@@ -170,7 +165,7 @@ def _parts(lines: Sequence[str]) -> Facts:
     return [(line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines if ": " in line]
 
 
-def _trouble(document: Mapping[str, Any]) -> Facts:
+def _problems(document: Mapping[str, Any]) -> Facts:
     found: Facts = []
     for kind, faults in document["faults"].items():
         found += [(f"while {kind}", f"{number} x {clean(cause)}") for cause, number in faults.items()]

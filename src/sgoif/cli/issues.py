@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from sgoif.cli.joining import join
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import (
     clean,
     console,
@@ -22,13 +21,13 @@ from sgoif.cli.output import (
     print_table,
     shorten,
 )
-from sgoif.cli.summary import summarise
+from sgoif.cli.run import Run, name_of, need_examples, need_probabilities, open_run, read_one
 from sgoif.cli.tags import has_tags, show_tag_issues
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns, write_csv, write_parquet
 from sgoif.findings import group_issues
 
-__all__ = ["named_rows", "show_groups", "show_issues", "show_rows"]
+__all__ = ["show_groups", "show_issues", "show_rows"]
 
 _WIDE = 120  # columns from which on a reason has a column of its own
 _UNKNOWN_GROUP = "(not in the table)"
@@ -46,25 +45,21 @@ def show_issues(
 ) -> None:
     """Print or write the most suspicious labels of a run."""
     run = open_run(url)
-    run.need_examples()
+    need_examples(run)
     if has_tags(run):
         show_tag_issues(run, top=top, csv=csv, parquet=parquet, as_json=as_json, of_class=of_class, min_p=min_p)
         return
     if min_p is not None:
-        run.need_probabilities()
-    given = None if of_class is None else run.label_of(of_class)
-    table = run.worst(top, given=given, min_p=min_p)
+        need_probabilities(run)
+    table = run.label_issues(top=top, given=of_class, min_p=min_p)
     if csv is not None or parquet is not None:
-        table = run.with_names(table, ("given", "suggested"))
         write_csv(table, csv) if csv is not None else write_parquet(table, str(parquet))
         print_lines([f"{count(len(table), 'label')} written to {csv or parquet}."])
         return
     if as_json:
-        emit_json(
-            {"command": "issues", "format": 1, "summary": summarise(run).document(), "issues": named_rows(run, table)}
-        )
+        emit_json({"command": "issues", "format": 1, "summary": run.summary().document(), "issues": table.to_pylist()})
         return
-    print_lines(summarise(run).lines())
+    print_lines(run.summary().lines())
     print_lines([""])
     if not len(table):
         print_lines(["No label matches."])
@@ -75,7 +70,7 @@ def show_issues(
 def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None:
     """Print error rates by a column of the user's own table, joined by id."""
     run = open_run(url)
-    run.need_probabilities()
+    need_probabilities(run)
     own = read_columns(table, ["id", by])
     joined, num_unknown = _joined(run, own, by, table)
     found = group_issues(joined, joined["group"])
@@ -85,7 +80,7 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
             {"command": "issues", "format": 1, "by": by, "groups": rows, "num_examples_not_in_table": num_unknown}
         )
         return
-    summary = summarise(run)
+    summary = run.summary()
     lines = summary.lines()[: 2 + len(summary.warnings)]
     if num_unknown:
         lines.append(f"{count(num_unknown)} of {count(run.num_examples, 'example')} are not in {clean(table)}.")
@@ -108,13 +103,7 @@ def show_groups(url: str, *, by: str, table: str, as_json: bool = False) -> None
     )
 
 
-def named_rows(run: OpenRun, table: pa.Table) -> list[dict[str, Any]]:
-    """Rows of ``label_issues`` with the names of their classes, for JSON."""
-    rows: list[dict[str, Any]] = run.with_names(table, ("given", "suggested")).to_pylist()
-    return rows
-
-
-def show_rows(run: OpenRun, table: pa.Table) -> None:
+def show_rows(run: Run, table: pa.Table) -> None:
     """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line."""
     rows = table.to_pylist()
     score = "p (range)" if run.is_calibrated else "label score"
@@ -161,9 +150,9 @@ def _print_narrow(headers: Sequence[str], lines: Sequence[Sequence[str]], width:
         screen.print(Padding(Text(line[4], style="dim"), (0, 0, 0, rank + 2)))
 
 
-def _labels(run: OpenRun, row: dict[str, Any]) -> str:
-    suggested = run.name_of(row["suggested_label"])
-    given = clean(run.name_of(row["given_label"]))
+def _labels(run: Run, row: dict[str, Any]) -> str:
+    suggested = name_of(run, row["suggested_label"])
+    given = clean(name_of(run, row["given_label"]))
     return f"{given} -> {clean(suggested)}" if suggested and suggested != given else given
 
 
@@ -171,9 +160,9 @@ def _number(value: float | None) -> str:
     return "?" if value is None or value != value else f"{value:.3g}"
 
 
-def _joined(run: OpenRun, own: pa.Table, by: str, path: str) -> tuple[dict[str, Any], int]:
+def _joined(run: Run, own: pa.Table, by: str, path: str) -> tuple[dict[str, Any], int]:
     """The run's examples with the user's column beside them, and how many have no row there."""
-    examples = run.files.sql(
+    examples = run.sql(
         "select id, p_mislabeled, p_mislabeled_low, p_mislabeled_high from examples where p_mislabeled is not null"
     )
     tables = {"run": examples, "own": own.rename_columns(["id", "grp"])}
@@ -187,7 +176,7 @@ def _joined(run: OpenRun, own: pa.Table, by: str, path: str) -> tuple[dict[str, 
     )
     lost = found["lost"].to_numpy()
     if lost.all():
-        first = run.one("select id from examples limit 1")["id"]
+        first = read_one(run, "select id from examples limit 1")
         raise SgoifError(
             f"no id of {path!r} is one of this run's; its ids look like {shorten(first, 80)!r}. Is the column "
             "`id` the right one?"

@@ -14,8 +14,16 @@ from typing import Any
 
 from sgoif.cli.classes import class_rows
 from sgoif.cli.compare import compare_runs
-from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import count, percent, percents
+from sgoif.cli.run import (
+    Run,
+    need_checked_labels,
+    need_examples,
+    need_probabilities,
+    need_totals,
+    need_trust,
+    need_verified_holdout,
+)
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import cards_needed
 from sgoif.findings.classes import TOO_FEW
@@ -96,25 +104,26 @@ def parse_share(text: str, option: str) -> float:
     return share
 
 
-def judge(run: OpenRun, limits: Limits, against: OpenRun | None = None) -> Verdict:
+def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
     """Hold a run against limits; trouble with the run is a reason not to judge, not an error."""
     outcomes: list[Outcome] = []
+    checked = run.info.get("checked")
     try:
-        run.need_examples()
-        if limits.max_error_rate is not None and run.checked is not None:
-            run.need_trust(needs_holdout=False)
-            outcomes.append(_checked(run.checked, limits.max_error_rate))
+        need_examples(run)
+        if limits.max_error_rate is not None and checked is not None:
+            need_trust(run, needs_holdout=False)
+            outcomes.append(_checked(checked, limits.max_error_rate))
             if limits.max_class_error_rate is None and limits.max_new is None:
                 return Verdict(outcomes)
-        run.need_trust()  # first: it may be why there are no probabilities
-        run.need_probabilities()
+        need_trust(run)  # first: it may be why there are no probabilities
+        need_probabilities(run)
         if limits.max_new is not None and against is not None:
             outcomes.append(_new_ones(run, against, limits.max_new))
-        if limits.max_error_rate is not None and run.checked is None:
-            run.need_checked_labels()
+        if limits.max_error_rate is not None and checked is None:
+            need_checked_labels(run)
         if limits.max_class_error_rate is not None:
-            run.need_verified_holdout()
-            run.need_totals()
+            need_verified_holdout(run)
+            need_totals(run)
             outcomes += _by_class(run, limits.max_class_error_rate)
     except SgoifError as error:
         return Verdict(outcomes, str(error))
@@ -135,7 +144,7 @@ def _checked(checked: Mapping[str, Any], limit: float) -> Outcome:
     return Outcome("max-error-rate", "all examples", state, limit, value, low, high, text)
 
 
-def _by_class(run: OpenRun, limit: float) -> list[Outcome]:
+def _by_class(run: Run, limit: float) -> list[Outcome]:
     found = []
     for row in class_rows(run):
         few = "too few examples, or too few of it held out" if row["verdict"] == TOO_FEW else None
@@ -155,7 +164,7 @@ def _outcome(kind: str, about: str, limit: float, ends: Sequence[float], number:
     return Outcome(kind, about, state, limit, value, low, high, text)
 
 
-def _new_ones(run: OpenRun, against: OpenRun, limit: int) -> Outcome:
+def _new_ones(run: Run, against: Run, limit: int) -> Outcome:
     found = compare_runs(against, run)
     number = len(found.new) + len(found.added)
     text = f"{count(number)} newly flagged"

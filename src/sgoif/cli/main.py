@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from sgoif.cli import asking, finding, judging, setting_up
+from sgoif.cli.commands import find, model, review, setup
 from sgoif.cli.program import PANELS, app
 
-__all__ = ["app", "asking", "finding", "judging", "setting_up"]
+__all__ = ["app", "find", "model", "review", "setup"]
 
 app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_help_panel)))
 

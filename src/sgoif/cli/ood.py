@@ -1,4 +1,4 @@
-"""``sgoif ood``: which of these pictures are unlike those that the model was made for?"""
+"""``sgoif ood``: which of these pictures are out of distribution for the model?"""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def show_ood(settings: OodSettings, *, top: int | None = 50, csv: str | None = N
 def _said(settings: OodSettings, counts: dict[str, int]) -> str:
     rate = percent(settings.false_alarm_rate)
     said = (
-        f"{count(counts['num_flagged'])} of {count(counts['num_pictures'], 'picture')} raise an alarm; of usual ones "
-        f"{rate} would."
+        f"{count(counts['num_flagged'])} of {count(counts['num_pictures'], 'picture')} raise an alarm; of "
+        f"in-distribution ones {rate} would."
     )
     broken = counts["num_broken"]
     return said if not broken else f"{said} {count(broken, 'picture')} could not be read."

@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from sgoif.cli.front import Front
+from sgoif.cli.errors import Front
 
 __all__ = [
     *("ASK", "FIND", "JUDGE", "PANELS", "SET_UP", "app"),

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from sgoif.cli.issues import named_rows, show_rows
-from sgoif.cli.opened import OpenRun, open_run
+from sgoif.cli.issues import show_rows
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stderr_console
+from sgoif.cli.run import Run, open_run
 from sgoif.cli.settings import ScanSettings, settings_text
-from sgoif.cli.summary import summarise
 from sgoif.errors import SgoifError
 from sgoif.files.locations import place_of
+from sgoif.findings.suspects import columns_of
 from sgoif.store.info import find_info
 
 if TYPE_CHECKING:
@@ -73,16 +73,16 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
         )
     place.write(_SETTINGS_FILE, text)
     run = open_run(where)
-    found, table = summarise(run), run.worst(_SHOWN)
+    found, table = run.summary(), run.label_issues(top=_SHOWN)
     if as_json:
-        left_out = {name: run.facts.get(name) for name in _LEFT_OUT}
+        left_out = {name: run.info.get(name) for name in _LEFT_OUT}
         document = {"run": where, "settings": asdict(settings), "summary": found.document(), "left_out": left_out}
-        emit_json({"command": "scan", "format": 1, **document, "issues": named_rows(run, table)})
+        emit_json({"command": "scan", "format": 1, **document, "issues": table.to_pylist()})
         return
     print_lines([*found.lines(), *describe_left_out(run), ""])
     show_rows(run, table)
     shown = shlex.quote(where)
-    images = "" if run.facts.get("has_pictures") is False else " --images run"
+    images = "" if run.info.get("has_pictures") is False else " --images run"
     print_lines(
         [
             "",
@@ -97,11 +97,11 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
     )
 
 
-def describe_left_out(run: OpenRun) -> list[str]:
+def describe_left_out(run: Run) -> list[str]:
     """Say which examples a scan could not read or not judge, and what it took for granted."""
     from sgoif.scan.loop import UNREADABLE_FILE
 
-    facts, lines = run.facts, []
+    facts, lines = run.info, []
     order = facts.get("feature_order")
     if order:
         lines.append(f"Embeddings were given to examples {clean(order)}.")
@@ -112,7 +112,7 @@ def describe_left_out(run: OpenRun) -> list[str]:
     number = _number(facts, "unreadable")
     if number:
         ids = [item.get("id") for item in facts.get("unreadable_pictures") or () if isinstance(item, dict)]
-        listed = f"listed with the reasons in {clean(run.url.rstrip('/'))}/{UNREADABLE_FILE}"
+        listed = f"listed with the reasons in {clean(run.files.url.rstrip('/'))}/{UNREADABLE_FILE}"
         lines.append(f"{count(number, 'picture')} could not be read: {_some(ids, number)}; {listed}.")
     if _number(facts, "without_label"):
         lines.append(f"{count(_number(facts, 'without_label'), 'example')} without a label left out.")
@@ -125,12 +125,12 @@ def describe_left_out(run: OpenRun) -> list[str]:
     return [*lines, *_unjudged(run)]
 
 
-def _unjudged(run: OpenRun) -> list[str]:
-    if "no_p_reason" not in run.columns or not run.is_calibrated:
+def _unjudged(run: Run) -> list[str]:
+    if "no_p_reason" not in columns_of(run.sql, "examples") or not run.is_calibrated:
         return []
     query = "select no_p_reason as reason, count(*) as n, list(id order by id)[:3] as ids from examples "
     query += "where p_mislabeled is null and no_p_reason is not null group by 1 order by n desc, reason"
-    rows = run.files.sql(query).to_pylist()
+    rows = run.sql(query).to_pylist()
     lines = [
         f"Not judged: {count(row['n'], 'example')} ({_some(row['ids'], row['n'])}): {clean(row['reason'])}."
         for row in rows[:_REASONS]

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgoif.cli.issues import named_rows, show_rows
+from sgoif.cli.issues import show_rows
 from sgoif.cli.models import load_model
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import count, emit_json, print_lines
+from sgoif.cli.run import Run, open_run
 from sgoif.cli.scan import progress_bars
-from sgoif.cli.summary import summarise
 from sgoif.errors import SgoifError
 from sgoif.usercode import import_named
 
@@ -65,11 +64,11 @@ def show_score(
             progress=bars,
         )
     run = open_run(settings.out)
-    found, table = summarise(run), run.worst(_SHOWN)
+    found, table = run.summary(), run.label_issues(top=_SHOWN)
     if as_json:
-        counts = {name: run.facts.get(name) for name in _COUNTS}
+        counts = {name: run.info.get(name) for name in _COUNTS}
         document = {"run": settings.out, "settings": asdict(settings), "counts": counts, "summary": found.document()}
-        emit_json({"command": "score", "format": 1, **document, "issues": named_rows(run, table)})
+        emit_json({"command": "score", "format": 1, **document, "issues": table.to_pylist()})
         return
     print_lines([*found.lines(), _counted(run), ""])
     show_rows(run, table)
@@ -89,9 +88,9 @@ def _engine(name: str, actors: int, cpus: float, gpus: float) -> Engine:
     raise SgoifError(f"--engine is local or ray, got {name!r}.")
 
 
-def _counted(run: OpenRun) -> str:
+def _counted(run: Run) -> str:
     def number(name: str) -> int:
-        value: Any = run.facts.get(name)
+        value: Any = run.info.get(name)
         return value if isinstance(value, int) else 0
 
     parts = [f"{count(number('num_scored'), 'example')} scored now"]

@@ -1,4 +1,4 @@
-"""``sgoif sentinel``: is this stream of pictures still the usual one?"""
+"""``sgoif sentinel``: has the distribution of this stream of pictures shifted?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgoif.cli.front import EXCEEDED, FINE
+from sgoif.cli.errors import EXCEEDED, FINE
 from sgoif.cli.models import load_model
 from sgoif.cli.output import count, emit_json, print_lines, print_table
 from sgoif.errors import SgoifError
@@ -75,7 +75,7 @@ def show_sentinel(settings: SentinelSettings, *, top: int | None = 20, as_json: 
 
 def _said(alarm: ShiftReading | None, counts: dict[str, int], rate: float) -> list[str]:
     looked_at = f"{count(counts['num_pictures'], 'picture')} in {count(counts['num_batches'])} batches"
-    lines = [f"{looked_at}; a usual stream raises an alarm once in {count(round(1 / rate))} batches."]
+    lines = [f"{looked_at}; a stream without a shift raises an alarm once in {count(round(1 / rate))} batches."]
     if counts["num_broken"]:
         lines.append(f"{count(counts['num_broken'], 'picture')} could not be read.")
     if alarm is None:

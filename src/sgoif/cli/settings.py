@@ -52,7 +52,7 @@ def read_settings(path: str) -> dict[str, Any]:
     """Read what a file of settings names; the rest is left to the command line.
 
     Raises:
-        SgoifError: A line is not ``name: value``, or the name or the value is of the wrong kind; the line is told.
+        SgoifError: A line is not ``name: value``, or one of both is of the wrong kind; the message has the line.
     """
     known = [item.name for item in fields(ScanSettings)]
     found: dict[str, Any] = {}

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from sgoif import summary
-from sgoif.cli.opened import OpenRun
 from sgoif.cli.output import clean, count, emit_json, interval, print_lines, print_table, shorten
+from sgoif.cli.run import Run
 from sgoif.files.tables import write_csv, write_parquet
-from sgoif.findings import tag_issues
-from sgoif.summary import TagSummary
 
-__all__ = ["TagSummary", "has_tags", "show_tag_issues", "summarise_tags"]
+__all__ = ["has_tags", "show_tag_issues"]
 
 
-def has_tags(run: OpenRun) -> bool:
+def has_tags(run: Run) -> bool:
     """Whether a run is about tags."""
-    return run.facts.get("task") == "multilabel"
-
-
-def summarise_tags(run: OpenRun) -> TagSummary:
-    """Collect the summary of a multi-label run."""
-    return summary.summarise_tags(run.files.sql, run.about, run=run.url)
+    return run.info.get("task") == "multilabel"
 
 
 def show_tag_issues(
-    run: OpenRun,
+    run: Run,
     *,
     top: int | None = 50,
     csv: str | None = None,
@@ -35,13 +25,13 @@ def show_tag_issues(
     min_p: float | None = None,
 ) -> None:
     """Print or write the most suspicious tags of a run."""
-    tag = None if of_class is None else run.label_of(of_class)
-    table = pa.table(tag_issues(run.files.sql, run.class_names, top=top, tag=tag, min_p=min_p))
+    tag = None if of_class is None else run.find_class(of_class)
+    table = run.tag_issues(top=top, tag=tag, min_p=min_p)
     if csv is not None or parquet is not None:
         write_csv(table, csv) if csv is not None else write_parquet(table, str(parquet))
         print_lines([f"{count(len(table), 'tag')} written to {csv or parquet}."])
         return
-    found = summarise_tags(run)
+    found = run.summary()
     if as_json:
         emit_json({"command": "issues", "format": 1, "summary": found.document(), "issues": table.to_pylist()})
         return

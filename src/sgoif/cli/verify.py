@@ -13,9 +13,9 @@ from pathlib import Path
 
 import typer
 
-from sgoif.cli.opened import OpenRun, open_run
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
+from sgoif.cli.run import Run, name_of, need_examples, need_trust, open_run
 from sgoif.cli.tags import has_tags
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns
@@ -94,7 +94,7 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         text = None if texts is None else texts.get(str(card.id))
         lines = [] if text is None else [shorten(" ".join(text.split()), _LONGEST)]
         print_lines(
-            ["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {run.name_of(card.given_label)}"]
+            ["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {name_of(run, card.given_label)}"]
         )
         try:
             answer = _answer(run, card.given_label)
@@ -117,17 +117,17 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         print_lines(["Too few to say anything of all labels yet; the same command goes on where you stopped."])
 
 
-def _opened(url: str) -> OpenRun:
+def _opened(url: str) -> Run:
     run = open_run(url)
-    run.need_examples()
-    run.need_trust(needs_holdout=False)  # a sample of a part is no sample of the whole
+    need_examples(run)
+    need_trust(run, needs_holdout=False)  # a sample of a part is no sample of the whole
     if has_tags(run):
         raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
     return run
 
 
-def _drawn(run: OpenRun, cards: int, seed: int) -> CheckedList:
-    return draw_list(run.files.sql, run.url, num_cards=cards, seed=seed)
+def _drawn(run: Run, cards: int, seed: int) -> CheckedList:
+    return draw_list(run.sql, run.files.url, num_cards=cards, seed=seed)
 
 
 def _read_texts(path: str, column: str, found: CheckedList) -> dict[str, str]:
@@ -145,21 +145,21 @@ def _read_texts(path: str, column: str, found: CheckedList) -> dict[str, str]:
     return {str(ident): str(text) for ident, text in zip(table["id"].to_pylist(), table[column].to_pylist())}
 
 
-def _conclude(run: OpenRun, decisions: Sequence[Decision], *, as_json: bool = False) -> None:
+def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False) -> None:
     named = {item.list_id for item in decisions}
-    lists = [found for found in read_lists(run.url) if found.list_id in named]
+    lists = [found for found in read_lists(run.files.url) if found.list_id in named]
     if not lists:
         raise SgoifError(
             f"none of {count(len(decisions), 'verdict')} is about a sample of this run; pass the file that the page of "
             f"`sgoif verify {run.url} --page FILE.html` gave."
         )
-    if not all(is_current(found, run.files.sql) for found in lists):
+    if not all(is_current(found, run.sql) for found in lists):
         raise SgoifError(
             "the run has changed since this sample was drawn, so it is no random sample of its ranking any more; draw "
             f"another: `sgoif verify {run.url} --page FILE.html`."
         )
     document = figures_of(lists, decisions)
-    keep_checked(run.url, document)
+    keep_checked(run.files.url, document)
     if as_json:
         emit_json({"command": "verify", "run": run.url, **document})
         return
@@ -168,11 +168,11 @@ def _conclude(run: OpenRun, decisions: Sequence[Decision], *, as_json: bool = Fa
         print_lines([f"{count(document['num_open'], 'card')} of the sample are still open: more answers, less width."])
 
 
-def _earlier(out: str, run: OpenRun) -> list[Decision]:
+def _earlier(out: str, run: Run) -> list[Decision]:
     return read_decisions(out, run.class_names, run.num_classes) if Path(out).is_file() else []
 
 
-def _answer(run: OpenRun, given: int) -> tuple[str, tuple[int, ...]] | None:
+def _answer(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
     """Ask until the answer can be understood; None where the person stops."""
     while True:
         said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
@@ -187,7 +187,7 @@ def _answer(run: OpenRun, given: int) -> tuple[str, tuple[int, ...]] | None:
         print_lines(["Answer r, w, ? or q."])
 
 
-def _class(run: OpenRun, given: int) -> tuple[str, tuple[int, ...]]:
+def _class(run: Run, given: int) -> tuple[str, tuple[int, ...]]:
     while True:
         name = typer.prompt("which class is it (Enter for none or unknown)", default="", show_default=False).strip()
         if not name:

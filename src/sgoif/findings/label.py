@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.findings.suspects import FLAGGED
+
 __all__ = ["class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_suspicion"]
 
 Columns = Mapping[str, NDArray[Any]]
 
-_MORE_LIKELY_WRONG = 0.5  # from here on a label is an issue
 _PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")  # always there, NaN where there is none
 _MOST_VISITS = 10  # from so many visits on their share is told in tenths
 _PASSED_ON = ("harm", "worst", "confidence", "n_visits")
@@ -67,7 +68,7 @@ def label_issues(
     score = _score_without_p(rows)
     table: dict[str, NDArray[Any]] = {
         "id": rows["id"],
-        "is_label_issue": np.nan_to_num(p) >= _MORE_LIKELY_WRONG,
+        "is_label_issue": np.nan_to_num(p) >= FLAGGED,
         "label_score": 1 - p if score is None else np.where(np.isfinite(p), 1 - p, score),
         "given_label": rows["given_label"],
         "suggested_label": rows["suggested_label"],

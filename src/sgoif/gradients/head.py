@@ -84,7 +84,7 @@ def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Ca
     if len(found) != 1 and not bool(torch.isfinite(logits).all()):
         raise HeadError(
             "The model's output for the first hold-out examples is NaN or infinite, so its head cannot be found. Check "
-            "the weights and these examples, or pass head='name'."
+            "the weights and these examples, or name the head: head='name', for watch and audit in sgoif.Method."
         )
     if len(found) != 1:
         seen = ", ".join(f"{key} {tuple(out.shape)}" for key, out in outputs.items()) or "none was called"
@@ -93,7 +93,10 @@ def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Ca
             if kind is not None:
                 raise HeadError(describe_softmax(key) if kind == "softmax" else _describe_log_softmax(key))
         what = "No layer produces" if not found else f"Several layers ({', '.join(found)}) produce"
-        raise HeadError(f"{what} the model's output {tuple(logits.shape)}. Pass head='name'. Candidates: {seen}.")
+        raise HeadError(
+            f"{what} the model's output {tuple(logits.shape)}. Name it: head='name', for watch and audit in "
+            f"sgoif.Method. Candidates: {seen}."
+        )
     return found[0], logits.shape[1]
 
 

@@ -83,7 +83,9 @@ class Gate:
         self, settings: GateSettings, *, train_size: int, planned_steps: int | None, device: torch.device | str = "cpu"
     ) -> None:
         if settings.mode in ("ramp", "ramp2") and not planned_steps:
-            raise SgoifError(f"gate {settings.mode!r} needs the planned number of steps; pass planned_steps=.")
+            raise SgoifError(
+                f"gate {settings.mode!r} needs the planned number of steps; pass Method(planned_steps=...)."
+            )
         self.settings, self.train_size, self.planned_steps = settings, train_size, planned_steps
         self._zero = torch.zeros((), device=device)
         self._reference_steps = max(50, (planned_steps or 1000) // 20)

@@ -19,6 +19,7 @@ except ModuleNotFoundError:  # the older name of the same package
 from sgoif.api import default_forward, watch
 from sgoif.errors import SgoifError
 from sgoif.integrations.closing import close_run, state_of
+from sgoif.settings import as_loss
 
 __all__ = ["InfluenceCallback", "given_targets", "taken_ids"]
 
@@ -83,14 +84,14 @@ class InfluenceCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         precision, forward = trainer.precision_plugin, default_forward(pl_module)
-        found = {
+        found: dict[str, Any] = {
             "train_size": self.train_size or _train_size(trainer),
             "forward": lambda inputs: forward(precision.convert_input(inputs)),
-            "accumulate": trainer.accumulate_grad_batches,
-            "scaler": getattr(precision, "scaler", None),
         }
+        known = {"accumulate": trainer.accumulate_grad_batches, "scaler": getattr(precision, "scaler", None)}
+        found |= self.settings | {"loss": as_loss(self.settings.get("loss"), **known)}
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
-        self.monitor = watch(trainer.strategy.model, optimizer, anchors=self.anchors, **{**found, **self.settings})
+        self.monitor = watch(trainer.strategy.model, optimizer, anchors=self.anchors, **found)
         if self._saved:
             self.monitor.load_state_dict(self._saved)
             self._saved = {}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
+from sgoif.findings.suspects import FLAGGED
 
 if TYPE_CHECKING:
     from sgoif.run import Run
@@ -150,7 +151,7 @@ def log_run(
     numbers = {"examples": float(run.info.get("num_examples", len(run.table["id"])))}
     if run.is_calibrated:
         p = np.nan_to_num(run.table["p_mislabeled"])
-        numbers |= {"expected_errors": float(p.sum()), "label_issues": float((p >= 0.5).sum())}
+        numbers |= {"expected_errors": float(p.sum()), "label_issues": float((p >= FLAGGED).sum())}
     tracker.numbers({f"sgoif/{key}": value for key, value in numbers.items()}, step)
     tracker.table("sgoif/suspects", [_row(item, run.class_names, hash_ids) for item in issues], step)
     if log_images:

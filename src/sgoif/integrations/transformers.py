@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from sgoif.api import watch
 from sgoif.errors import SgoifError
 from sgoif.integrations.closing import close_run, state_of
+from sgoif.settings import Method, as_loss
 
 __all__ = ["IdCollator", "InfluenceCallback", "watch_trainer"]
 
@@ -99,13 +100,17 @@ class InfluenceCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer = self.trainer
         found = {
-            "train_size": len(trainer.train_dataset),
             "accumulate": args.gradient_accumulation_steps,
             "scaler": trainer.accelerator.scaler,
             "label_smoothing": args.label_smoothing_factor,
-            "planned_steps": state.max_steps,
         }
-        settings = {**found, **self.settings}
+        method = self.settings.get("method") or Method()
+        settings = {
+            "train_size": len(trainer.train_dataset),
+            **self.settings,
+            "loss": as_loss(self.settings.get("loss"), **found),
+            "method": replace(method, planned_steps=method.planned_steps or state.max_steps),
+        }
         self.monitor = watch(trainer.model_wrapped, trainer.optimizer, anchors=self.anchors, **settings)
         if state.global_step:
             self._resume(args, state)

@@ -1,4 +1,4 @@
-"""Alarms at a stated rate: a new score is held against scores of usual inputs that nothing was fitted to.
+"""Alarms at a stated rate: a new score is held against scores of in-distribution inputs that nothing was fitted to.
 
 If new and kept scores are exchangeable, ``p = (1 + #{kept ≥ score}) / (n + 1)`` is at most α with probability at most
 α (Vovk et al. 2005), whatever the score, the model and ``n``. The promise is over both draws: one set of ``n`` kept
@@ -22,7 +22,7 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Conformal:
-    """Scores of usual inputs, ascending.
+    """Scores of in-distribution inputs, ascending.
 
     >>> kept = Conformal(np.arange(1.0, 20.0))
     >>> kept.threshold(0.05), kept.p_values(np.array([0.0, 18.5, 30.0])).tolist()
@@ -32,7 +32,7 @@ class Conformal:
     scores: Scores  # [n]
 
     def threshold(self, rate: float) -> float:
-        """The score above which an input is an alarm; usual inputs raise one with probability at most ``rate``.
+        """The score above which an input is an alarm; in-distribution inputs raise one at most at the rate.
 
         Raises:
             SgoifError: So small a rate needs more scores.
@@ -49,7 +49,7 @@ class Conformal:
         return float(self.scores[n - allowed])
 
     def p_values(self, scores: Scores) -> Scores:
-        """The share of usual inputs with a score at least as high."""
+        """The share of in-distribution inputs with a score at least as high."""
         return np.asarray((1.0 + self._above(scores)) / (len(self.scores) + 1.0), np.float64)
 
     def confidence(self, scores: Scores, rate: float) -> Scores:

@@ -26,7 +26,7 @@ Base = Literal["margin", "energy"]
 
 # Not the IHVP's damping: 0.1 costs 0.8 AUROC at the head. Hidden layers have more directions than pictures to fit them.
 _HEAD_DAMPING, _HIDDEN_DAMPING = 1e-3, 1e-2
-_SHUT = 0.95  # share of usual inputs for which the gate stays shut
+_SHUT = 0.95  # share of in-distribution inputs for which the gate stays shut
 _TINY = 1e-12
 
 
@@ -61,7 +61,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OodRule:
-    """The score, fitted to usual inputs: no labels, nothing kept of any of them."""
+    """The score, fitted to in-distribution inputs: no labels, nothing kept of any of them."""
 
     head: Leverage
     hidden: Mapping[str, Leverage]
@@ -73,7 +73,7 @@ class OodRule:
 
     @classmethod
     def fit(cls, seen: HeadFeatures, *, base: Base = "margin", gate_weight: float = 1.0) -> OodRule:
-        """Fit to what the network sees of ``n`` usual inputs: ``O(n Σd² + Σd³)``.
+        """Fit to what the network sees of ``n`` in-distribution inputs: ``O(n Σd² + Σd³)``.
 
         Raises:
             SgoifError: The base is unknown, or the network's output is not finite.

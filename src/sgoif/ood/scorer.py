@@ -123,7 +123,8 @@ class OodScorer:
     def threshold(self, false_alarm_rate: float = 0.05) -> float:
         """The score above which an input is an alarm.
 
-        A usual input, drawn like the calibration images, raises one with probability at most ``false_alarm_rate``.
+        An in-distribution input, drawn like the calibration images, raises one with probability at most
+        ``false_alarm_rate``.
 
         Raises:
             SgoifError: The rate is below what so few images can promise.

@@ -76,7 +76,7 @@ def write_suspects_page(
     place = None if images is None else find_pictures(images)
     label = flagged[0]["given_label"]
     target = class_name(label, run.class_names)
-    look = Look(place, display=display, title=title or f"Who taught the model to say {target}?")
+    look = Look(place, display=display, title=title or f"Which training examples made the model predict {target}?")
     question = Question(
         top=_overview(rows, flagged, len(queries), target),
         asked=_asked(rows, list(queries[:_MOST_ASKED]), place, display),

@@ -14,7 +14,7 @@ from sgoif.pictures.decode import PictureError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Gallery", "Mode", "content_hashes", "hang"]
+__all__ = ["Gallery", "Mode", "build_gallery", "content_hashes"]
 
 Mode = Literal["embed", "link", "none"]
 
@@ -40,7 +40,7 @@ class Gallery:
         return self.place.get(str(ident), -1)
 
 
-def hang(
+def build_gallery(
     pictures: Pictures | None,
     cards: Sequence[Any],
     beside: Sequence[Any],

@@ -15,12 +15,12 @@ from sgoif.files.tables import write_text
 from sgoif.pictures import Pictures, find_pictures
 from sgoif.report.cards import Beside, Card, context_of, flagged_cards
 from sgoif.report.findings import Findings, Overview, overview
-from sgoif.report.gallery import Gallery, Mode, hang
-from sgoif.report.memory import recall
+from sgoif.report.gallery import Gallery, Mode, build_gallery
+from sgoif.report.memory import apply_past_decisions
 from sgoif.report.page import PageSettings, render_page
 from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
-from sgoif.review.plan import read_plans, unveiled, write_plan
+from sgoif.review.plan import read_plans, resolve_tokens, write_plan
 
 __all__ = ["Look", "Question", "file_name_of", "make_report", "write_page"]
 
@@ -96,7 +96,7 @@ def make_report(
     look = Look(place, pictures, display, blind, title or "Label review")
     past = _past(run, decisions, run_url)
     cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
-    cards = recall(cards, past, place) if past else cards
+    cards = apply_past_decisions(cards, past, place) if past else cards
     cards = cards if top is None or ids is not None else cards[:top]
     if not cards:
         raise SgoifError("there is nothing to show: no example is left that nobody has decided on.")
@@ -154,7 +154,7 @@ def write_page(
     beside = [item.id for items in context.typical.values() for item in items]
     for of_cards in (context.nearest, context.harmed):
         beside += [item.id for items in of_cards.values() for item in items]
-    gallery = hang(look.place, [card.id for card in cards], beside, mode=look.mode, display=look.display)
+    gallery = build_gallery(look.place, [card.id for card in cards], beside, mode=look.mode, display=look.display)
     if gallery.num_missing:
         shown = len(gallery.sources) + gallery.num_missing
         log.warning("%d of %d pictures of %s could not be shown.", gallery.num_missing, shown, out)
@@ -186,7 +186,7 @@ def _past(run: Findings, paths: Sequence[str | os.PathLike[str]], run_url: str |
     """Earlier decisions; those on planned cards of this run have their examples' ids again."""
     count = max(len(run.class_names), len(run.info.get("held_out_per_class") or ()))
     found = [item for path in paths for item in read_decisions(path, run.class_names, count)]
-    return unveiled(found, read_plans(run_url)) if found and run_url is not None else found
+    return resolve_tokens(found, read_plans(run_url)) if found and run_url is not None else found
 
 
 def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:

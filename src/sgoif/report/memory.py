@@ -14,10 +14,10 @@ from sgoif.review.decisions import Decision, by_example, remembered
 from sgoif.review.estimate import recalibrated
 from sgoif.types import Floats
 
-__all__ = ["recall"]
+__all__ = ["apply_past_decisions"]
 
 
-def recall(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:
+def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:
     """Leave out cards that were decided on, and correct the others' probabilities by what was decided.
 
     A decision holds while the example's label and picture are the same. Only pictures of examples that were decided on

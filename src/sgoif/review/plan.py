@@ -25,7 +25,7 @@ __all__ = [
     "plan_document",
     "read_plan",
     "read_plans",
-    "unveiled",
+    "resolve_tokens",
     "write_plan",
 ]
 
@@ -123,7 +123,7 @@ def make_plan(
     return ReviewPlan(list_id, cards, settings)
 
 
-def unveiled(decisions: Sequence[Decision], plans: Sequence[ReviewPlan]) -> list[Decision]:
+def resolve_tokens(decisions: Sequence[Decision], plans: Sequence[ReviewPlan]) -> list[Decision]:
     """Give decisions on planned cards their examples' ids back."""
     cards = {plan.token(card): card for plan in plans for mine in plan.cards.values() for card in mine}
     return [replace(item, id=str(cards[item.id].id)) if item.id in cards else item for item in decisions]

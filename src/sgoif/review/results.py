@@ -35,7 +35,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class ReviewResults:
-    """Everything that is told about a review."""
+    """What a review found."""
 
     num_decisions: Mapping[str, int]  # by person
     agreement: Agreement

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckedCard",
     "CheckedList",
-    "add_checked",
     "count_verdicts",
     "draw_list",
     "figures_of",
@@ -42,8 +39,6 @@ __all__ = [
     "read_lists",
     "write_list",
 ]
-
-log = logging.getLogger(__name__)
 
 _FOLDER, _FILE = "verify", "checked.json"
 _DOUBTFUL = 0.1  # p_mislabeled from which a label is in some doubt
@@ -238,14 +233,6 @@ def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | N
     if not _is_same(state, find_state(sql)):
         return None, "labels were checked, but the run has changed since; run `sgoif verify` again"
     return document, None
-
-
-def add_checked(info: Mapping[str, Any], run_url: str | os.PathLike[str], sql: Sql) -> dict[str, Any]:
-    """What is known of a run, with what checked labels say of it."""
-    checked, why_not = read_checked(str(run_url), sql)
-    if why_not is not None:
-        log.warning("%s: %s.", run_url, why_not)
-    return {**info, **({} if checked is None else {"checked": checked})}
 
 
 def is_current(found: CheckedList, sql: Sql) -> bool:

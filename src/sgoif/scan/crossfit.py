@@ -69,7 +69,7 @@ def cross_fitted_audit(
         sketches: by which copies are found.
         unjudged: examples besides that cannot be judged: ``id``, ``given_label``, ``no_p_reason``.
         seed: of the hold-out's order.
-        progress: told how far it is.
+        progress: called with the stage, what is done, and the total.
     """
     rows, kept = np.flatnonzero(~held), np.flatnonzero(held)
     fold = (hash_ids(ids[rows]).astype(np.uint64) >> np.uint64(7)) % np.uint64(num_folds)  # not the canaries' bits

@@ -75,7 +75,7 @@ def embed(
         cache: a folder for the result, which serves while neither the pictures' files nor the backbone's change.
         name: of the backbone, ``module:factory``, for the cache and for messages.
         batch: pictures at once.
-        progress: told how far it is.
+        progress: called with the stage, what is done, and the total.
 
     Raises:
         SgoifError: No picture could be read, or the backbone raises or gives no embeddings.

@@ -132,7 +132,7 @@ def estimate_features(
         ids: by whose hashes examples are split and sampled, ``[N]``.
         given: labels, ``[N]``; every class has one.
         num_classes: ``C``.
-        progress: told how far it is.
+        progress: called with the stage, what is done, and the total.
     """
     rows = _sample_rows(ids, given)
     is_all = len(rows) == len(given)
@@ -164,7 +164,7 @@ def estimate_labels(
         heads: cross-fitted classifiers of the same examples.
         given: labels, ``[N]``.
         num_classes: ``C``.
-        progress: told how far it is.
+        progress: called with the stage, what is done, and the total.
     """
     return _learn(heads, given, num_classes, progress).read()
 

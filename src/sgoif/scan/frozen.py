@@ -64,7 +64,7 @@ def audit_embeddings(
         sink: where visits and tables go; None keeps them in memory.
         facts: for the run's information.
         sketches: by which copies are found.
-        progress: told how far it is.
+        progress: called with the stage, what is done, and the total.
 
     Raises:
         SgoifError: Embeddings are no table of numbers or all the same, or fewer than two classes can be judged.

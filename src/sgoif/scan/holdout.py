@@ -38,7 +38,7 @@ def read_verified(path: str | Path, ids: Sequence[Any], class_names: Sequence[st
     """Read verified labels, ``id,label`` with a header: positions to classes. Ids that are not here are passed over.
 
     Raises:
-        SgoifError: The file has no such columns, or names a class that there is not; the line is told.
+        SgoifError: The file has no such columns, or names a class that there is not; the message has the line.
     """
     place = {str(value): number for number, value in enumerate(ids)}
     classes = {name: number for number, name in enumerate(class_names)}

@@ -185,7 +185,6 @@ def _watched(
         out=out,
         class_names=facts["class_names"],
         trusted=found.is_trusted,
-        num_classes=num_classes,
         seed=seed,
     )
     if isinstance(monitor, Monitor) and monitor.ledger is not None:

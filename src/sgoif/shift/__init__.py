@@ -1,4 +1,4 @@
-"""Streams of inputs that move away from the usual ones: the sentinel, its readings, its file."""
+"""Distribution shift in a stream of inputs: the sentinel, its readings, its file."""
 
 from sgoif.shift.sentinel import ShiftReading, ShiftSentinel
 

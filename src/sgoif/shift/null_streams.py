@@ -27,7 +27,7 @@ _TINY = 1e-12
 
 
 def learn_tails(coordinates: Tensor, parts: Parts, batch_size: int, *, seed: int) -> dict[str, Tail]:
-    """Play usual streams from calibration images ``[n, K]``: seconds for 2,000, whatever the model costs."""
+    """Play in-distribution streams from calibration images ``[n, K]``: seconds for 2,000, whatever the model costs."""
     generator = torch.Generator().manual_seed(seed)
     rows = _as_new(coordinates.float().cpu(), parts)
     longest = longest_window(len(rows), batch_size)

@@ -1,4 +1,4 @@
-"""A sentinel over a stream of inputs: fed batch after batch, it says when they are no longer the usual ones."""
+"""A sentinel over a stream of inputs: fed batch after batch, it says when their distribution has shifted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ShiftReading:
     """What the stream looks like after a batch."""
 
     batch: int  # counted from 1
-    once_in: float  # a usual stream looks as unusual once in so many batches
+    once_in: float  # an in-distribution stream looks as unusual once in so many batches
     nearness: float  # to the alarm: 0 for nothing at all, 1 at the alarm
     is_alarm: bool
     part: str  # that moved most: "unlike", "classes" or "features"

@@ -1,4 +1,4 @@
-"""Has a stream of inputs moved away from the usual ones? A sequential test of means, part by part.
+"""Has the distribution of a stream of inputs shifted? A sequential test of means, part by part.
 
 Every image has a few coordinates of mean 0 and variance 1 over ``n`` calibration images, in parts (how unlike it is,
 its classes, its features). After each batch the last 1, 2, 4, … batches are held against the calibration: their ``m``
@@ -7,8 +7,8 @@ images sum to ``s``, and ``T = |s|² / (m + m²/n)`` is about a χ² of the part
 it every finite calibration raises an alarm in the end. *Evidence* is ``T`` as the exponent of a normal tail, ``z²/2``
 (Wilson and Hilferty 1931), the largest over the windows.
 
-How often usual streams reach an evidence is learnt by playing them (:mod:`sgoif.shift.null_streams`), not taken
-from χ².
+How often in-distribution streams reach an evidence is learnt by playing them (:mod:`sgoif.shift.null_streams`), not
+taken from χ².
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST = 256  # batches: what is remembered, and played, stays small however m
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How often usual streams reach an evidence: ``rate · exp(−(evidence − start)/scale)`` times per batch.
+    """How often in-distribution streams reach an evidence: ``rate · exp(−(evidence − start)/scale)`` times per batch.
 
     >>> tail = Tail(start=2.0, scale=1.0, rate=0.01)
     >>> round(math.exp(tail.log_once_in(2.0))), round(math.exp(tail.log_once_in(3.0)))
@@ -44,7 +44,7 @@ class Tail:
     rate: float
 
     def log_once_in(self, evidence: float) -> float:
-        """Batches after which a usual stream is expected to reach this evidence, as a logarithm."""
+        """Batches after which an in-distribution stream is expected to reach this evidence, as a logarithm."""
         return (evidence - self.start) / self.scale - math.log(self.rate)
 
 
@@ -70,7 +70,7 @@ class Memory:
 class Finding:
     """What the latest batches say."""
 
-    log_once_in: Mapping[str, float]  # by part: usual streams show as much once in so many batches
+    log_once_in: Mapping[str, float]  # by part: in-distribution streams show as much once in so many batches
     window: int  # batches since the likeliest change, by the part that moved most
 
     @property

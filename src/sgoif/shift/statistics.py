@@ -27,7 +27,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamParts:
-    """Coordinates of images, fitted to usual ones: no labels."""
+    """Coordinates of images, fitted to in-distribution ones: no labels."""
 
     rule: OodRule
     layer_scales: Mapping[str, float]  # the head's input is called ""

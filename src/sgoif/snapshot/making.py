@@ -52,9 +52,7 @@ def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
         watched.head,
         holdout,
         train_size=monitor.recorder.train_size,
-        curvature=settings.curvature,
-        curvature_settings=settings.curvature_settings,
-        probe=settings.probe,
+        method=settings,
     )
     _copy_curvature(watched, engine)
     if monitor.ledger is not None and settings.probe:

@@ -22,7 +22,7 @@ from sgoif.files.locations import place_of
 from sgoif.records import ScoreBatch
 from sgoif.store.holding import refusal_of
 from sgoif.store.info import find_info
-from sgoif.store.trouble import Trouble
+from sgoif.store.write_errors import WriteErrors
 from sgoif.store.writer import KeepVisits, ParquetSink
 
 __all__ = ["DeferredSink"]
@@ -56,7 +56,7 @@ class DeferredSink:
     ) -> None:
         self.overwrite, self.refusal, self._is_resumed = overwrite, refusal, False
         self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
-        self.trouble = Trouble()
+        self.trouble = WriteErrors()
         self._facts, self._start_step = dict(facts or {}), 0
         self._opened: ParquetSink | None = None
         self._resting_until = 0.0

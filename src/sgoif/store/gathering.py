@@ -26,7 +26,7 @@ class Gathering:
         table: its name.
         attempt: of the run.
         epoch: of all its rows, where parts are cut by epoch.
-        lose: told of rows that could not be converted, and why.
+        lose: called with rows that could not be converted, and why.
     """
 
     def __init__(self, table: str, attempt: int, epoch: int | None, lose: Callable[[int, Exception], None]) -> None:

@@ -53,7 +53,7 @@ class RunFiles:
     """
 
     def __init__(self, url: str | os.PathLike[str], *, memory_limit: str = "1GB", threads: int = 1) -> None:
-        self.place = place_of(url)
+        self.place, self.url = place_of(url), str(url)
         self.memory_limit, self.threads = memory_limit, threads
         self._connection: Any = None
         self._views: set[str] = set()

@@ -3,8 +3,8 @@
 The training thread hands blocks over and goes on. The writing thread gathers them until a part is full, sorts it by the
 hash of the ids, and writes it so that it appears whole or not at all. A part that is not full is written as well, every
 half minute, and replaced by a longer one until it is full: a kill costs half a minute of visits and leaves the run
-readable, and there are no more files for it. Trouble with the disk or the network never reaches the training: it is
-tried again, counted, logged once, and what cannot be written is dropped and counted.
+readable, and there are no more files for it. Errors of the disk or the network never reach the training: they are
+retried, counted and logged once, and what cannot be written is dropped and counted.
 
 Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in all with the defaults, and 200 MB with
 ``part_bytes`` of 16 MB (measured, at 4 million visits). It does not grow with the run.
@@ -31,7 +31,7 @@ from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import free_attempt, older_parts
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
-from sgoif.store.trouble import Trouble
+from sgoif.store.write_errors import WriteErrors
 from sgoif.store.writing import PartWriter
 
 __all__ = ["KeepVisits", "ParquetSink"]
@@ -89,7 +89,7 @@ class ParquetSink(PartWriter):
         retry_after_s: Sequence[float] = (0.1, 0.5, 2.0),
         rest_s: float = 60.0,
         facts: Mapping[str, Any] | None = None,
-        trouble: Trouble | None = None,
+        trouble: WriteErrors | None = None,
         overwrite: bool = False,
     ) -> None:
         if keep_visits not in ("all", "last", "none"):
@@ -103,7 +103,7 @@ class ParquetSink(PartWriter):
         self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
         self.part_bytes, self.flush_s, self.flush_every_s, self.rest_s = part_bytes, flush_s, flush_every_s, rest_s
         self.retry_after_s = tuple(retry_after_s)
-        self.trouble = trouble or Trouble()
+        self.trouble = trouble or WriteErrors()
         self.is_finished = False  # and whole, but for rows of the logs that were dropped and counted
         self._facts = dict(facts or {})
         self._queue = BoundedQueue(queue_bytes, patience_s)

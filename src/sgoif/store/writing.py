@@ -17,7 +17,7 @@ from sgoif.store.parts import list_parts, open_part
 from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.retention import EpochParts
 from sgoif.store.schema import LOGS, IdKind
-from sgoif.store.trouble import Trouble
+from sgoif.store.write_errors import WriteErrors
 
 __all__ = ["PartWriter"]
 
@@ -38,7 +38,7 @@ class PartWriter(ABC):
     flush_every_s: float
     rest_s: float
     retry_after_s: tuple[float, ...]
-    trouble: Trouble
+    trouble: WriteErrors
     is_finished: bool  # and whole, but for rows of the logs that were dropped and counted
     _queue: BoundedQueue
     _parts: OwnParts

@@ -10,8 +10,8 @@ features are audited like that. What two models see is not comparable, so the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from sgoif.errors import SgoifError
 from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
-from sgoif.influence import GateSettings, HoldOut, packed_signs
+from sgoif.influence import HoldOut, packed_signs
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.engine import MANY_CLASSES, Engine, EngineSettings
+from sgoif.training.engine import MANY_CLASSES, Engine, Method
 from sgoif.training.losses import logits_of
 from sgoif.training.recorder import Recorder
 from sgoif.training.visits import PendingVisits
@@ -83,18 +83,10 @@ def audit_engine(
     *,
     train_size: int,
     batch_size: int = 256,
-    curvature: str = "kfac",
-    curvature_settings: Mapping[str, Any] | None = None,
-    probe: bool = True,
+    method: Method | None = None,
 ) -> Engine:
     """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
-    settings = EngineSettings(
-        curvature=curvature,
-        curvature_settings=curvature_settings,
-        solver="direct",
-        gate=GateSettings(mode="none"),
-        probe=probe,
-    )
+    settings = replace(method or Method(), solver="direct", gate="none")
     unlimited = float("inf")
     return Engine(
         head,
@@ -102,7 +94,6 @@ def audit_engine(
         holdout,
         settings,
         train_size=train_size,
-        planned_steps=None,
         per_refresh=batch_size,
         horizon=unlimited,
     )

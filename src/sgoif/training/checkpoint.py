@@ -9,6 +9,9 @@ saved by however many, and each place is taken by one rank.
 An entry is a *block*, not a nested dict: keys and shapes may differ from what is asked for, and later steps cannot
 change what waits to be written. It is a tuple of one tensor of bytes: DCP writes tuples as they are, where it would
 look into dicts and lists and ask for the shape of a tensor; and ``torch.load`` reads it without running code.
+
+A block holds containers, numbers, strings and tensors only, which ``torch.load`` reads by default: an array in it would
+make the user's checkpoint unreadable, where a framework puts our state into the same file.
 """
 
 from __future__ import annotations
@@ -17,16 +20,19 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.distributed import Peers
-from sgoif.training.portable import portable, restored
 
-__all__ = ["pack", "unpack"]
+__all__ = ["from_plain", "pack", "to_plain", "unpack"]
 
 # Empty ones take 0.15 s and 1.4 MB of a checkpoint by one process. Ranks beyond keep nothing of their own.
 _PLACES = 1024
+
+_KEYS = {"dtype", "shape", "bytes"}  # of an array as it is saved
 
 State = Mapping[str, Any]
 Block = tuple[Tensor]  # uint8, on the host; bytes would be written as text, in fifteen times the time
@@ -51,7 +57,10 @@ def unpack(state: State, peers: Peers, device: torch.device) -> tuple[State, dic
 
 
 def _from_before(state: State) -> tuple[State, dict[int, State]]:
-    """States were one nested dict per rank once."""
+    """States were one nested dict per rank once, and those of tags were packed by themselves."""
+    if "tags" in state:
+        state = from_plain(state["tags"])
+        return state, {0: {name: state[name] for name in ("faults", "counts") if name in state}}
     waiting = state.get("visits", {}).get("waiting", [])
     own = {"recorder": state["recorder"], "visits": waiting, "faults": state["faults"]}
     return {**state, "visits": waiting}, {int(state["recorder"].get("rank", 0)): own}
@@ -59,13 +68,53 @@ def _from_before(state: State) -> tuple[State, dict[int, State]]:
 
 def _block(state: State) -> Block:
     buffer = io.BytesIO()
-    torch.save(portable(state), buffer)
+    torch.save(to_plain(state), buffer)
     return (torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8),)
 
 
 def _content(block: Block, device: torch.device) -> State:
     (data,) = block
-    found: State = restored(
+    found: State = from_plain(
         torch.load(io.BytesIO(data.numpy().tobytes()), map_location=device, weights_only=True)  # runs no code
     )
     return found
+
+
+def to_plain(state: Any) -> Any:
+    """Write arrays as the tensors of their bytes, and numpy's numbers as Python's. Shares memory with the arrays.
+
+    >>> to_plain({"ids": np.array(["a", "b"])})["ids"]["dtype"]
+    '<U1'
+    """
+    if isinstance(state, np.ndarray):
+        return _packed(state)
+    if isinstance(state, np.generic):
+        return state.item()
+    if isinstance(state, Mapping):
+        return {key: to_plain(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [to_plain(value) for value in state]
+    return state
+
+
+def from_plain(state: Any) -> Any:
+    """Undo :func:`to_plain`; tuples stay lists. A state that holds arrays passes through.
+
+    >>> from_plain(to_plain({"ids": np.array(["a", "b"])}))["ids"].tolist()
+    ['a', 'b']
+    """
+    if isinstance(state, Mapping):
+        if state.keys() == _KEYS:
+            flat = state["bytes"].cpu().numpy().view(state["dtype"])
+            return flat.reshape(tuple(state["shape"]))
+        return {key: from_plain(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [from_plain(value) for value in state]
+    return state
+
+
+def _packed(array: NDArray[Any]) -> dict[str, Any]:
+    if array.dtype.kind == "O":  # ids as data frames give them
+        array = np.asarray(array.tolist())
+    flat = np.require(array.reshape(-1), requirements=["C", "W"])
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": torch.from_numpy(flat.view(np.uint8))}

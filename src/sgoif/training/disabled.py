@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgoif.training.reading import Reading
+from sgoif.training.base import Reading
 from sgoif.training.schedule import Plan
 
 __all__ = ["NoMonitor"]

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from sgoif.training.sinks import ScoreSink
+
 __all__ = ["Ending", "close_once", "undisturbed"]
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,12 @@ class Ending:
 
     Args:
         monitor: kept alive by nobody here.
-        settle: records visits that wait; None where that takes other processes.
-        sink: has ``end(timeout_s)``.
+        flush: records visits that wait; None where that takes other processes.
+        sink: where the run is written to.
     """
 
-    def __init__(self, monitor: object, settle: Callable[[], None] | None, sink: Any) -> None:
-        self._settle, self._sink, self._pid = settle, sink, os.getpid()
+    def __init__(self, monitor: object, flush: Callable[[], None] | None, sink: ScoreSink) -> None:
+        self._flush, self._sink, self._pid = flush, sink, os.getpid()
         self._forgotten = weakref.finalize(monitor, self._forget)
         self._forgotten.atexit = False
         atexit.register(self._at_exit)
@@ -65,8 +67,8 @@ class Ending:
         if os.getpid() != self._pid:
             return
         try:
-            if self._settle is not None:
-                self._settle()
+            if self._flush is not None:
+                self._flush()
         except Exception as error:
             self._note(error)
         try:
@@ -79,11 +81,10 @@ class Ending:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
-            url = getattr(self._sink, "url", "the run")
             said = "`sgoif info %s` says what was written."
-            if getattr(self._sink, "keep_visits", None) == "none":  # or a multi-label run, whose visits are never kept
+            if self._sink.keep_visits == "none":  # or a multi-label run, whose visits are never kept
                 said = "no visits are kept in %s, so what was scored is lost."
-            log.warning(f"the process ends without monitor.close(); {said}", url)
+            log.warning(f"the process ends without monitor.close(); {said}", self._sink.url)
             self.run(_EXIT_S)
 
     def _forget(self) -> None:

@@ -8,8 +8,8 @@ anchors when a refresh is due, directions by one product.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +51,10 @@ from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.signals import SIGNALS, VisitFlag
 from sgoif.training.stepgradient import StepGradient
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine", "Method"]
 
 _SOLVERS = ("richardson", "direct")
+_RANK = 16  # of the projection of layers beside the head
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
@@ -61,26 +62,39 @@ _REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; b
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Every component of the method as one switch."""
+class Method:
+    """How influence is estimated: every component is one switch.
 
-    curvature: str = "kfac"
-    curvature_settings: Mapping[str, Any] | None = None
-    solver: str = "richardson"  # "richardson" tracks; "direct" solves at each refresh
-    leak_horizon: float | None = 800.0
-    gate: GateSettings = field(default_factory=GateSettings)
-    weighting: Weighting = "equal"
-    probe: bool = True
-    rank: int = 16
+    >>> Method(solver="direct", gate="none").gate_settings.mode
+    'none'
+    """
+
+    curvature: str = "kfac"  # a backend's name
+    curvature_settings: Mapping[str, Any] | None = None  # its keyword arguments; K-FAC's damping by the model if None
+    solver: str = "richardson"  # tracks the directions; "direct" solves at each refresh
+    leak_horizon: float | None = 800.0  # steps after which a tracked direction has forgotten its start
+    gate: str | GateSettings = "relative"  # a mode's name, or all of its settings
+    weighting: Weighting = "equal"  # of the anchors
+    probe: bool = True  # re-fit the head on the hold-out at every refresh, as a signal of its own
+    head: str | None = None  # the name of the classification head, where it cannot be found
+    layers: str | Sequence[str] = "auto"  # the head; further layers by name are scored in a random projection
+    rank: int | None = None  # of that projection; the plan's if None
+    planned_steps: int | None = None  # optimiser steps of the run; needed by gates that are ramps, and by weights()
 
     def __post_init__(self) -> None:
         if self.solver not in _SOLVERS:
             raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
-        if self.gate.gamma_power != 0:
+        power = self.gate_settings.gamma_power
+        if power != 0:
             raise SgoifError(
-                f"gamma_power must be 0, got {self.gate.gamma_power}: the condition proxy Γ is not measured while "
+                f"gamma_power must be 0, got {power}: the condition proxy Γ is not measured while "
                 "training, so it would change nothing. Leave it out."
             )
+
+    @property
+    def gate_settings(self) -> GateSettings:
+        """The gate, with all of its settings."""
+        return self.gate if isinstance(self.gate, GateSettings) else GateSettings(mode=cast(Any, self.gate))
 
 
 class Engine:
@@ -92,7 +106,6 @@ class Engine:
         holdout: the hold-out.
         settings: the switches.
         train_size: number of training examples.
-        planned_steps: optimiser steps of the run, where known.
         per_refresh: hold-out examples per refresh.
         horizon: examples per anchor that its averaged gradient remembers.
         seed: of the projections.
@@ -104,10 +117,9 @@ class Engine:
         head: Layer,
         others: Sequence[Layer],
         holdout: HoldOut,
-        settings: EngineSettings,
+        settings: Method,
         *,
         train_size: int,
-        planned_steps: int | None,
         per_refresh: int,
         horizon: float = HORIZON,
         seed: int = 0,
@@ -116,7 +128,7 @@ class Engine:
         self.head, self.settings, self.holdout = head, settings, holdout
         self.peers = peers or SingleProcess()
         self.spaces: dict[str, Space] = {head.name: ExactSpace(head)}
-        self.spaces |= {la.name: ProjectedSpace(la, rank=settings.rank, seed=seed) for la in others}
+        self.spaces |= {la.name: ProjectedSpace(la, rank=settings.rank or _RANK, seed=seed) for la in others}
         shapes = {name: space.shape for name, space in self.spaces.items()}
         device = holdout.device
         weight = next(iter(head.parameters.values()))
@@ -137,10 +149,10 @@ class Engine:
             device=device,
             dtype=self.dtype,
         )
-        gate = settings.gate
+        gate = settings.gate_settings
         if self.pooled and gate.mode == "relative" and gate.kappa is None:
             gate = replace(gate, kappa=_POOLED_TOLERANCE)
-        self.gate = Gate(gate, train_size=train_size, planned_steps=planned_steps, device=device)
+        self.gate = Gate(gate, train_size=train_size, planned_steps=settings.planned_steps, device=device)
         rows, columns = head.shape.outputs, head.shape.inputs
         self.dual = (
             DualAnchors(len(holdout), rows, columns, holdout.labels, holdout.num_classes, dtype=self.dtype)
@@ -356,7 +368,7 @@ class Engine:
             learning_rate=learning_rate,
             weight_decay=weight_decay,
         )
-        if self.pooled and self.settings.gate.mode == "relative":
+        if self.pooled and self.settings.gate_settings.mode == "relative":
             # The pooled gradient is easiest to follow while the network knows nothing: its residual was smallest in
             # the second of 12 epochs (CIFAR-100). So a visit counts by how much of the hold-out the network knows.
             reading = replace(reading, confidence=reading.confidence * self.agreement.square())

@@ -17,11 +17,11 @@ from torch import Tensor
 from sgoif.errors import HeadError
 from sgoif.gradients import LayerCapture, check_factor, fit_factor, gradient_factor
 from sgoif.gradients.contractions import widen
-from sgoif.tasks.classification import is_smoothed, target_probabilities
+from sgoif.tasks.classification import cross_entropy, is_smoothed, target_probabilities
 from sgoif.training.lossgradient import gradient_cause
 from sgoif.training.targets import SoftTargets, check_soft_targets, read_classes
 
-__all__ = ["HoldoutPass", "LossSettings", "Losses", "check_loss", "holdout_losses", "logits_of"]
+__all__ = ["HoldoutPass", "Loss", "Losses", "check_loss", "holdout_losses", "logits_of"]
 
 _ROUNDING_UNITS = 32  # gradients below so many units of rounding prove nothing wrong
 
@@ -37,18 +37,29 @@ class HoldoutPass(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LossSettings:
-    """What lies between an example's loss and the gradient that backward makes of it."""
+class Loss:
+    """The loss that is back-propagated, and what lies between it and the gradient of one example.
 
-    losses: Losses
-    reduction: str = "mean"
-    accumulate: int = 1
-    scaler: Any = None
-    label_smoothing: float = 0.0
+    >>> Loss(reduction="sum", accumulate=4).accumulate
+    4
+    """
+
+    per_example: Losses | None = None  # outputs and targets to per-example losses; the task's own if left out
+    reduction: str = "mean"  # or "sum"
+    accumulate: int = 1  # micro-batches per optimiser step, where the loss is divided by it
+    scaler: Any = None  # a GradScaler
+    label_smoothing: float = 0.0  # of the default loss, and of targets [B, C] that are smoothed already
+    # What targets [B, C] are that name no single class: "mixed" (Mixup, CutMix: such batches are skipped and counted)
+    # or "soft" (the example's own every time, as in distillation: `harm` only).
     soft_targets: SoftTargets = "mixed"
 
     def __post_init__(self) -> None:
         check_soft_targets(self.soft_targets)
+
+    @property
+    def losses(self) -> Losses:
+        """Outputs and targets to per-example losses."""
+        return self.per_example or cross_entropy(self.label_smoothing)
 
     def scale(self, num_examples: int | Tensor, accumulate: float | Tensor | None = None) -> float | Tensor:
         """What turns a captured gradient into that of the summed losses, for a micro-batch of this size.
@@ -67,9 +78,7 @@ class LossSettings:
         )
 
 
-def check_loss(
-    settings: LossSettings, head: LayerCapture, outputs: Tensor, targets: Tensor, scale: float | Tensor
-) -> bool:
+def check_loss(settings: Loss, head: LayerCapture, outputs: Tensor, targets: Tensor, scale: float | Tensor) -> bool:
     """Tell whether the loss could be checked: False where the step's gradients are not finite, zero or mere rounding.
 
     The first is ordinary in the first steps under a ``GradScaler``, which starts too high and backs off; the others
@@ -114,7 +123,7 @@ def _expected_gradient(losses: Losses, outputs: Tensor, targets: Tensor) -> Tens
     return expected
 
 
-def holdout_losses(settings: LossSettings, targets: Tensor) -> Losses:
+def holdout_losses(settings: Loss, targets: Tensor) -> Losses:
     """The loss for hold-out examples, whose labels are class numbers, in the form that training targets have.
 
     Args:

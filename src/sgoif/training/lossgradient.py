@@ -62,19 +62,19 @@ def gradient_cause(
 def _factor_cause(factor: float, batch: int, reduction: str, accumulate: int) -> str | None:
     """The gradient has the right shape and the wrong size."""
     if reduction == "mean" and _is_near(factor, batch):
-        return "The loss is a sum over the batch: pass loss_reduction='sum'."
+        return "The loss is a sum over the batch: pass loss=sgoif.Loss(reduction='sum')."
     if reduction == "sum" and _is_near(factor, 1 / batch):
-        return "The loss is a mean over the batch: pass loss_reduction='mean'."
+        return "The loss is a mean over the batch: pass loss=sgoif.Loss(reduction='mean')."
     if accumulate > 1 and _is_near(factor, accumulate):
         return f"The loss is not divided by accumulate={accumulate}: divide it, or leave accumulate out."
     for scale in (2.0**power for power in range(8, 25)):
         if _is_near(factor, scale):
-            return f"The loss is scaled by {scale:.0f}, as a GradScaler does: pass scaler=."
+            return f"The loss is scaled by {scale:.0f}, as a GradScaler does: pass loss=sgoif.Loss(scaler=...)."
     inverse = 1 / factor if factor > 0 else 0.0
     if 1.5 < inverse < 1025 and abs(inverse - round(inverse)) <= 0.01 * inverse:
         return (
-            f"The loss is divided by {round(inverse)}: pass accumulate={round(inverse) * accumulate} if gradients are "
-            "accumulated over as many micro-batches, else grad_factor= to step()."
+            f"The loss is divided by {round(inverse)}: pass loss=sgoif.Loss(accumulate={round(inverse) * accumulate}) "
+            "if gradients are accumulated over as many micro-batches, else grad_factor= to step()."
         )
     return (
         "If the loss is a weighted mean, pass grad_factor= to step(): the sum of the weights (of class weights, "
@@ -93,7 +93,7 @@ def _smoothing_cause(grad: Tensor, p: Tensor, labels: Tensor, declared: float, m
         return f"The loss is not smoothed: leave label_smoothing={declared:g} out."
     if not 0 < smoothing < 0.995:
         return None
-    return f"The loss smooths its labels: pass label_smoothing={round(smoothing, 3):g}."
+    return f"The loss smooths its labels: pass loss=sgoif.Loss(label_smoothing={round(smoothing, 3):g})."
 
 
 def _target_cause(inside: Tensor, labels: Tensor) -> str | None:

@@ -1,4 +1,4 @@
-"""The monitor of classes: judges every example by anchors, one per class, in the shell that surrounds a step.
+"""The monitor of classes: judges every example by anchors, one per class, in the base that surrounds a step.
 
 Processes meet in :meth:`Monitor._update` and nowhere else while the training goes on; docs/distributed.md says what is
 exchanged there.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -19,26 +19,23 @@ from torch import Tensor, nn
 
 from sgoif.distributed import Peers
 from sgoif.errors import CaptureError, HeadError, SgoifError
-from sgoif.evidence import as_ids
+from sgoif.evidence import IdIndex, as_ids
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.influence import HoldOut
 from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchorlog import anchor_health, anchor_rows
+from sgoif.training.base import BaseMonitor, Reading
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.checkpoint import pack, unpack
-from sgoif.training.ending import close_once
 from sgoif.training.engine import Engine
 from sgoif.training.faults import FaultLog
 from sgoif.training.forecast import Forecaster
-from sgoif.training.losses import HoldoutPass, LossSettings, check_loss, holdout_losses
+from sgoif.training.losses import HoldoutPass, Loss, check_loss, holdout_losses
 from sgoif.training.noticing import IdNotices
-from sgoif.training.reading import Reading
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Governor
-from sgoif.training.shell import MonitorShell
 from sgoif.training.targets import read_targets, without_classes
-from sgoif.training.visitbook import VisitBook
+from sgoif.training.visit_buffer import VisitBuffer
 from sgoif.training.weights import Weights, WeightTable
 
 __all__ = ["Monitor", "Reading"]
@@ -46,7 +43,7 @@ __all__ = ["Monitor", "Reading"]
 log = logging.getLogger(__name__)
 
 
-class Monitor(MonitorShell):
+class Monitor(BaseMonitor):
     """Scores every example that passes through the training loop. Made by :func:`sgoif.watch`."""
 
     def __init__(
@@ -56,7 +53,7 @@ class Monitor(MonitorShell):
         engine: Engine,
         *,
         forward: Callable[[Any], Tensor],
-        loss: LossSettings,
+        loss: Loss,
         governor: Governor,
         recorder: Recorder,
         ledger: CanaryLedger | None = None,
@@ -78,15 +75,16 @@ class Monitor(MonitorShell):
             sink=recorder.sink,
             device=engine.holdout.device,
             facts=facts,
+            on_close=on_close,
             forecaster=forecaster,
             peers=peers,
         )
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
-        self._on_close, self._on_snapshot, self._on_weights = close_once(on_close), on_snapshot, on_weights
+        self._on_snapshot, self._on_weights = on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBook(recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
+        self._visits = VisitBuffer(recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
-        self._settle_at_end = self._visits.settle if self.peers.is_alone else None
+        self._flush_at_end = self._visits.flush if self.peers.is_alone else None
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
         self._anchor_losses = loss.losses
@@ -107,7 +105,7 @@ class Monitor(MonitorShell):
             signals = self.engine.score(calls, outputs, given.labels, mixed=given.mixed, is_class=given.is_class)
             signals = without_classes(signals, given, targets, widen(outputs))
             self._visits.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
-            self._unsettled = 0
+            self._unaccounted = 0
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
                 with self.governor.timer.part("curvature"):
@@ -149,7 +147,7 @@ class Monitor(MonitorShell):
 
     def _refresh(self, step: int) -> None:
         self.refreshes += 1
-        self._settle()  # first: whatever becomes of the refresh, visits do not wait for another
+        self._flush()  # first: whatever becomes of the refresh, visits do not wait for another
         try:
             draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._anchor_losses)
         except RuntimeError as error:
@@ -172,10 +170,10 @@ class Monitor(MonitorShell):
 
     # Bookkeeping.
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Bring the waiting visits to the host, in one transfer, and record them. The one place that waits."""
-        self._visits.settle()
-        self._settled_at = time.monotonic()
+        self._visits.flush()
+        self._flushed_at = time.monotonic()
         self._log_epoch()
 
     def _log_epoch(self) -> None:
@@ -204,41 +202,41 @@ class Monitor(MonitorShell):
         )
 
     @property
-    def counters(self) -> dict[str, int]:
-        """How much was done: steps, visits, refreshes, products, resets, flags, faults. Waits for the device.
+    def num_recorded(self) -> int:
+        """Visits that this process has recorded."""
+        return self.recorder.own_visits
 
-        Of this process: ``visits_offered == visits + visits_refused + visits_lost``. Among several processes
-        ``visits_waiting`` for the next refresh come to it; after :meth:`close` nothing waits.
-        """
-        self.flush()
-        work = {f"curvature_{key}": value for key, value in asdict(self.engine.curvature.counters).items()}
-        flags = {f"visits_{name.lower()}": count for name, count in self.recorder.flag_counts.items()}
+    @property
+    def _index(self) -> IdIndex:
+        return self.recorder.index
+
+    @property
+    def _num_waiting(self) -> int:
+        return self._visits.num_waiting
+
+    @property
+    def _first_unrecorded_step(self) -> int:
+        return self._visits.first_step(self.step_count)
+
+    def _task_counters(self) -> dict[str, int]:
         return {
-            "steps": self.step_count,
-            "visits": self.recorder.own_visits,
-            "refreshes": self.refreshes,
             "resets": int(self.engine.tracker.resets.sum()),
-            "faults": sum(self.faults.values()),
             "holdout_not_finite": self.engine.holdout_not_finite,
-            **work,
-            **flags,
-            **self._counts.counters(),
-            "visits_waiting": self._visits.num_waiting,
             "visits_ignored": self._counts.refused.get(OUTSIDE_CLASSES, 0),
+            **{f"curvature_{key}": value for key, value in asdict(self.engine.curvature.counters).items()},
+            **{f"visits_{name.lower()}": count for name, count in self.recorder.flag_counts.items()},
         }
 
-    def close(self) -> Any:
-        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
-        if self._leave_fork():
-            return None
-        was_on, self.is_on = self.is_on, False
+    def _describe_reading(self) -> list[str]:
+        gate = self.engine.reading
+        if gate is None or self._device.type != "cpu":  # elsewhere this would wait for the device
+            return []
+        read = f"residual {float(gate.residual.mean()):.2f}, confidence {float(gate.confidence.mean()):.2f}"
+        return [f"reading: {read}, overhead {self.governor.overhead:.1%}"]
+
+    def _end(self, was_on: bool) -> None:
         try:
-            if was_on or self.peers.is_alone:
-                self._settle()
-        except Exception as error:
-            self._fault(error)
-        try:
-            self._visits.settle_alone()  # what is left where the others could not be asked
+            self._visits.flush_alone()  # what is left where the others could not be asked
         except Exception as error:
             self._fault(error)
         if self._visits.notices is not None:
@@ -246,11 +244,6 @@ class Monitor(MonitorShell):
             self._visits.notices.close(len(self.recorder.index) if is_whole else None)
         if was_on and self.peers.is_alone and self.engine.draws:
             self._predict_holdout()
-        self._close_counts(self.recorder.own_visits)
-        try:
-            return self._on_close(self)
-        finally:
-            self._cancel_ending()
 
     def _notices(self, train_size: int, holdout: HoldOut) -> IdNotices | None:
         try:
@@ -282,7 +275,9 @@ class Monitor(MonitorShell):
         if not self.peers.is_alone:
             raise SgoifError("weights() works in one process only: of an example's visits each rank has seen some.")
         if not self._weights.planned_steps:
-            raise SgoifError("weights() goes by how far the training is; pass planned_steps= to sgoif.watch.")
+            raise SgoifError(
+                "weights() goes by how far the training is; pass method=sgoif.Method(planned_steps=...) to sgoif.watch."
+            )
         if self.is_on and self._weights.is_due(self.step_count):
             self._renew_weights()
         found = torch.from_numpy(self._weights.at(self.recorder.index.rows(as_ids(ids))))
@@ -290,7 +285,7 @@ class Monitor(MonitorShell):
 
     def _renew_weights(self) -> None:
         try:
-            self._settle()
+            self._flush()
             found = None if self._on_weights is None else self._on_weights(self, self._weights.gains)
             self._weights.renew(found, self.step_count)
         except Exception as error:
@@ -309,64 +304,31 @@ class Monitor(MonitorShell):
             self.fault_log.note(error, "no snapshot could be made; the training goes on.")
             return None
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then.
-
-        For ``torch.save``, whose file ``torch.load`` reads as it is, or give the monitor itself to
-        ``torch.distributed.checkpoint``. No collective. Among several processes call it in each: visits that wait for
-        the next refresh are in the state of the process that saw them, and the rest is the same in all.
-        """
-        self.flush()
-        checkpoint = getattr(self.recorder.sink, "checkpoint", None)
-        if checkpoint is not None:
-            checkpoint()
+    def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         waiting = self._visits.waiting()
         shared = {
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.shared_state(),
-            "governor": self.governor.state_dict(),
-            "step_count": self.step_count,
-            "refreshes": self.refreshes,
             "visits": [asdict(visits.emptied()) for visits in waiting],
-            "micro": self._micro,
-            "autocast": self._autocast,
             "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
         own = {
             "recorder": self.recorder.own_state(),
             "visits": [asdict(visits) for visits in waiting],
-            "faults": dict(self.faults),
-            "counts": self._counts.state_dict(),
             "weights": self._weights.state_dict(),
         }
-        return pack(shared, own, self.peers)
+        return shared, own
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume, with as many processes or others: later scores are those that the saved run would have given."""
-        shared, owned = unpack(state, self.peers, self.engine.holdout.device)
+    def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
-        self.governor.load_state_dict(shared["governor"])
-        self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
-        self._micro, self._autocast = int(shared["micro"]), shared["autocast"]
         if self.ledger is not None and shared["ledger"] is not None:
             self.ledger.load_state_dict(shared["ledger"])
         self.recorder.load_shared(shared["recorder"])
-        for own in owned.values():
+        for own in owned:
             self.recorder.load_own(own["recorder"])
             if "weights" in own and self.peers.is_alone and len(owned) == 1:  # states from before have none
                 self._weights.load_state_dict(own["weights"])
-        self.fault_log.load([own["faults"] for own in owned.values()])
-        if all("counts" in own for own in owned.values()):
-            self._counts.load(own["counts"] for own in owned.values())
-        else:  # states from before have none
-            self._counts.offered = self.recorder.own_visits + sum(
-                len(v["ids"]) for o in owned.values() for v in o["visits"]
-            )
-        self._ids.kind, self._steps_here = self.recorder.index.kind, 0
-        self._visits.load(shared["visits"], [own["visits"] for own in owned.values()])
-        resume = getattr(self.recorder.sink, "resume", None)
-        if resume is not None:
-            resume(self._visits.first_step(self.step_count))
+        self._visits.load(shared["visits"], [own["visits"] for own in owned])
 
 
 def _thinned(calls: list[LayerCapture], factor: Tensor | None) -> list[LayerCapture]:

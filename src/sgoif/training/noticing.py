@@ -15,7 +15,7 @@ __all__ = ["IdNotices"]
 
 _SURE = 1e-3  # chance of as much agreement between the labels of other examples
 _AGREEING = 0.95  # of the labels; a few may be changed on the way
-_MICRO_STEPS = 20  # after which batch positions are told of, or after an epoch
+_MICRO_STEPS = 20  # after which batch positions are warned of, or after an epoch
 
 Warn = Callable[..., None]  # a key of its own, and the sentence; logged once unless `again`, kept as last given
 
@@ -25,7 +25,7 @@ class IdNotices:
 
     Args:
         train_size: number of training examples.
-        warn: told of what was noticed, once each.
+        warn: called with each thing that was noticed, once.
         held_ids: of the hold-out, where they may be compared with those of training examples; None where they are
             bare positions.
         held_labels: of the hold-out. Two datasets may count their examples alike, so examples with one id are taken to

@@ -172,7 +172,8 @@ class Recorder:
         self.own_visits += int(state.get("own_visits", self.num_visits))  # states from before have none
         if state.get("rank", 0) != self.rank:
             return
-        if not state.get("keeps_evidence", True) and getattr(self.sink, "keep_visits", "none") != "none":
+        has_files = self.sink is not None and self.sink.url is not None and self.sink.keep_visits != "none"
+        if has_files and not state.get("keeps_evidence", True):
             self.keeps_evidence = False  # several processes wrote visits, and from those the run is added up
         if self.keeps_evidence:
             self._load_evidence(state)

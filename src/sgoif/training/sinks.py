@@ -16,10 +16,21 @@ KeepVisits = Literal["all", "last", "none"]
 
 
 class ScoreSink(Protocol):
-    """Anything that takes visits, step after step, and is closed once.
+    """Takes visits, step after step, and is closed once."""
 
-    Where it has ``checkpoint()`` and ``resume(step)``, these are called when the monitor's state is saved and loaded.
-    """
+    @property
+    def url(self) -> str | None:
+        """Where the run is written to; None for memory."""
+
+    @property
+    def keep_visits(self) -> KeepVisits:
+        """Which visits can be read when the run is finished."""
+
+    def check_folder(self) -> None:
+        """Refuse a folder that holds another run; called before the first step is scored."""
+
+    def resume(self, step: int) -> None:
+        """Continue from a step: what was written from there on is superseded."""
 
     def write(self, batch: ScoreBatch) -> None:
         """Take one step's visits."""
@@ -27,12 +38,24 @@ class ScoreSink(Protocol):
     def write_table(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
         """Take rows of another table: what anchors, canaries and the hold-out showed."""
 
+    def write_info(self, facts: Mapping[str, Any]) -> None:
+        """Take facts about the run."""
+
+    def checkpoint(self) -> object:
+        """Make everything so far readable; called when the monitor's state is saved."""
+
+    def end(self, timeout_s: float) -> None:
+        """Make everything so far readable, because the process ends without :meth:`close`."""
+
     def close(self) -> None:
-        """No more will come."""
+        """Finish the run."""
 
 
 class MemorySink:
     """Keeps every visit in memory: for notebooks, tests and small runs."""
+
+    url: str | None = None
+    keep_visits: KeepVisits = "all"
 
     def __init__(self) -> None:
         self._batches: list[ScoreBatch] = []
@@ -44,8 +67,23 @@ class MemorySink:
     def write_table(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
         self._others.setdefault(name, []).append(columns)
 
+    def check_folder(self) -> None:
+        """Memory holds no other run."""
+
+    def resume(self, step: int) -> None:
+        """What was recorded before came with the state of the recorder."""
+
+    def write_info(self, facts: Mapping[str, Any]) -> None:
+        """Facts come with the finished run."""
+
+    def checkpoint(self) -> None:
+        """Everything is readable."""
+
+    def end(self, timeout_s: float) -> None:
+        """Memory ends with the process."""
+
     def close(self) -> None:
-        pass
+        """Nothing is left to write."""
 
     def tables(self) -> dict[str, dict[str, NDArray[Any]]]:
         """All tables but visits, as columns in the order of writing."""

@@ -160,8 +160,8 @@ class MixedSteps:
             self._is_said = True
             log.warning(
                 "%d scored steps in a row had mixed targets only, so no example was scored. Leave Mixup and CutMix "
-                "off on every k-th step and score those (watch(plan=Plan(stride=k))), or run step() around un-mixed "
-                "batches only. If the targets are smoothed, pass label_smoothing=; if they are soft, and the same for "
-                "an example every time, pass soft_targets='soft'.",
+                "off on every k-th step and score those (Budget(plan=Plan(stride=k))), or run step() around un-mixed "
+                "batches only. If the targets are smoothed, pass Loss(label_smoothing=...); if they are soft, and the "
+                "same for an example every time, pass Loss(soft_targets='soft').",
                 self._in_a_row,
             )

@@ -6,6 +6,7 @@ from torch import nn
 
 import sgoif
 from sgoif.training.schedule import Plan
+from tests.grouped import grouped
 
 PLAN = Plan(refresh_every=5, examples_per_refresh=128)
 
@@ -29,7 +30,7 @@ def fresh(tags=5):
 
 def watch(model, holdout, **settings):
     arguments = {"train_size": 1_200, "task": "multilabel", "trusted": True, "plan": PLAN, **settings}
-    return sgoif.watch(model, anchors=holdout, **arguments)
+    return sgoif.watch(model, anchors=holdout, **grouped(arguments))
 
 
 def train(model, inputs, given, monitor=None, epochs=4, reduction="mean"):

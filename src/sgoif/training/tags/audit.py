@@ -55,7 +55,7 @@ def audit_examples(
             seen = engine.look(model, capture, forward, positions, examples)
             targets, ids = examples.targets[positions], [examples.ids[int(i)] for i in positions]
             recorder.add(ids, engine.score(seen.features, seen.logits, targets), targets, torch.ones(()))
-            recorder.settle()
+            recorder.flush()
 
 
 def _batches(count: int, size: int) -> Sequence[Tensor]:

@@ -1,24 +1,22 @@
-"""The monitor of tags: judges every tag of every example that is worth it, in the shell that surrounds a step."""
+"""The monitor of tags: judges every tag of every example that is worth it, in the base that surrounds a step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.evidence import IdIndex
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
-from sgoif.training.ending import close_once
-from sgoif.training.losses import LossSettings
+from sgoif.training.base import BaseMonitor, Reading
+from sgoif.training.losses import Loss
 from sgoif.training.noticing import IdNotices
-from sgoif.training.portable import portable, restored
-from sgoif.training.reading import Reading
 from sgoif.training.schedule import Governor
-from sgoif.training.shell import MonitorShell
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.engine import TagEngine
 from sgoif.training.tags.ledger import TagLedger
@@ -27,7 +25,7 @@ from sgoif.training.tags.recorder import TagRecorder
 __all__ = ["TagMonitor"]
 
 
-class TagMonitor(MonitorShell):
+class TagMonitor(BaseMonitor):
     """Scores the tags of every example that passes through the training loop. Made by ``watch(task="multilabel")``."""
 
     def __init__(
@@ -37,7 +35,7 @@ class TagMonitor(MonitorShell):
         engine: TagEngine,
         *,
         forward: Callable[[Any], Tensor],
-        loss: LossSettings,
+        loss: Loss,
         governor: Governor,
         recorder: TagRecorder,
         ledger: TagLedger,
@@ -57,9 +55,9 @@ class TagMonitor(MonitorShell):
             sink=sink,
             device=engine.holdout.device,
             facts=facts,
+            on_close=on_close,
         )
         self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
-        self._on_close = close_once(on_close)
         self._train_size, self._visits_since = train_size, 0  # the last refresh
         given = engine.holdout.examples.given_ids
         self._notices = IdNotices(train_size, self._warn_once, None if given is None else sorted(given))
@@ -80,8 +78,8 @@ class TagMonitor(MonitorShell):
                 if ids is not None:
                     self.recorder.add(ids, packed, targets, self.engine.confidence)
             else:
-                self._counts.refuse(self._unsettled, NO_ANCHORS_YET)
-            self._unsettled = 0
+                self._counts.refuse(self._unaccounted, NO_ANCHORS_YET)
+            self._unaccounted = 0
             if self.governor.plan.is_observe(self.step_count) or not self.engine.is_ready:
                 with self.governor.timer.part("curvature"):
                     self.engine.measure(features, outputs)
@@ -101,12 +99,12 @@ class TagMonitor(MonitorShell):
         even = math.ceil(len(self.engine.holdout) * self._visits_since / max(self._train_size, 1))
         self.engine.per_refresh, self._visits_since = max(self.governor.plan.examples_per_refresh, even), 0
         draw = self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained)
-        self._settle()
+        self._flush()
         self.ledger.add(draw, self.engine, float(self.engine.confidence))
         self._decide_plan(step)
 
-    def _settle(self) -> None:
-        self.recorder.settle(self._lose, self._notices)
+    def _flush(self) -> None:
+        self.recorder.flush(self._lose, self._notices)
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
@@ -126,33 +124,19 @@ class TagMonitor(MonitorShell):
         )
 
     @property
-    def counters(self) -> dict[str, int]:
-        """How much was done: steps, visits, refreshes, pairs that were not finite, faults. Waits for the device."""
-        self.flush()
-        return {
-            "steps": self.step_count,
-            "visits": self.recorder.num_visits,
-            "refreshes": self.refreshes,
-            "faults": sum(self.faults.values()),
-            **self._counts.counters(),
-            "pairs_not_finite": self.recorder.num_not_finite,
-        }
+    def num_recorded(self) -> int:
+        """Visits that were recorded."""
+        return self.recorder.num_visits
 
-    def close(self) -> Any:
-        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
-        if self._leave_fork():
-            return None
-        self.is_on = False
-        try:
-            self._settle()
-        except Exception as error:
-            self._fault(error)
+    @property
+    def _index(self) -> IdIndex:
+        return self.recorder.examples
+
+    def _task_counters(self) -> dict[str, int]:
+        return {"pairs_not_finite": self.recorder.num_not_finite}
+
+    def _end(self, was_on: bool) -> None:
         self._notices.close(len(self.recorder.examples))
-        self._close_counts(self.recorder.num_visits)
-        try:
-            return self._on_close(self)
-        finally:
-            self._cancel_ending()
 
     def weights(self, ids: Any) -> Tensor:
         """Weights are of examples with one class; an example with tags may have one right and one wrong."""
@@ -162,38 +146,15 @@ class TagMonitor(MonitorShell):
         """A snapshot judges classes; of tags there is none yet, which is said and stops nothing."""
         self.fault_log.note(SgoifError("a snapshot of tags cannot be taken yet."), "no snapshot was made.")
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on; save it beside the model's."""
-        self._settle()
-        state = {
+    def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        shared = {
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.state_dict(),
             "ledger": self.ledger.state_dict(),
-            "governor": self.governor.state_dict(),
-            "step_count": self.step_count,
-            "refreshes": self.refreshes,
-            "faults": dict(self.faults),
-            "counts": self._counts.state_dict(),
-            "micro": self._micro,
-            "autocast": self._autocast,
         }
-        return {"tags": portable(state)}
+        return shared, {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume: later scores are those that the saved run would have given."""
-        state = restored(state["tags"]) if "tags" in state else state  # states from before are not packed
-        self.engine.load_state_dict(state["engine"])
-        self.recorder.load_state_dict(state["recorder"])
-        self.ledger.load_state_dict(state["ledger"])
-        self.governor.load_state_dict(state["governor"])
-        self.step_count, self.refreshes = int(state["step_count"]), int(state["refreshes"])
-        self.fault_log.load([state["faults"]])
-        if "counts" in state:  # states from before have none
-            self._counts.load([state["counts"]])
-        else:
-            self._counts.offered = self.recorder.num_visits
-        self._ids.kind, self._steps_here = self.recorder.examples.kind, 0
-        self._micro, self._autocast = int(state["micro"]), state["autocast"]
-        resume = getattr(self.sink, "resume", None)
-        if resume is not None:
-            resume(self.step_count)
+    def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
+        self.engine.load_state_dict(shared["engine"])
+        self.recorder.load_state_dict(shared["recorder"])
+        self.ledger.load_state_dict(shared["ledger"])

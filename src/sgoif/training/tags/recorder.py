@@ -20,7 +20,7 @@ from sgoif.evidence import IdIndex, WeightedMeans, as_ids
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
 from sgoif.training.noticing import IdNotices
-from sgoif.training.waiting import OnFailure
+from sgoif.training.visit_buffer import OnFailure
 
 __all__ = ["TagRecorder"]
 
@@ -52,16 +52,16 @@ class TagRecorder:
         self._waiting: list[_Visits] = []
 
     def add(self, ids: Any, packed: Tensor, targets: Tensor, confidence: Tensor) -> None:
-        """Keep one micro-step's visits on the device until :meth:`settle`; ids are the caller's own copy."""
+        """Keep one micro-step's visits on the device until :meth:`flush`; ids are the caller's own copy."""
         present, absent = bits_of(targets)
         counts = torch.stack([absent.sum(1), present.sum(1)], 1)
         self._waiting.append(_Visits(ids, packed, counts, confidence.clone()))
 
-    def settle(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
+    def flush(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
         """Bring everything to the host and add it up; what fails costs its own micro-step.
 
         Args:
-            on_failure: told of the rows that could not be added, and why; without it the error is raised.
+            on_failure: called with the number of rows that could not be added, and why; without it the error is raised.
             notices: shown the ids.
         """
         waiting, self._waiting = self._waiting, []
@@ -142,7 +142,7 @@ class TagRecorder:
 
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
-        self.settle()
+        self.flush()
         arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
         counts = {"num_visits": self.num_visits, "num_not_finite": self.num_not_finite}
         return {

@@ -16,37 +16,51 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sgoif.distributed import Peers, SingleProcess, is_sharded
-from sgoif.errors import HeadError, SgoifError
-from sgoif.evidence import Sketches
+from sgoif.errors import CaptureError, HeadError, SgoifError
+from sgoif.evidence import IdIndex, Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
-from sgoif.training.accounting import VisitCounts
+from sgoif.training.accounting import AFTER_SWITCHED_OFF, VisitCounts
+from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
-from sgoif.training.ending import Ending
+from sgoif.training.ending import Ending, close_once
 from sgoif.training.faults import FaultLog, cause_of
 from sgoif.training.forecast import Forecast, Forecaster
-from sgoif.training.losses import LossSettings, check_loss, logits_of
+from sgoif.training.losses import Loss, check_loss, logits_of
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.stepids import StepIds
-from sgoif.training.stepping import Step
 from sgoif.training.targets import GivenLabels, check_targets, read_classes
 
-__all__ = ["MonitorShell"]
+__all__ = ["BaseMonitor", "Reading", "Step"]
 
 log = logging.getLogger(__name__)
 
-_FAR = 2.0  # times the promised overhead: more is told of
+_FAR = 2.0  # times the promised overhead: more is warned of
 _SETTING_UP = 20  # steps within which the first that can be checked may raise; a GradScaler backs off in as many
-_SETTLE_EVERY_S = 30.0  # visits wait on the device for the next refresh, but in one process no longer than this
+_FLUSH_EVERY_S = 30.0  # visits wait on the device for the next refresh, but in one process no longer than this
 
 
-class MonitorShell(ABC):
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the monitor is doing."""
+
+    step: int
+    residual: float  # mean over anchors
+    confidence: float  # mean over anchors
+    tau: float
+    overhead: float  # share of the bare step, measured so far
+    judged: float  # share of visits that added evidence
+
+
+class BaseMonitor(ABC):
     """What every monitor does, whatever it scores.
 
     Args:
@@ -60,6 +74,7 @@ class MonitorShell(ABC):
         sink: where the run is written to; None for nowhere.
         device: where the hold-out is.
         facts: written into the run.
+        on_close: makes the run of what was recorded.
         forecaster: tells the price before it is paid.
         peers: the processes that train together.
     """
@@ -72,14 +87,16 @@ class MonitorShell(ABC):
         layers: Sequence[Layer],
         *,
         forward: Callable[[Any], Tensor],
-        loss: LossSettings,
+        loss: Loss,
         governor: Governor,
         sink: ScoreSink | None,
         device: torch.device,
         facts: Mapping[str, Any] | None = None,
+        on_close: Callable[[Any], Any] | None = None,
         forecaster: Forecaster | None = None,
         peers: Peers | None = None,
     ) -> None:
+        self._on_close = close_once(on_close)
         self.model, self.optimizer, self._head = model, optimizer, head
         self.loss, self.governor, self._sink, self._device = loss, governor, sink, device
         self._forward, self._forecaster = forward, forecaster
@@ -99,11 +116,11 @@ class MonitorShell(ABC):
         self._counts = VisitCounts()
         self._ids = StepIds()
         self._given: GivenLabels | None = None  # of the step that is under way, where its targets are class numbers
-        self._unsettled = 0  # rows of the step that is being judged, of which nothing has become yet
+        self._unaccounted = 0  # rows of the step that is being judged, of which nothing has become yet
         self._steps_here = 0  # since this process began or resumed
-        self._pid, self._settled_at = os.getpid(), 0.0
+        self._pid, self._flushed_at = os.getpid(), 0.0
         self._ending: Ending | None = None
-        self._settle_at_end: Callable[[], None] | None = None  # records visits that wait, without the monitor
+        self._flush_at_end: Callable[[], None] | None = None  # records visits that wait, without the monitor
         self._autocast: torch.dtype | None = None
 
     # A task's own.
@@ -117,8 +134,53 @@ class MonitorShell(ABC):
         """Bring up to date what judges, once per optimiser step; without gradients."""
 
     @abstractmethod
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Bring waiting visits to the host and record them."""
+
+    @abstractmethod
+    def _end(self, was_on: bool) -> None:
+        """Do what is left to do before the run is made: the last visits are flushed. Never raises."""
+
+    @property
+    @abstractmethod
+    def reading(self) -> Reading:
+        """How the monitor is doing. Waits for the device."""
+
+    @property
+    @abstractmethod
+    def num_recorded(self) -> int:
+        """Visits that this process has recorded."""
+
+    @property
+    @abstractmethod
+    def _index(self) -> IdIndex:
+        """Ids of the examples that were recorded."""
+
+    @abstractmethod
+    def _task_counters(self) -> dict[str, int]:
+        """Counters beside those that all tasks have."""
+
+    @abstractmethod
+    def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What later scores depend on: what all processes share, and what this one has for itself."""
+
+    @abstractmethod
+    def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
+        """Take up what all processes shared, and what those had for themselves that this one takes over from."""
+
+    @property
+    def _num_waiting(self) -> int:
+        """Visits that are not recorded yet."""
+        return 0
+
+    @property
+    def _first_unrecorded_step(self) -> int:
+        """The first step whose visits are not recorded."""
+        return self.step_count
+
+    def _describe_reading(self) -> list[str]:
+        """How it is doing, as far as that takes neither the device nor other processes."""
+        return []
 
     # The step.
 
@@ -143,7 +205,7 @@ class MonitorShell(ABC):
             is_last: whether the optimiser steps after this micro-batch; by default after every ``accumulate``-th.
                 Frameworks step at the end of an epoch, too.
             weights: of the examples in the loss, ``[B]``, positive, where it is ``(weights * losses).sum() /
-                weights.sum()``, or without the division for ``loss_reduction="sum"``. Scores stay those of the
+                weights.sum()``, or without the division for ``Loss(reduction="sum")``. Scores stay those of the
                 unweighted losses.
         """
         self._prepare_step()
@@ -154,14 +216,13 @@ class MonitorShell(ABC):
         if os.getpid() != self._pid:
             self._leave_fork()
         elif not self._has_looked:
-            check_folder = getattr(self._sink, "check_folder", None)
-            if check_folder is not None and self.is_on:
-                check_folder()
-            self._has_looked, self._settled_at = True, time.monotonic()
-            if hasattr(self._sink, "end"):
-                self._ending = Ending(self, self._settle_at_end, self._sink)
-        elif self._ending is not None and self.is_on and time.monotonic() - self._settled_at > _SETTLE_EVERY_S:
-            self._settled_at = time.monotonic()
+            if self._sink is not None and self.is_on:
+                self._sink.check_folder()
+            self._has_looked, self._flushed_at = True, time.monotonic()
+            if self._sink is not None and self._sink.url is not None:
+                self._ending = Ending(self, self._flush_at_end, self._sink)
+        elif self._ending is not None and self.is_on and time.monotonic() - self._flushed_at > _FLUSH_EVERY_S:
+            self._flushed_at = time.monotonic()
             try:
                 with self.governor.timer.part("scoring"):
                     self.flush()
@@ -311,7 +372,7 @@ class MonitorShell(ABC):
                 self._switch_off(error)
             raise
 
-    # Trouble.
+    # Faults.
 
     def _caught(self, error: Exception) -> None:
         """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
@@ -320,16 +381,18 @@ class MonitorShell(ABC):
     def _refuse(self, error: SgoifError) -> None:
         """Count the rows of this step as refused: what was given cannot be scored."""
         cause = self.fault_log.note(error, "a batch cannot be scored; the training goes on.")
-        self._counts.refuse(self._unsettled, cause)
-        self._unsettled = 0
+        self._counts.refuse(self._unaccounted, cause)
+        self._unaccounted = 0
 
     def _step_failed(self, error: Exception) -> None:
         """Count the rows of a step that could not be judged, and the error."""
         if isinstance(error, SgoifError) and self.peers.is_alone:
             self._refuse(error)
             return
-        (self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose)(self._unsettled, cause_of(error))
-        self._unsettled = 0
+        (self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose)(
+            self._unaccounted, cause_of(error)
+        )
+        self._unaccounted = 0
         self._fault(error)
 
     def _fault(self, error: Exception) -> None:
@@ -349,9 +412,8 @@ class MonitorShell(ABC):
             cause_of(error),
             "" if self.peers.is_alone else f" on all {self.peers.size} ranks, this is rank {self.peers.rank}",
         )
-        write_info = getattr(self._sink, "write_info", None)
-        if write_info is not None and self.peers.rank == 0:
-            write_info({"switched_off": self.facts["switched_off"]})
+        if self._sink is not None and self.peers.rank == 0:
+            self._sink.write_info({"switched_off": self.facts["switched_off"]})
 
     @property
     def faults(self) -> dict[str, int]:
@@ -368,7 +430,7 @@ class MonitorShell(ABC):
     def _no_forecast(self) -> str:
         if self._forecaster is None:
             return "cost: measured while training, see monitor.reading.overhead"
-        return "cost: unknown until the first step; pass batch_size= to watch() to know it before"
+        return "cost: unknown until the first step; pass budget=sgoif.Budget(batch_size=...) to know it before"
 
     @property
     def forecast(self) -> Forecast | None:
@@ -387,21 +449,89 @@ class MonitorShell(ABC):
         switched = self.facts.get("switched_off")
         if isinstance(switched, dict):
             state = f"off since step {switched.get('step')}: {switched.get('reason')}"
-        seen = getattr(getattr(self, "recorder", None), "num_visits", 0)
-        refreshes = f"{self.refreshes:,} looks at the hold-out"
-        lines = [f"{type(self).__name__}, {state}: {self.step_count:,} steps, {seen:,} visits recorded, {refreshes}"]
-        gate = getattr(getattr(self, "engine", None), "reading", None)
-        if gate is not None and self._device.type == "cpu":  # elsewhere this would wait for the device
-            told = f"residual {float(gate.residual.mean()):.2f}, confidence {float(gate.confidence.mean()):.2f}"
-            lines.append(f"reading: {told}, overhead {self.governor.overhead:.1%}")
+        counts = f"{self.num_recorded:,} visits recorded, {self.refreshes:,} looks at the hold-out"
+        lines = [f"{type(self).__name__}, {state}: {self.step_count:,} steps, {counts}", *self._describe_reading()]
         lines.append(f"plan: {self.governor.plan}")
         lines += [f"fault: {number} x {cause}" for cause, number in self.faults.items()] or ["faults: none"]
-        return [*lines, f"writes to: {getattr(self._sink, 'url', None) or 'memory'}"]
+        return [*lines, f"writes to: {'memory' if self._sink is None else self._sink.url or 'memory'}"]
 
     def flush(self) -> None:
         """Record the visits so far. Among several processes they are recorded at refreshes, where all meet."""
         if self.peers.is_alone:
-            self._settle()
+            self._flush()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """How much was done: steps, visits, refreshes, faults, and what the task counts. Waits for the device.
+
+        Of this process: ``visits_offered == visits + visits_refused + visits_lost``. Among several processes
+        ``visits_waiting`` for the next refresh come to it; after :meth:`close` nothing waits.
+        """
+        self.flush()
+        return {
+            "steps": self.step_count,
+            "visits": self.num_recorded,
+            "refreshes": self.refreshes,
+            "faults": sum(self.faults.values()),
+            **self._task_counters(),
+            **self._counts.counters(),
+            "visits_waiting": self._num_waiting,
+        }
+
+    def close(self) -> Any:
+        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
+        if self._leave_fork():
+            return None
+        was_on, self.is_on = self.is_on, False
+        try:
+            if was_on or self.peers.is_alone:
+                self._flush()
+        except Exception as error:
+            self._fault(error)
+        self._end(was_on)
+        self._close_counts(self.num_recorded)
+        try:
+            return self._on_close(self)
+        finally:
+            self._cancel_ending()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later scores depend on; save it beside the model's. What was recorded so far is on disk then.
+
+        For ``torch.save``, whose file ``torch.load`` reads as it is, or give the monitor itself to
+        ``torch.distributed.checkpoint``. No collective. Among several processes call it in each: visits that wait for
+        the next refresh are in the state of the process that saw them, and the rest is the same in all.
+        """
+        self.flush()
+        if self._sink is not None:
+            self._sink.checkpoint()
+        shared, own = self._task_state()
+        shared |= {
+            "governor": self.governor.state_dict(),
+            "step_count": self.step_count,
+            "refreshes": self.refreshes,
+            "micro": self._micro,
+            "autocast": self._autocast,
+        }
+        own |= {"faults": dict(self.faults), "counts": self._counts.state_dict()}
+        return pack(shared, own, self.peers)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume, with as many processes or others: later scores are those that the saved run would have given."""
+        shared, by_rank = unpack(state, self.peers, self._device)
+        owned = list(by_rank.values())
+        self._load_task_state(shared, owned)
+        self.governor.load_state_dict(shared["governor"])
+        self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
+        self._micro, self._autocast = int(shared["micro"]), shared["autocast"]
+        self.fault_log.load([own["faults"] for own in owned])
+        if all("counts" in own for own in owned):
+            self._counts.load(own["counts"] for own in owned)
+        else:  # states from before have none
+            self._counts.offered = self.num_recorded + self._num_waiting
+        self._ids.kind, self._steps_here = self._index.kind, 0
+        if self._sink is not None:
+            self._sink.resume(self._first_unrecorded_step)
 
     def _close_counts(self, recorded: int) -> None:
         """Say in one line what became of the visits, and whether their price was above the promise."""
@@ -415,3 +545,110 @@ class MonitorShell(ABC):
     def detach(self) -> None:
         """Stop scoring; the training loop may go on using the monitor, which then does nothing."""
         self.is_on = False
+
+
+class Step:
+    """The context of one micro-step. Its own trouble is caught; the user's exceptions pass through untouched."""
+
+    def __init__(
+        self,
+        monitor: BaseMonitor,
+        ids: Any,
+        targets: Tensor,
+        grad_factor: float | Tensor | None,
+        accumulate: float | Tensor | None,
+        is_last: bool | None,
+        weights: Tensor | None,
+    ) -> None:
+        self._monitor, self._ids, self._targets, self._weights = monitor, ids, targets, weights
+        self._grad_factor, self._accumulate, self._is_last = grad_factor, accumulate, is_last
+        self._is_open = self._was_open = False
+        self._is_first = monitor._steps_here == 0
+        self._problem: Exception | None = None
+
+    def __enter__(self) -> Step:
+        monitor = self._monitor
+        with monitor.governor.timer.part("scoring"):
+            try:
+                self._is_open = monitor._enter(self._targets, self._grad_factor, self._accumulate, self._weights)
+            except Exception as error:
+                if isinstance(error, SgoifError) and monitor._may_raise:
+                    raise
+                self._problem = error
+        self._was_open = self._is_open
+        return self
+
+    def __del__(self) -> None:
+        """A step that was entered and never left takes its hooks off the model, so that the next one can have them."""
+        self._close_capture(None, None, None)
+
+    def _close_capture(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._monitor._capture.__exit__(kind, error, trace)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        monitor, step = self._monitor, self._monitor.step_count
+        self._close_capture(kind, error, trace)
+        if kind is not None:  # the user's own trouble: the step was none
+            return
+        if not monitor.is_on:
+            self._count_missed()
+            return
+        with monitor.governor.timer.part("scoring"):
+            is_sound = self._judge()
+            is_sound = monitor.is_on and self._guarded(lambda: monitor._finish_step(self._is_last)) and is_sound
+            if is_sound:
+                monitor.fault_log.in_a_row = 0
+        if monitor.step_count > step:
+            monitor.governor.close_step(step, monitor._kind)
+
+    @property
+    def _num_rows(self) -> int:
+        try:
+            return len(self._targets)
+        except TypeError:  # a number, or a tensor of one
+            return 1
+
+    def _judge(self) -> bool:
+        """Judge the rows, and count what becomes of them; True if nothing went wrong."""
+        monitor = self._monitor
+        if self._problem is None and not self._was_open:
+            is_bare = monitor._kind is StepKind.BARE
+            monitor._counts.given_up += self._num_rows if is_bare else 0
+            monitor._counts.passed_over += 0 if is_bare else self._num_rows
+            return True
+        monitor._counts.offer(self._num_rows)
+        monitor._unaccounted = self._num_rows
+        if self._problem is not None:
+            monitor._step_failed(self._problem)
+            return False
+        return self._guarded(lambda: monitor._leave(self._ids, self._targets)) and not monitor._unaccounted
+
+    def _count_missed(self) -> None:
+        """Count the rows that go by after the monitor switched itself off, which is not what the user asked for."""
+        monitor = self._monitor
+        if monitor._is_switched_off:
+            monitor._counts.offer(self._num_rows)
+            monitor._counts.lose(self._num_rows, AFTER_SWITCHED_OFF)
+
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Run a part of our work; False where it failed, which the training must not feel."""
+        monitor = self._monitor
+        may_raise = monitor._may_raise
+        try:
+            with monitor._precision(None):  # the user's autocast may still be open around us
+                action()
+        except Exception as problem:
+            is_set_up = may_raise or (isinstance(problem, CaptureError) and self._is_first)
+            if isinstance(problem, SgoifError) and is_set_up:  # the first step: a mistake in the set-up
+                monitor._counts.refuse(monitor._unaccounted, cause_of(problem))
+                monitor._unaccounted = 0
+                raise
+            monitor._step_failed(problem)
+            return False
+        return True

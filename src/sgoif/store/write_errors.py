@@ -11,15 +11,15 @@ from typing import Any
 
 from sgoif.errors import TakenOver
 
-__all__ = ["Trouble"]
+__all__ = ["WriteErrors"]
 
 log = logging.getLogger(__name__)
 
 
-class Trouble:
+class WriteErrors:
     """Faults and lost rows of one writer; two threads count here.
 
-    >>> trouble = Trouble()
+    >>> trouble = WriteErrors()
     >>> trouble.drop(blocks=1, rows=250)
     >>> trouble.since({"faults": {"OSError: full": 2}, "dropped_rows": 50})
     {'faults': {'OSError: full': 2}, 'dropped_rows': 300, 'dropped_blocks': 1}

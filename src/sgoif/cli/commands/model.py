@@ -15,7 +15,10 @@ def ood(
     scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
     model: Model,
     data: Annotated[str, typer.Option(metavar="DATA", help="Folder of pictures, or Parquet.", show_default=False)],
-    rate: Annotated[str, typer.Option("--false-alarms", metavar="SHARE", help="Of usual pictures.")] = "5%",
+    rate: Annotated[
+        str,
+        typer.Option("--false-alarms", metavar="SHARE", help="Share of in-distribution pictures that raise an alarm."),
+    ] = "5%",
     transform: Transform = None,
     top: Annotated[int, typer.Option(min=0, help="How many pictures; 0 for all.")] = 50,
     csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write them as CSV.")] = None,
@@ -23,7 +26,7 @@ def ood(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show which pictures are unlike those that the model was made for."""
+    """Show which pictures are out of distribution for the model."""
     if csv is not None and as_json:
         raise SgoifError("choose one of --csv and --json.")
     from sgoif.cli.limits import parse_share
@@ -52,7 +55,7 @@ def explain(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show which training pictures taught the model a bad prediction: a backdoor's, for example."""
+    """Show which training pictures caused a bad prediction: those of a backdoor, for example."""
     if csv is not None and as_json:
         raise SgoifError("choose one of --csv and --json.")
     from sgoif.cli.explain import ExplainSettings, show_explanation
@@ -78,7 +81,7 @@ def sentinel(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Tell when a stream of pictures is no longer the usual one; exit code 1 after an alarm."""
+    """Detect distribution shift in a stream of pictures; exit code 1 after an alarm."""
     from sgoif.cli.sentinel import SentinelSettings, show_sentinel
 
     settings = SentinelSettings(sentinel, model, data, transform, device, out)

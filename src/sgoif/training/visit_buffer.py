@@ -1,22 +1,26 @@
 """Visits on their way from the device to the recorder.
 
-They wait on the device until they are settled: standardised, in the order of their steps, and recorded. A process alone
-settles at any time. Among others a step is measured by what all of them saw of it, so visits are settled when all meet,
+They wait on the device until they are flushed: standardised, in the order of their steps, and recorded. A process alone
+flushes at any time. Among others a step is measured by what all of them saw of it, so visits are flushed when all meet,
 at refreshes; what waits in between is part of the saved state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
+from sgoif.evidence import SKETCH_BITS, as_ids
+from sgoif.influence import packed_signs
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
 from sgoif.training.ending import undisturbed
 from sgoif.training.exchange import gather_scores
@@ -25,19 +29,20 @@ from sgoif.training.recorder import Recorder
 from sgoif.training.signals import SIGNALS
 from sgoif.training.targets import MixedSteps
 from sgoif.training.visits import STANDARDISED, PendingVisits, read_visits
-from sgoif.training.waiting import WaitingVisits
 
-__all__ = ["VisitBook"]
+__all__ = ["VisitBuffer", "WaitingVisits"]
+
+OnFailure = Callable[[int, Exception], None]  # rows, and what became of them
 
 
-class VisitBook:
+class VisitBuffer:
     """Visits that are not recorded yet.
 
     Args:
         recorder: takes them in the end.
         peers: the processes that train together.
-        counts: told of rows that are refused or lost on the way.
-        on_error: told of what went wrong, and gives its cause.
+        counts: count the rows that are refused or lost on the way.
+        on_error: called with what went wrong, and returns its cause.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class VisitBook:
         """Rows that are not recorded yet."""
         return self._waiting.num_visits + sum(len(visits.ids) for visits in self._pending)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Record everything, together with the others. Waits for the device, once."""
         if self.peers.is_alone:
             with undisturbed():
@@ -74,12 +79,12 @@ class VisitBook:
         try:
             steps = gather_scores(self.peers, [(mine.num_visits, mine.scores) for mine in read], STANDARDISED)
         except Exception:
-            self._pending = pending  # they can still be settled alone
+            self._pending = pending  # they can still be flushed alone
             raise
         for mine, everyone in zip(read, steps):
             self._keep(mine, partial(self.recorder.keep, everyone=everyone))
 
-    def settle_alone(self) -> None:
+    def flush_alone(self) -> None:
         """Record everything as it was measured so far: the others cannot be asked any more."""
         for visits in self._take():
             self._keep(visits, lambda visits: self.recorder.keep(read_visits(visits), None))
@@ -120,7 +125,7 @@ class VisitBook:
         return list(self._pending)
 
     def load(self, steps: Sequence[Mapping[str, Any]], owned: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Continue where the books of some processes stood.
+        """Continue where the buffers of some processes stood.
 
         Args:
             steps: micro-steps that wait in all processes.
@@ -140,3 +145,80 @@ class VisitBook:
 
 def _visits(saved: Mapping[str, Any]) -> PendingVisits:
     return PendingVisits(**saved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    ids: Any
+    labels: Tensor
+    signals: Tensor  # [B, S]
+    step: int
+    micro_step: int
+    signs: Tensor | None  # [B, 256]
+
+
+class WaitingVisits:
+    """Packed signals in the order of their steps. Adding never waits for the device; :meth:`take` does, once."""
+
+    def __init__(self) -> None:
+        self._visits: list[_Visits] = []
+
+    @property
+    def num_visits(self) -> int:
+        """Rows that wait."""
+        return sum(len(item.signals) for item in self._visits)
+
+    def add(
+        self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int, signs: Tensor | None = None
+    ) -> None:
+        """Keep one micro-step's visits, with ids as :class:`sgoif.training.stepids.StepIds` gives them."""
+        self._visits.append(_Visits(ids, labels, signals, step, micro_step, signs))
+
+    def take(self, on_failure: OnFailure) -> list[PendingVisits]:
+        """Bring everything to the host and forget it here.
+
+        Where that fails, one micro-step at a time is tried, and what fails again stays behind as an empty one.
+
+        Args:
+            on_failure: called with the number of rows that could not be brought, and why.
+        """
+        waiting, self._visits = self._visits, []
+        if not waiting:
+            return []
+        try:
+            return _brought(waiting)
+        except Exception:
+            return [self._brought_alone(item, on_failure) for item in waiting]
+
+    def _brought_alone(self, item: _Visits, on_failure: OnFailure) -> PendingVisits:
+        try:
+            (found,) = _brought([item])
+            return found
+        except Exception as error:
+            on_failure(len(item.signals), error)
+            nothing = np.zeros((0, item.signals.shape[1]), np.float32)
+            none = np.zeros(0, np.int64)
+            return PendingVisits(none, none, nothing, item.step, item.micro_step)
+
+
+def _brought(waiting: list[_Visits]) -> list[PendingVisits]:
+    signals = torch.cat([item.signals for item in waiting])
+    labels = torch.cat([item.labels for item in waiting]).to(signals.dtype)
+    # bits of the sketches travel as numbers of the signals' type: a copy leaves them as they are
+    sketches = packed_signs(torch.cat([_signs_of(item) for item in waiting])).view(signals.dtype)
+    packed = torch.cat([signals, labels[:, None], sketches], 1).cpu().numpy()
+    width = signals.shape[1]
+    words = np.ascontiguousarray(packed[:, width + 1 :]).view(np.int64)
+    found, start = [], 0
+    for item in waiting:
+        mine = slice(start, start + len(item.signals))
+        start = mine.stop
+        values, given = packed[mine, :width], packed[mine, width].astype(np.int64)
+        found.append(PendingVisits(as_ids(item.ids), given, values, item.step, item.micro_step, words[mine]))
+    return found
+
+
+def _signs_of(item: _Visits) -> Tensor:
+    if item.signs is not None:
+        return item.signs
+    return torch.zeros(len(item.signals), SKETCH_BITS, dtype=torch.bool, device=item.signals.device)

@@ -1,0 +1,84 @@
+"""What commands ask of a run, and what they refuse to go on without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sgoif.doubts import doubts_of
+from sgoif.errors import SgoifError
+from sgoif.findings.label import class_name
+from sgoif.run import Run, open_run
+from sgoif.store.holding import describe_unclosed
+from sgoif.summary import why_no_probabilities
+
+__all__ = [
+    "Run",
+    "name_of",
+    "need_checked_labels",
+    "need_examples",
+    "need_probabilities",
+    "need_totals",
+    "need_trust",
+    "need_verified_holdout",
+    "open_run",
+    "read_one",
+]
+
+
+def name_of(run: Run, label: Any) -> str:
+    """A class's name, or its number; nothing for no class."""
+    return "" if label is None or label < 0 else class_name(int(label), run.class_names)
+
+
+def read_one(run: Run, query: str, **parameters: Any) -> Any:
+    """The only value of an answer."""
+    return run.sql(query, **parameters)[0][0].as_py()
+
+
+def need_examples(run: Run) -> None:
+    """Raise where the run has no examples to show, and say what to do."""
+    if run.num_examples:
+        return
+    if run.files.is_finished:
+        raise SgoifError(f"{run.url!r} finished without a single scored example; see `sgoif info {run.url}`.")
+    raise SgoifError(describe_unclosed(run.files.url, run.files.info))
+
+
+def need_probabilities(run: Run) -> None:
+    """Raise where the run has no probabilities, and say why."""
+    need_examples(run)
+    if not run.is_calibrated:
+        reason = why_no_probabilities(run.info)
+        raise SgoifError(f"{run.url!r} has no probabilities: {reason}. `sgoif issues` ranks its labels without.")
+
+
+def need_trust(run: Run, *, needs_holdout: bool = True) -> None:
+    """Raise where the run noticed something by which its figures cannot be trusted.
+
+    A hold-out that was trained on spoils what the run thinks, not what people say of a sample of all examples.
+    """
+    doubts = [doubt for doubt in doubts_of(run.info, run.num_examples) if doubt.spoils]
+    spoiled = [doubt.text for doubt in doubts if needs_holdout or not doubt.is_of_holdout]
+    if spoiled:
+        raise SgoifError(f"the figures of {run.url!r} cannot be trusted: {'; and '.join(spoiled)}.")
+
+
+def need_checked_labels(run: Run) -> None:
+    """Raise where nobody checked any label: what the run says of the whole is an estimate then."""
+    if "checked" not in run.info:
+        unchecked = "nobody has checked labels, and what the run says itself is an estimate"
+        why = run.info.get("why_not_checked", unchecked)
+        raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {run.url} --page check.html`.")
+
+
+def need_verified_holdout(run: Run) -> None:
+    """Raise where the hold-out was not verified: a sample of all labels is too small to judge each class."""
+    if not run.info.get("trusted"):
+        raise SgoifError("classes are judged by a verified hold-out, and this run has none: see `sgoif holdout`.")
+
+
+def need_totals(run: Run) -> None:
+    """Raise where probabilities rank, and their sum is not to be believed."""
+    doubt = run.info.get("no_totals_reason")
+    if doubt:
+        raise SgoifError(f"{run.url!r} gives no numbers of errors: {doubt}. Look at a sample: `sgoif report`.")
