@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks import data, frozen, noise
 from benchmarks.records import append_result
 from sgoif.run import Run
+from sgoif.scan.crossfit import ScanRun
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 
@@ -48,7 +49,7 @@ def make_run(examples: int, seed: int) -> Run:
     held = choose_holdout(ids.astype(str), given, 10)
     facts = {"class_names": list(images.class_names), "kind": "scan"}
     rows = frozen.embeddings("train")[:examples]
-    return audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed, facts=facts)
+    return audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed, run=ScanRun(facts=facts))
 
 
 def decide_all(page: Any, count: int) -> list[float]:

@@ -36,6 +36,7 @@ from sgoif.store import ParquetSink, RunFiles
 from sgoif.store.blocks import encode_part, sorted_groups, visit_columns
 from sgoif.store.parts import name_part
 from sgoif.store.schema import SIGNALS, schema_of
+from sgoif.store.writer import Pace
 
 WRITE_BAR, QUERY_BAR_S, QUERY_BAR_MB, STEP_BAR = 300_000, 60.0, 2048.0, 1.01
 TOP = "select id, step, given_label, worst_anchor, harm from visits order by harm desc limit 1000"
@@ -215,7 +216,7 @@ def measure_step(blocks: int, folder: Path, cpu_time: bool) -> list[dict[str, An
 def writing_child(url: str, state: Path, until: int) -> None:
     """A run as a user's script makes it: it goes on from its last checkpoint, and makes one every few steps."""
     start = json.loads(state.read_text())["step"] if state.exists() else 0
-    sink = ParquetSink(url, start_step=start, part_bytes=150_000)
+    sink = ParquetSink(url, start_step=start, pace=Pace(part_bytes=150_000))
     print("ready", flush=True)
     for step in range(start, until):
         first = step * KILL_ROWS

@@ -30,14 +30,15 @@ from sgoif.gradients.models import (
     refuse_softmax,
 )
 from sgoif.influence import HoldOut
-from sgoif.inputs import Examples
-from sgoif.multilabel import audit_tags, no_tags, watch_tags
-from sgoif.overlap import refuse_overlap
+from sgoif.inputs.examples import Examples
+from sgoif.inputs.overlap import refuse_overlap
+from sgoif.multilabel import GivenHoldout, audit_tags, no_tags, watch_tags
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.settings import Budget, Loss, Method, group_settings, make_governor
 from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
+from sgoif.training.base import WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, warn_of_few, with_ids
 from sgoif.training.disabled import NoMonitor
@@ -117,19 +118,9 @@ def watch(
     settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
     loss, method, budget = settings.loss, settings.method, settings.budget
     if task == "multilabel":
-        return watch_tags(
-            model,
-            optimizer,
-            settings,
-            anchors=anchors,
-            train_size=train_size,
-            out=out,
-            overwrite=overwrite,
-            forward=forward,
-            class_names=class_names,
-            trusted=trusted,
-            seed=seed,
-        )
+        given = GivenHoldout(anchors, class_names, trusted, seed)
+        sink = make_sink(out, "none", overwrite=overwrite)
+        return watch_tags(model, optimizer, settings, given, train_size=train_size, sink=sink, forward=forward)
     wrapped, model = model, plain_model(model)
     peers = find_peers(wrapped, timeout_s=budget.peer_timeout_s)
     device = next(model.parameters()).device
@@ -163,28 +154,24 @@ def watch(
     recorder = make_recorder(classes, train_size, out, budget.keep_visits, peers, overwrite=overwrite)
     log.info("head %s, %s", found.name, survey(model))
     ledger = CanaryLedger(engine, trusted=trusted)
+    forecaster = Forecaster(
+        Sizes.of(engine, recorder, ledger, accumulate=loss.accumulate),
+        work,
+        num_counted=min(2, len(holdout)),
+        parameter_bytes=sum(p.nbytes for p in model.parameters()),
+        device=device,
+        batch_size=budget.batch_size,
+    )
+    governor = make_governor(budget, device)
+    loop = WatchedLoop(model, optimizer, run_forward, loss, governor, facts, forecaster, peers)
     return Monitor(
-        model,
-        optimizer,
+        loop,
         engine,
-        forward=run_forward,
-        loss=loss,
-        governor=make_governor(budget, device),
         recorder=recorder,
         ledger=ledger,
-        forecaster=Forecaster(
-            Sizes.of(engine, recorder, ledger, accumulate=loss.accumulate),
-            work,
-            num_counted=min(2, len(holdout)),
-            parameter_bytes=sum(p.nbytes for p in model.parameters()),
-            device=device,
-            batch_size=budget.batch_size,
-        ),
-        facts=facts,
         on_close=finish_run,
         on_snapshot=_keep_snapshot,
         on_weights=renewed_weights,
-        peers=peers,
     )
 
 
@@ -233,18 +220,9 @@ def audit(
     if task == "multilabel":
         if keep_anchors or snapshot is not None:
             raise SgoifError("task='multilabel' has no keep_anchors and no snapshot; leave them out.")
-        return audit_tags(
-            model,
-            dataset,
-            settings,
-            anchors=anchors,
-            sink=make_sink(out, "none", overwrite=overwrite),
-            forward=forward,
-            class_names=class_names,
-            trusted=trusted,
-            batch_size=batch_size,
-            seed=seed,
-        )
+        given = GivenHoldout(anchors, class_names, trusted, seed)
+        sink = make_sink(out, "none", overwrite=overwrite)
+        return audit_tags(model, dataset, settings, given, sink=sink, forward=forward, batch_size=batch_size)
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,11 @@ from sgoif.finish import save_run
 from sgoif.gradients import Layer, find_head
 from sgoif.gradients.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
 from sgoif.influence.tagholdout import TagHoldOut
-from sgoif.overlap import refuse_overlap
+from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
 from sgoif.settings import Settings, describe_changes, make_governor
-from sgoif.sinks import make_sink
 from sgoif.tasks.multilabel import example_losses
+from sgoif.training.base import WatchedLoop
 from sgoif.training.schedule import Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.audit import audit_examples
@@ -35,24 +35,34 @@ from sgoif.training.tags.monitor import TagMonitor
 from sgoif.training.tags.recorder import TagRecorder
 from sgoif.types import Columns
 
-__all__ = ["audit_tags", "collect_tags", "finish_tags", "no_tags", "watch_tags"]
+__all__ = ["GivenHoldout", "audit_tags", "collect_tags", "finish_tags", "no_tags", "watch_tags"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenHoldout:
+    """The hold-out as :func:`sgoif.watch` and :func:`sgoif.audit` are given it."""
+
+    anchors: Any
+    class_names: Sequence[str] | None
+    is_trusted: bool
+    seed: int  # of its order
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's information keeps."""
+        return {"trusted": self.is_trusted, "class_names": list(self.class_names or []), "seed": self.seed}
 
 
 def watch_tags(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     settings: Settings,
+    given: GivenHoldout,
     *,
-    anchors: Any,
     train_size: int,
-    out: str | None,
-    overwrite: bool,
+    sink: ScoreSink | None,
     forward: Callable[[Any], Tensor] | None,
-    class_names: Sequence[str] | None,
-    trusted: bool,
-    seed: int,
 ) -> TagMonitor:
     """Watch a multi-label training; the arguments are those of :func:`sgoif.watch`, targets are ``[B, C]``."""
     _refuse_changes(settings)
@@ -62,22 +72,18 @@ def watch_tags(
         raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = TagHoldOut(anchors, seed=seed, device=device)
-    head = _head_of(model, run_forward, holdout, settings.method.head, class_names)
+    holdout = TagHoldOut(given.anchors, seed=given.seed, device=device)
+    head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
     start = settings.budget.plan or Plan()
     engine = TagEngine(head, holdout, per_refresh=start.examples_per_refresh)
+    governor, facts = make_governor(settings.budget, device), given.facts() | {"train_size": train_size}
     return TagMonitor(
-        model,
-        optimizer,
+        WatchedLoop(model, optimizer, run_forward, loss, governor, facts),
         engine,
-        forward=run_forward,
-        loss=loss,
-        governor=make_governor(settings.budget, device),
         recorder=TagRecorder(holdout.num_tags),
-        ledger=TagLedger(engine, trusted=trusted, seed=seed),
+        ledger=TagLedger(engine, trusted=given.is_trusted, seed=given.seed),
         train_size=train_size,
-        sink=make_sink(out, "none", overwrite=overwrite),
-        facts={"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size},
+        sink=sink,
         on_close=finish_tags,
     )
 
@@ -86,29 +92,26 @@ def audit_tags(
     model: nn.Module,
     dataset: Any,
     settings: Settings,
+    given: GivenHoldout,
     *,
-    anchors: Any,
     sink: ScoreSink | None,
     forward: Callable[[Any], Tensor] | None,
-    class_names: Sequence[str] | None,
-    trusted: bool,
     batch_size: int,
-    seed: int,
 ) -> Run:
     """Judge the tags of every training example by a finished model, in one pass; see :func:`sgoif.audit`."""
     _refuse_changes(settings, are_losses_own=True)
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = TagHoldOut(anchors, seed=seed, device=device)
-    examples = TagHoldOut(dataset, seed=seed, device=device, role="dataset")
+    holdout = TagHoldOut(given.anchors, seed=given.seed, device=device)
+    examples = TagHoldOut(dataset, seed=given.seed, device=device, role="dataset")
     refuse_overlap(holdout.examples, examples.examples)
-    head = _head_of(model, run_forward, holdout, settings.method.head, class_names)
+    head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
     engine = TagEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
-    recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=trusted, seed=seed)
+    recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=given.is_trusted, seed=given.seed)
     audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
-    facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
-    return collect_tags(recorder, ledger, engine, sink, facts | {"head": engine.head.name})
+    facts = {"kind": "audit", **given.facts(), "head": engine.head.name}
+    return collect_tags(recorder, ledger, engine, sink, facts)
 
 
 def _head_of(

@@ -360,11 +360,9 @@ class Run:
             title: of the page.
             seed: of what is drawn.
         """
-        from sgoif.report.make import make_report
+        from sgoif.report.make import ReportSettings, make_report
 
-        return make_report(
-            self,
-            out,
+        settings = ReportSettings(
             images=images,
             top=top,
             ids=ids,
@@ -377,8 +375,8 @@ class Run:
             blind=blind,
             title=title,
             seed=seed,
-            run_url=self.url,
         )
+        return make_report(self, out, settings, run_url=self.url)
 
     def show(
         self,

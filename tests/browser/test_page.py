@@ -12,8 +12,8 @@ from sgoif.run import load
 from tests.cli.runs import table, write_run
 
 
-def make_report(*args, **options):
-    return make.make_report(*args, **options)[0]
+def make_report(run, out, **options):
+    return make.make_report(run, out, make.ReportSettings(**options))[0]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.influence import HoldOut
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 
 SIZE = 12
 X, Y = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(0)), torch.arange(SIZE) % 3

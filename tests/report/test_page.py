@@ -11,7 +11,7 @@ from PIL import Image
 
 from sgoif.errors import SgoifError
 from sgoif.report.findings import overview
-from sgoif.report.make import make_report
+from sgoif.report.make import ReportSettings, make_report
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans
 from sgoif.run import load
@@ -37,8 +37,12 @@ def _sure_holdout():
     return held | {"p_mislabeled": np.full(60, 0.001), "trusted": np.full(60, True)}
 
 
+def pages_of(run, out, run_url=None, **options):
+    return make_report(run, out, ReportSettings(**options), run_url=run_url)
+
+
 def page(run, tmp_path, **options):
-    return make_report(run, tmp_path / "report.html", **options)[0]
+    return pages_of(run, tmp_path / "report.html", **options)[0]
 
 
 def test_cards_are_the_most_suspicious_labels(run, tmp_path):
@@ -113,7 +117,7 @@ def test_a_changed_picture_is_asked_about_again(run, tmp_path):
 
 
 def test_reviewers_get_pages_of_their_own_with_checks_that_look_alike(run, tmp_path):
-    pages = make_report(
+    pages = pages_of(
         run, tmp_path / "r.html", top=40, reviewers=["ann", "bo"], overlap=0.1, checks=0.2, run_url=run.url
     )
     assert [page.name for page in pages] == ["r-ann.html", "r-bo.html"]
@@ -138,7 +142,7 @@ def test_reviewers_get_pages_of_their_own_with_checks_that_look_alike(run, tmp_p
 
 def test_what_reviewers_decided_is_not_asked_again_either(run, tmp_path):
     options = {"top": 10, "run_url": run.url}
-    make_report(run, tmp_path / "r.html", reviewers=["ann"], **options)
+    pages_of(run, tmp_path / "r.html", reviewers=["ann"], **options)
     plan = read_plans(run.url)[0]
     first = next(card for card in plan.cards["ann"] if card.id == "img/000.png")
     kept = Decision(plan.token(first), first.given_label, "keep", reviewer="ann", list_id=plan.list_id)
@@ -149,7 +153,7 @@ def test_what_reviewers_decided_is_not_asked_again_either(run, tmp_path):
 
 def test_reviewers_need_a_run_on_disk(run, tmp_path):
     with pytest.raises(SgoifError, match="run on disk"):
-        make_report(run, tmp_path / "r.html", reviewers=["ann"])
+        pages_of(run, tmp_path / "r.html", reviewers=["ann"])
 
 
 def test_a_run_without_probabilities_has_a_page_too(tmp_path):

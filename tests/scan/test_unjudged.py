@@ -6,6 +6,7 @@ from PIL import Image
 
 from sgoif.errors import SgoifError
 from sgoif.scan import loop
+from sgoif.scan.crossfit import ScanRun
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 from tests.scan.test_standardise import average_precision
@@ -25,7 +26,7 @@ def world(counts, seed=0, width=12):
 def test_a_class_of_a_few_examples_is_not_judged_and_the_others_are(few):
     rows, given, wrong, held = world([300, 300, 300, few])
     facts = {"class_names": ["ant", "bee", "cow", "dodo"]}
-    run = audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=4, facts=facts)
+    run = audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=4, run=ScanRun(facts=facts))
     table = run.table
     is_few = table["given_label"] == 3
     p = table["p_mislabeled"].astype(float)

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.store import kill_and_resume, local_s3
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, write_examples
+from sgoif.store.writer import Pace
 from tests.store.visits import expected_pairs, kill, pairs, write_steps
 
 
@@ -60,7 +61,7 @@ def test_a_run_on_s3(bucket):
     url = f"{bucket}/some/run"
     with pytest.raises(StoreError, match=r"no run\.json"):
         RunFiles(url)
-    sink = ParquetSink(url, part_bytes=5_000)
+    sink = ParquetSink(url, pace=Pace(part_bytes=5_000))
     write_steps(sink, range(6))
     sink.checkpoint()
     write_steps(sink, range(6, 9))
@@ -80,7 +81,7 @@ def test_a_run_on_s3(bucket):
 
 def test_an_s3_that_is_not_there_is_refused_before_the_first_step(bucket):
     with pytest.raises(StoreError, match="cannot write a run"):
-        ParquetSink("s3://no-such-bucket/run", retry_after_s=())
+        ParquetSink("s3://no-such-bucket/run", pace=Pace(retry_after_s=()))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import torch
 
 from sgoif.evidence import Evidence, WeightedMeans
 from sgoif.store import ParquetSink, RunFiles, StoreError, buckets, merge_evidence, write_examples
+from sgoif.store.writer import Pace
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.store.visits import batch, kill
 from tests.training.loops import GroupNormNet, data, train, watch
@@ -99,7 +100,7 @@ def test_a_target_without_a_class_takes_no_label_away_and_adds_what_it_can(tmp_p
 def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypatch):
     rng = np.random.default_rng(0)
     names = np.arange(3000) if kind == "int" else np.array([f"shard-{i % 7}/{i}" for i in range(3000)])
-    sink = ParquetSink(tmp_path, part_bytes=300_000)
+    sink = ParquetSink(tmp_path, pace=Pace(part_bytes=300_000))
     for step in range(40):
         sink.write(batch(rng.choice(names, 500, replace=False), step))
     sink.checkpoint()

@@ -11,6 +11,7 @@ import pytest
 from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, next_attempt
 from sgoif.store.deferred import DeferredSink
+from sgoif.store.writer import Pace
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
 
@@ -30,7 +31,7 @@ def info_of(path):
 
 
 def test_a_disk_that_is_full_for_a_while(tmp_path, caplog):
-    sink = ParquetSink(tmp_path, retry_after_s=(0.0,), rest_s=0.0)
+    sink = ParquetSink(tmp_path, pace=Pace(retry_after_s=(0.0,), rest_s=0.0))
     with no_room():
         write_steps(sink, range(20), size=100, num_examples=2000)
         assert not sink.checkpoint()["complete"]
@@ -46,7 +47,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path, caplog):
 
 
 def test_what_an_attempt_lost_is_still_told_after_a_resume(tmp_path):
-    first = ParquetSink(tmp_path, retry_after_s=(), rest_s=0.0)
+    first = ParquetSink(tmp_path, pace=Pace(retry_after_s=(), rest_s=0.0))
     with no_room():
         write_steps(first, range(20), size=100, num_examples=2000)
         first.checkpoint()
@@ -64,7 +65,7 @@ def test_an_attempt_that_died_before_rank_0_had_entered_it_counts_for_nothing(tm
     write_steps(first, range(4))
     first.checkpoint()
     kill(first)
-    early = ParquetSink(tmp_path, rank=1, attempt=next_attempt(tmp_path), start_step=2, part_bytes=1)
+    early = ParquetSink(tmp_path, rank=1, attempt=next_attempt(tmp_path), start_step=2, pace=Pace(part_bytes=1))
     write_steps(early, range(2, 9))
     early.checkpoint()
     kill(early)
@@ -78,7 +79,7 @@ def test_an_attempt_that_died_before_rank_0_had_entered_it_counts_for_nothing(tm
 
 def test_an_overdue_checkpoint_is_not_waited_for_again(tmp_path, monkeypatch):
     gate, write = threading.Event(), Place.write
-    sink = ParquetSink(tmp_path, flush_s=0.5)
+    sink = ParquetSink(tmp_path, pace=Pace(flush_s=0.5))
     monkeypatch.setattr(Place, "write", lambda *given: gate.wait(20) and write(*given))
     write_steps(sink, range(3))
     begun = time.monotonic()
@@ -112,7 +113,7 @@ def test_torchrun_s_restarts_are_told(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failures", [1, 10**9])
 def test_the_last_word_in_run_json_is_tried_again(tmp_path, monkeypatch, failures):
-    sink = ParquetSink(tmp_path, retry_after_s=(0.0, 0.0))
+    sink = ParquetSink(tmp_path, pace=Pace(retry_after_s=(0.0, 0.0)))
     write_steps(sink, range(3))
     sink.checkpoint()
     left, write = [failures], Place.write

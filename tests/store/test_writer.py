@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sgoif.evidence import hash_ids
 from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, next_attempt
+from sgoif.store.writer import Pace
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
 # what a careless reader of ids would stumble over
@@ -117,7 +118,7 @@ def test_a_signal_that_training_does_not_have_is_null(tmp_path):
 
 
 def test_one_long_id_does_not_widen_the_others(tmp_path):
-    sink = ParquetSink(tmp_path, part_bytes=1 << 30)
+    sink = ParquetSink(tmp_path, pace=Pace(part_bytes=1 << 30))
     for step in range(50):  # 400 rows of numpy's width for 10 kB each would be 16 MB
         sink.write(batch([f"{step}-{i}" for i in range(7)] + ["y" * 10_000 if step == 25 else "z"], step))
     sink._finish("checkpoint")
@@ -140,7 +141,7 @@ def test_ids_of_another_kind_are_refused_at_once(tmp_path):
 
 
 def test_parts_close_by_size_and_are_sorted_by_hash_in_several_row_groups(tmp_path):
-    sink = ParquetSink(tmp_path, part_bytes=2_000_000)
+    sink = ParquetSink(tmp_path, pace=Pace(part_bytes=2_000_000))
     for step in range(30):
         sink.write(batch(np.arange(step * 4000, step * 4000 + 4000), step))
     sink.close()
@@ -280,7 +281,7 @@ def test_ranks_write_files_of_their_own_and_rank_0_alone_run_json(tmp_path):
 
 
 def test_a_full_disk_never_raises_into_training_and_is_counted(broken, caplog):
-    sink = ParquetSink("broken://run", part_bytes=20_000, retry_after_s=(0.0, 0.0), rest_s=1000.0)
+    sink = ParquetSink("broken://run", pace=Pace(part_bytes=20_000, retry_after_s=(0.0, 0.0), rest_s=1000.0))
     with caplog.at_level(logging.WARNING):
         write_steps(sink, range(400), size=50, num_examples=1000)
         answer = sink.checkpoint()
@@ -294,7 +295,7 @@ def test_a_full_disk_never_raises_into_training_and_is_counted(broken, caplog):
 
 def test_a_short_outage_loses_nothing(broken, monkeypatch):
     broken.failures = 2
-    sink = ParquetSink("broken://run", retry_after_s=(0.0, 0.0))
+    sink = ParquetSink("broken://run", pace=Pace(retry_after_s=(0.0, 0.0)))
     write_steps(sink, range(10))
     assert sink.checkpoint()["complete"]
     assert sum(sink.faults.values()) == 2 and sink.dropped_rows == 0
@@ -303,7 +304,7 @@ def test_a_short_outage_loses_nothing(broken, monkeypatch):
 
 def test_writing_goes_on_after_a_long_outage(broken, monkeypatch):
     broken.failures = 1
-    sink = ParquetSink("broken://run", retry_after_s=(), rest_s=0.0)
+    sink = ParquetSink("broken://run", pace=Pace(retry_after_s=(), rest_s=0.0))
     write_steps(sink, range(5))
     assert not sink.checkpoint()["complete"]
     write_steps(sink, range(5, 10))
@@ -325,7 +326,7 @@ def test_a_malformed_block_is_dropped_alone(tmp_path):
 
 def test_the_queue_is_bounded_and_a_full_one_makes_training_wait(broken):
     broken.failures, broken.gate = 0, threading.Event()
-    sink = ParquetSink("broken://run", part_bytes=1000, queue_bytes=60_000, patience_s=20.0)
+    sink = ParquetSink("broken://run", pace=Pace(part_bytes=1000, queue_bytes=60_000, patience_s=20.0))
     threading.Timer(0.3, broken.gate.set).start()
     begun = time.monotonic()
     write_steps(sink, range(300), size=100, num_examples=1000)  # 3 MB
@@ -338,7 +339,7 @@ def test_the_queue_is_bounded_and_a_full_one_makes_training_wait(broken):
 
 def test_a_hanging_disk_costs_training_its_patience_once(broken):
     broken.failures, broken.gate = 0, threading.Event()
-    sink = ParquetSink("broken://run", part_bytes=1000, queue_bytes=60_000, patience_s=0.2, flush_s=0.2)
+    sink = ParquetSink("broken://run", pace=Pace(part_bytes=1000, queue_bytes=60_000, patience_s=0.2, flush_s=0.2))
     begun = time.monotonic()
     write_steps(sink, range(300), size=100, num_examples=1000)
     assert not sink.checkpoint()["complete"]
@@ -395,7 +396,7 @@ def test_a_sink_that_was_thought_dead_leaves_the_run_to_its_successor(tmp_path):
 
 def test_rows_are_on_disk_in_time_without_more_files(tmp_path):
     """A part that is not full is written, and replaced when it has grown."""
-    sink = ParquetSink(tmp_path, flush_every_s=0.2)
+    sink = ParquetSink(tmp_path, pace=Pace(flush_every_s=0.2))
     for step in range(20):
         write_steps(sink, [step])
         time.sleep(0.05)
@@ -425,7 +426,7 @@ def test_a_run_that_goes_on_waits_for_the_writer_that_was_left_unclosed(tmp_path
 
 
 def test_a_large_part_is_rewritten_less_often(tmp_path):
-    sink = ParquetSink(tmp_path, flush_every_s=1.0)
+    sink = ParquetSink(tmp_path, pace=Pace(flush_every_s=1.0))
     sink._unflushed_since, sink._flushed_bytes = time.monotonic(), 64 << 20
     assert 200 < sink._until_flush() <= 256  # 64 MB every four minutes
     sink._unflushed_since = None
@@ -433,7 +434,7 @@ def test_a_large_part_is_rewritten_less_often(tmp_path):
 
 
 def test_a_reader_that_holds_an_older_part_sees_all_rows_of_the_longer_one(tmp_path):
-    sink = ParquetSink(tmp_path, flush_every_s=0.0)
+    sink = ParquetSink(tmp_path, pace=Pace(flush_every_s=0.0))
     write_steps(sink, range(2), size=5000, num_examples=40_000)
     sink._finish("info")
     until = time.monotonic() + 20

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sgoif
-from sgoif.training import shell
+from sgoif.training import base
 from tests.training.loops import data, fresh, train, watch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,7 +155,7 @@ def test_visits_do_not_wait_for_a_refresh_longer_than_half_a_minute(tmp_path, mo
     monitor = watch(model, holdout, out=str(tmp_path / "run"), plan=plan)
     train(model, train_set, monitor, epochs=1)
     recorded = monitor.recorder.num_visits
-    monkeypatch.setattr(shell, "_SETTLE_EVERY_S", 0.0)
+    monkeypatch.setattr(base, "_FLUSH_EVERY_S", 0.0)
     train(model, train_set, monitor, epochs=1)
     assert recorded == 12 and monitor.recorder.num_visits == 7 * 12  # at the first step is a refresh
     assert len(monitor.close().visits["id"]) == 8 * 12
@@ -164,7 +164,7 @@ def test_visits_do_not_wait_for_a_refresh_longer_than_half_a_minute(tmp_path, mo
 def test_when_visits_are_recorded_changes_no_score(tmp_path, monkeypatch):
     runs = []
     for pause in (30.0, 0.0):
-        monkeypatch.setattr(shell, "_SETTLE_EVERY_S", pause)
+        monkeypatch.setattr(base, "_FLUSH_EVERY_S", pause)
         train_set, holdout = data()
         model = fresh()
         monitor = watch(model, holdout, out=str(tmp_path / str(pause)))

@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.ids import ids_of
 from sgoif.influence import HoldOut
+from sgoif.inputs.ids import ids_of
 from sgoif.training.signals import VisitFlag
 from tests.training.loops import data, fresh, watch
 

@@ -119,8 +119,8 @@ def each_its_own(z, y):
 
 
 CAUSES = {
-    "smoothed": (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.1), {}, "pass label_smoothing=0.1"),
-    "smoothed more": (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.25), {}, "pass label_smoothing=0.25"),
+    "smoothed": (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.1), {}, r"Loss\(label_smoothing=0.1\)"),
+    "smoothed more": (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.25), {}, r"Loss\(label_smoothing=0.25\)"),
     "smoothed otherwise": (
         lambda z, y: F.cross_entropy(z, y, label_smoothing=0.2),
         {"label_smoothing": 0.1},

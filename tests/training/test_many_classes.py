@@ -56,14 +56,14 @@ def test_the_dual_form_equals_the_direct_solve():
 def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise(classes):
     from sgoif.gradients import Capture, select_layers
     from sgoif.influence import HoldOut
-    from sgoif.training.engine import Engine, EngineSettings
+    from sgoif.training.engine import Engine, Method
     from sgoif.training.signals import SIGNALS
 
     model = GroupNormNet(classes).to("meta")
     (head,) = select_layers(model, ["fc"])
     holdout = HoldOut((torch.zeros(2 * classes, 3, 8, 8), torch.arange(2 * classes) % classes), device="meta")
-    settings = EngineSettings(probe=False)
-    engine = Engine(head, [], holdout, settings, train_size=10, planned_steps=10, per_refresh=4)
+    settings = Method(probe=False, planned_steps=10)
+    engine = Engine(head, [], holdout, settings, train_size=10, per_refresh=4)
     capture = Capture([head], keep_outputs=["fc"])
     labels = torch.zeros(6, dtype=torch.int64, device="meta")
     for _ in range(3):

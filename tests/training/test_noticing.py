@@ -46,7 +46,7 @@ def test_a_sound_split_is_not_warned_of(caplog):
     train_set, holdout = sgoif.split(dataset, fraction=0.4)
     model = fresh()
     monitor = watch(model, holdout, train_size=len(train_set))
-    indices = torch.tensor(list(sgoif.ids.ids_of(train_set)))
+    indices = torch.tensor(list(sgoif.inputs.ids.ids_of(train_set)))
     with caplog.at_level(logging.WARNING):
         one_epoch(model, monitor, TensorDataset(*(t[indices] for t in dataset.tensors)), lambda part: indices[part])
         run = monitor.close()

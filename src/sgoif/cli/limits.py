@@ -1,8 +1,8 @@
 """Limits on the share of wrong labels, as people write them, and judging a run by them.
 
-Rates are judged by labels that a person checked: those of ``sgoif verify``, else a verified hold-out. A limit is
-exceeded when the whole interval lies above it: when the data is surely too bad. It is kept when at 90% confidence no
-more labels are wrong than it allows. What lies between is unsure, and what nobody checked is not judged.
+The error rate is judged by labels that a person checked with ``sgoif verify``, class rates by a verified hold-out. A
+limit is exceeded when the whole interval lies above it: when the data is surely too bad. It is kept when at 90%
+confidence no more labels are wrong than it allows. What lies between is unsure, and what nobody checked is not judged.
 """
 
 from __future__ import annotations

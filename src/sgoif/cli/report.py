@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
 from sgoif.cli.settings import read_settings
 from sgoif.errors import SgoifError
 from sgoif.files.locations import place_of
-from sgoif.report.make import file_name_of
+from sgoif.report.make import ReportSettings, file_name_of, make_report
 from sgoif.run import Run, load
 
 __all__ = ["RUN_IMAGES", "find_images", "scanned_data", "show_report"]
@@ -18,36 +17,12 @@ __all__ = ["RUN_IMAGES", "find_images", "scanned_data", "show_report"]
 RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read the pictures
 
 
-def show_report(
-    url: str,
-    *,
-    out: str,
-    images: str | None,
-    top: int | None,
-    pictures: Any,
-    decisions: Sequence[str],
-    reviewers: Sequence[str],
-    overlap: float,
-    checks: float,
-    blind: bool,
-    title: str | None,
-    as_json: bool,
-) -> None:
+def show_report(url: str, out: str, settings: ReportSettings, *, as_json: bool = False) -> None:
     """Write the pages of a run and say what to do with them."""
-    run = load(url)
-    found = find_images(run, images)
-    pages = run.report(
-        out,
-        images=found,
-        top=top,
-        pictures=pictures,
-        decisions=decisions,
-        reviewers=reviewers,
-        overlap=overlap,
-        checks=checks,
-        blind=blind,
-        title=title or f"Label review: {Path(url.rstrip('/')).name}",
-    )
+    run, reviewers = load(url), settings.reviewers
+    found = find_images(run, settings.images)
+    title = settings.title or f"Label review: {Path(url.rstrip('/')).name}"
+    pages = make_report(run, out, replace(settings, images=found, title=title), run_url=run.url)
     sizes = [page.stat().st_size for page in pages]
     if as_json:
         written = [{"page": str(page), "bytes": size} for page, size in zip(pages, sizes)]
@@ -65,9 +40,8 @@ def show_report(
     files = " ".join(f"decisions-{file_name_of(name)}.csv" for name in reviewers) if reviewers else "decisions.csv"
     lines = ["Decide there, download the decisions, and make a cleaned list of them:"]
     if reviewers:
-        shared = (
-            f"{overlap:.0%} of the cards go to all {count(len(reviewers), 'reviewer')}; random examples and canaries"
-        )
+        everybody = f"all {count(len(reviewers), 'reviewer')}"
+        shared = f"{settings.overlap:.0%} of the cards go to {everybody}; random examples and canaries"
         lines.insert(0, f"{shared} are mixed in unmarked. The answer key is in the run, not in the pages.")
     print_lines([*lines, f"  sgoif apply {clean(url)} {files} --out manifest.parquet"])
 

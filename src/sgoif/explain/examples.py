@@ -19,7 +19,7 @@ from sgoif.findings.poison import Contrast, Nearest
 from sgoif.gradients import Layer, find_head, select_layers, survey
 from sgoif.gradients.models import default_forward, plain_model, predict_classes, refuse_compiled
 from sgoif.influence import HoldOut
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 from sgoif.tasks.classification import cross_entropy
 
 if TYPE_CHECKING:

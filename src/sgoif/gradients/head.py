@@ -207,8 +207,8 @@ def check_factor(fit: FactorFit, scale: float | Tensor, *, low_precision: bool =
         )
     if not abs(product - 1) <= tolerance:
         raise HeadError(
-            f"The gradients at the head are {product:.4g} times what the declared settings say. Check loss_reduction "
-            f"('mean' or 'sum'), accumulate= and scaler=; the factor found is {float(fit.factor):.6g}."
+            f"The gradients at the head are {product:.4g} times what the declared settings say. Check reduction "
+            f"('mean' or 'sum'), accumulate and scaler of sgoif.Loss; the factor found is {float(fit.factor):.6g}."
         )
 
 

@@ -14,7 +14,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients.head import check_output, describe_softmax, squashing
 from sgoif.gradients.layers import Layer, select_layers
 from sgoif.gradients.quiet import quiet_eval
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 
 __all__ = [
     "check_class_names",

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import sgoif.gradients.contractions as contractions
 from sgoif.errors import RegistryError
-from sgoif.gradients import contractions
 from sgoif.gradients.contractions import widen
 from sgoif.records import BlockShape, GradientRows
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+import sgoif.gradients.contractions as contractions
 from sgoif.errors import CaptureError
-from sgoif.gradients import contractions
 from sgoif.gradients.layers import Layer
 from sgoif.gradients.rules import LayerCapture, Rule
 from sgoif.records import BlockShape, GradientRows

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 
 __all__ = ["MIN_HELD_OUT", "HoldOut", "why_not_judged"]
 

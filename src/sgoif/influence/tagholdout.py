@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 from sgoif.tasks.multilabel import bits_of
 
 __all__ = ["TagHoldOut"]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sgoif.errors import SgoifError
-from sgoif.inputs import Examples
-from sgoif.items import is_map_style, move_to, take_apart
+from sgoif.inputs.examples import Examples
+from sgoif.inputs.items import is_map_style, move_to, take_apart
 
 __all__ = ["batches_of", "device_of", "moved"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
-from sgoif.ids import ids_of, is_subset, is_with_ids
+from sgoif.inputs.ids import ids_of, is_subset, is_with_ids
 from sgoif.pictures.folders import FolderPictures
 from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
 from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES

@@ -22,7 +22,7 @@ from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
 
-__all__ = ["Look", "Question", "file_name_of", "make_report", "write_page"]
+__all__ = ["Look", "Question", "ReportSettings", "file_name_of", "make_report", "write_page"]
 
 log = logging.getLogger(__name__)
 
@@ -49,41 +49,33 @@ class Question:
     texts: Mapping[str, str] | None = None  # what examples are, where that is text
 
 
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """What the pages of a run show, and to whom."""
+
+    images: Any = None  # where pictures are, see `sgoif.pictures.find_pictures`; without, cards show ids
+    top: int | None = 500  # how many examples, most suspicious first; None for all
+    ids: Sequence[Any] | None = None  # show these instead
+    pictures: Mode = "embed"  # them into the page, "link" to them, or "none"
+    display: Callable[[Any], Any] | None = None  # makes a picture of an item of the data, where it is not a plain one
+    decisions: Sequence[str | os.PathLike[str]] = ()  # files of earlier ones, which are not asked for again
+    reviewers: Sequence[str] = ()  # names of people who share the work
+    overlap: float = 0.05  # share of the cards that all of them get
+    checks: float = 0.05  # random examples among the cards, as a share of them; only with reviewers, as are canaries
+    blind: bool = False  # hide what the run thinks
+    title: str | None = None
+    seed: int = 0  # of what is drawn
+
+
 def make_report(
-    run: Findings,
-    out: str | os.PathLike[str] = "report.html",
-    *,
-    images: Any = None,
-    top: int | None = 500,
-    ids: Sequence[Any] | None = None,
-    pictures: Mode = "embed",
-    display: Callable[[Any], Any] | None = None,
-    decisions: Sequence[str | os.PathLike[str]] = (),
-    reviewers: Sequence[str] = (),
-    overlap: float = 0.05,
-    checks: float = 0.05,
-    blind: bool = False,
-    title: str | None = None,
-    seed: int = 0,
-    run_url: str | None = None,
+    run: Findings, out: str | os.PathLike[str], settings: ReportSettings, *, run_url: str | None = None
 ) -> list[Path]:
     """Write the page of a run; or one page for each person, with the answer key in the run's folder.
 
     Args:
         run: what was found.
         out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
-        images: where pictures are, see :func:`sgoif.pictures.find_pictures`; without, cards show ids.
-        top: how many examples, most suspicious first; None for all.
-        ids: show these instead.
-        pictures: ``embed`` them into the page, ``link`` to them, or ``none``.
-        display: makes something to look at of what a picture is in the data, where that is not plain.
-        decisions: files of earlier decisions: what was decided is not asked again, and corrects the rest.
-        reviewers: names of people who share the work.
-        overlap: share of the cards that all of them get.
-        checks: random examples among the cards, as a share of them; only with reviewers, as are canaries.
-        blind: hide what the run thinks.
-        title: of the page.
-        seed: of what is drawn.
+        settings: what the pages show.
         run_url: where the run is; the answer key goes there.
 
     Returns:
@@ -92,9 +84,10 @@ def make_report(
     Raises:
         SgoifError: There is nothing to show, pictures cannot be found, or a file cannot be understood.
     """
-    place = None if images is None else find_pictures(images)
-    look = Look(place, pictures, display, blind, title or "Label review")
-    past = _past(run, decisions, run_url)
+    top, ids, reviewers = settings.top, settings.ids, settings.reviewers
+    place = None if settings.images is None else find_pictures(settings.images)
+    look = Look(place, settings.pictures, settings.display, settings.blind, settings.title or "Label review")
+    past = _past(run, settings.decisions, run_url)
     cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
     cards = apply_past_decisions(cards, past, place) if past else cards
     cards = cards if top is None or ids is not None else cards[:top]
@@ -110,9 +103,11 @@ def make_report(
     places = [_page_of(name, Path(out)) for name in reviewers]
     if len(set(places)) < len(places):
         raise SgoifError(f"two reviewers would get the same file: {', '.join(place.name for place in places)}.")
-    if pictures == "link":
+    if settings.pictures == "link":
         raise SgoifError("a link to a picture tells which example it is; embed the pictures, or show none.")
-    plan = plan_review(run, run_url, cards, reviewers, overlap=overlap, checks=checks, seed=seed)
+    plan = plan_review(
+        run, run_url, cards, reviewers, overlap=settings.overlap, checks=settings.checks, seed=settings.seed
+    )
     write_plan(run_url, plan)
     for name, where in zip(reviewers, places):
         mine = cards_of(plan, name, cards, run)

@@ -6,8 +6,8 @@ linear heads, and for small sets of small pictures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,55 +29,62 @@ from sgoif.training.canaries import CanaryLedger
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["cross_fitted_audit"]
+__all__ = ["LabelledSet", "ScanRun", "cross_fitted_audit"]
 
 _BATCH = 250
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSet:
+    """Examples to judge, and those among them that influences are measured on."""
+
+    ids: NDArray[Any]  # [N]
+    labels: Tensor  # given classes, [N]
+    held: NDArray[np.bool_]  # the hold-out, [N]
+    num_classes: int
+    verified: NDArray[np.bool_] | None = None  # whose labels a person has checked, [N]; nobody's if left out
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRun:
+    """Where the run of a scan goes, and what it says besides scores."""
+
+    sink: ScoreSink | None = None  # None keeps it in memory
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for its information
+    sketches: Sketches | None = None  # by which duplicates are found
+    unjudged: dict[str, NDArray[Any]] | None = None  # examples besides: `id`, `given_label`, `no_p_reason`
+    progress: Progress = no_progress  # called with the stage, what is done, and the total
 
 
 def cross_fitted_audit(
     train: Trainer,
     inputs: Callable[[Rows], Tensor],
-    labels: Tensor,
-    ids: NDArray[Any],
-    held: NDArray[np.bool_],
+    examples: LabelledSet,
+    run: ScanRun,
     *,
-    num_classes: int,
     num_folds: int,
     estimate: LabelEstimate | None = None,
-    verified: NDArray[np.bool_] | None = None,
-    sink: ScoreSink | None,
-    facts: dict[str, Any],
-    sketches: Sketches | None = None,
-    unjudged: dict[str, NDArray[Any]] | None = None,
     seed: int = 0,
-    progress: Progress = no_progress,
 ) -> Run:
     """Score every example that is not held out by a model that has not seen it.
 
     Args:
         train: trains a model on some rows.
         inputs: rows to the model's inputs.
-        labels: given classes, ``[N]``.
-        ids: ``[N]``.
-        held: which examples are the hold-out, ``[N]``.
-        num_classes: ``C``.
+        examples: with their labels.
+        run: where it goes.
         num_folds: how many models.
         estimate: how likely each label is wrong; made from the models' own predictions if left out.
-        verified: whose labels a person has checked, ``[N]``; nobody's if left out.
-        sink: where visits and tables go.
-        facts: for the run's information.
-        sketches: by which copies are found.
-        unjudged: examples besides that cannot be judged: ``id``, ``given_label``, ``no_p_reason``.
         seed: of the hold-out's order.
-        progress: called with the stage, what is done, and the total.
     """
+    ids, labels, held, num_classes = examples.ids, examples.labels, examples.held, examples.num_classes
     rows, kept = np.flatnonzero(~held), np.flatnonzero(held)
     fold = (hash_ids(ids[rows]).astype(np.uint64) >> np.uint64(7)) % np.uint64(num_folds)  # not the canaries' bits
     anchors = (inputs(kept), labels[kept])
     folds = Folds(train, inputs, labels, [rows[fold == number] for number in range(num_folds)], num_classes)
     parts: list[AuditPart] = []
     for number, (trained, forward) in enumerate(folds.train_all()):
-        progress("training", number + 1, num_folds)
+        run.progress("training", number + 1, num_folds)
         holdout = HoldOut(anchors, num_classes=num_classes, seed=seed, least_held_out=1)
         holdout.ids = list(ids[kept])
         layer = find_head(trained, lambda forward=forward: forward(anchors[0][:2]))  # type: ignore[misc]
@@ -85,8 +92,8 @@ def cross_fitted_audit(
         parts.append(AuditPart(trained, engine, _batches(inputs, labels, ids, folds.rows[number]), forward, _losses))
     if estimate is None:
         estimate = _estimate(folds, [part.forward for part in parts], kept)
-    recorder = Recorder(num_classes, len(rows), sink)
-    is_verified = np.zeros(len(ids), bool) if verified is None else verified
+    recorder = Recorder(num_classes, len(rows), run.sink)
+    is_verified = np.zeros(len(ids), bool) if examples.verified is None else examples.verified
     ledger = CanaryLedger(parts[0].engine, verified=is_verified[kept])
     if not ledger.trusted:
         belief = np.where(is_verified[kept], 1.0, 1 - estimate.p[kept])
@@ -98,11 +105,11 @@ def cross_fitted_audit(
     def after_batch(count: int) -> None:
         nonlocal scored
         scored += count
-        progress("scoring", scored, len(rows))
+        run.progress("scoring", scored, len(rows))
 
     audit_examples(parts, recorder, ledger, after_batch=after_batch)
     facts = {
-        **facts,
+        **run.facts,
         "trusted": ledger.trusted,
         "num_verified": int(ledger.verified.sum()),
         "num_folds": num_folds,
@@ -112,8 +119,8 @@ def cross_fitted_audit(
         ledger.table(parts[0].engine),
         estimate_columns(estimate, ids, labels.numpy(), is_verified),
         facts | _facts(estimate, labels.numpy(), num_classes, ledger.labels),
-        sketches=sketches,
-        unjudged=unjudged,
+        sketches=run.sketches,
+        unjudged=run.unjudged,
     )
 
 

@@ -6,6 +6,7 @@ Rows that are not finite, and classes of a few examples, are not judged; the run
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import Sketches
 from sgoif.run import Run
-from sgoif.scan.crossfit import cross_fitted_audit
+from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scan.estimate import estimate_features
-from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.standardise import check_features, standardise
 from sgoif.scan.unjudged import find_reasons, unjudged_rows
-from sgoif.training.sinks import ScoreSink
 
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 
@@ -45,10 +43,7 @@ def audit_embeddings(
     verified: NDArray[np.bool_] | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    sink: ScoreSink | None = None,
-    facts: dict[str, Any] | None = None,
-    sketches: Sketches | None = None,
-    progress: Progress = no_progress,
+    run: ScanRun | None = None,
 ) -> Run:
     """Judge every label by heads that have not seen it, and score influences on the hold-out.
 
@@ -61,15 +56,13 @@ def audit_embeddings(
         verified: whose labels a person has checked, ``[N]``; nobody's if left out.
         epochs: of the training of the heads whose influences are measured; by the number of examples if left out.
         seed: of everything random.
-        sink: where visits and tables go; None keeps them in memory.
-        facts: for the run's information.
-        sketches: by which copies are found.
-        progress: called with the stage, what is done, and the total.
+        run: where it goes.
 
     Raises:
         SgoifError: Embeddings are no table of numbers or all the same, or fewer than two classes can be judged.
     """
-    rows, facts = check_features(rows, len(labels)), dict(facts or {})
+    run = run or ScanRun()
+    rows, facts = check_features(rows, len(labels)), dict(run.facts)
     is_finite = np.concatenate(
         [np.isfinite(part).all(1) for part in np.split(rows, range(_CHECKED, len(rows), _CHECKED))]
     )
@@ -96,25 +89,17 @@ def audit_embeddings(
     if len(labels) < len(inputs):
         inputs = inputs[torch.from_numpy(kept[is_finite])]
     present, codes = np.unique(labels, return_inverse=True)  # classes without an example are not predicted
-    found = estimate_features(inputs, ids, codes.reshape(-1), len(present), progress=progress)
+    found = estimate_features(inputs, ids, codes.reshape(-1), len(present), progress=run.progress)
     found = found.at_classes(present, num_classes)
     noise = torch.from_numpy(found.transition).float()
     return cross_fitted_audit(
         lambda mine: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
         lambda mine: inputs[mine],
-        targets,
-        ids,
-        held,
-        num_classes=num_classes,
+        LabelledSet(ids, targets, held, num_classes, verified),
+        replace(run, facts=facts, unjudged=unjudged),
         num_folds=NUM_FOLDS,
         estimate=found,
-        verified=verified,
-        sink=sink,
-        facts=facts,
-        sketches=sketches,
-        unjudged=unjudged,
         seed=seed,
-        progress=progress,
     )
 
 

@@ -21,7 +21,7 @@ from sgoif.files.tables import encode_csv
 from sgoif.pictures.sources import Source, open_source
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
-from sgoif.scan.crossfit import cross_fitted_audit
+from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
 from sgoif.scan.features import order_of
 from sgoif.scan.folds import Progress, no_progress
@@ -93,10 +93,7 @@ def scan(
             verified=found.verified,
             epochs=epochs,
             seed=seed,
-            sink=sink,
-            facts=facts,
-            sketches=found.sketches,
-            progress=progress,
+            run=ScanRun(sink, facts, found.sketches, progress=progress),
         )
     pictures, found = read_pictures(source, found, progress)
     facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _keep_counts(source, found, out)
@@ -106,7 +103,8 @@ def scan(
     targets = torch.from_numpy(found.labels)
     recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
     if len(found.ids) > _CROSS_FITTED:
-        return _watched(pictures, targets, found, recipe, num_classes, out, facts, seed, progress, unjudged)
+        run = ScanRun(None, facts, found.sketches, unjudged, progress)
+        return _watched(pictures, targets, found, recipe, out, run, seed)
     done = 0
     total = _FOLDS * recipe.epochs
 
@@ -118,27 +116,23 @@ def scan(
     def train_one(mine: NDArray[np.int64]) -> Any:
         torch.manual_seed(seed)
         model = SmallResNet(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer, step_schedule = make_optimizer(model, recipe, len(mine))
+        _, step = make_optimizer(model, recipe, len(mine))
         forward = forward_of(model)
-        train(forward, optimizer, step_schedule, pictures, targets, mine, recipe, seed=seed, after_epoch=after_epoch)
+        train(forward, step, pictures, targets, mine, recipe, seed=seed, after_epoch=after_epoch)
         model.eval()
         return model, forward
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if stage != "training":  # which is told epoch by epoch
+            progress(stage, done, total)
 
     return cross_fitted_audit(
         train_one,
         lambda mine: as_inputs(pictures[mine]),
-        targets,
-        found.ids,
-        found.held,
-        num_classes=num_classes,
+        LabelledSet(found.ids, targets, found.held, num_classes, found.verified),
+        ScanRun(sink, facts, found.sketches, unjudged, tell),
         num_folds=_FOLDS,
-        verified=found.verified,
-        sink=sink,
-        facts=facts,
-        sketches=found.sketches,
-        unjudged=unjudged,
         seed=seed,
-        progress=lambda stage, d, t: None if stage == "training" else progress(stage, d, t),
     )
 
 
@@ -164,18 +158,16 @@ def _watched(
     targets: torch.Tensor,
     found: ScanExamples,
     recipe: Recipe,
-    num_classes: int,
     out: str | None,
-    facts: dict[str, Any],
+    about: ScanRun,
     seed: int,
-    progress: Progress,
-    unjudged: dict[str, NDArray[Any]] | None,
 ) -> Run:
     """Train once, watched: for sets that are too large to be trained on several times."""
     rows, kept = np.flatnonzero(~found.held), np.flatnonzero(found.held)
     torch.manual_seed(seed)
-    model = SmallResNet(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer, step_schedule = make_optimizer(model, recipe, len(rows))
+    names = about.facts["class_names"]
+    model = SmallResNet(num_classes=len(names)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer, step = make_optimizer(model, recipe, len(rows))
     forward = forward_of(model)
     monitor = watch(
         model,
@@ -183,7 +175,7 @@ def _watched(
         anchors=with_ids(TensorDataset(as_inputs(pictures[kept]), targets[kept]), list(found.ids[kept])),
         train_size=len(rows),
         out=out,
-        class_names=facts["class_names"],
+        class_names=names,
         trusted=found.is_trusted,
         seed=seed,
     )
@@ -194,13 +186,12 @@ def _watched(
     def after_epoch() -> None:
         nonlocal done
         done += 1
-        progress("training the network", done, recipe.epochs)
+        about.progress("training the network", done, recipe.epochs)
 
     model.train()
     train(
         forward,
-        optimizer,
-        step_schedule,
+        step,
         pictures,
         targets,
         rows,
@@ -209,7 +200,7 @@ def _watched(
         around=lambda batch: monitor.step(found.ids[batch], targets[batch]),
         after_epoch=after_epoch,
     )
-    monitor.facts.update(facts | {"num_verified": int(found.verified.sum())})
-    monitor.sketches, monitor.unjudged = found.sketches, unjudged
+    monitor.facts.update({**about.facts, "num_verified": int(found.verified.sum())})
+    monitor.sketches, monitor.unjudged = about.sketches, about.unjudged
     run: Run = monitor.close()
     return run

@@ -51,7 +51,7 @@ def augmented(inputs: Tensor, recipe: Recipe, generator: torch.Generator) -> Ten
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe, num_examples: int) -> tuple[torch.optim.SGD, Callable[[], None]]:
-    """Make the optimiser, and what steps its schedule."""
+    """Make the optimiser, and what steps it and its schedule and forgets the gradients."""
     steps = recipe.epochs * -(-num_examples // recipe.batch_size)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay, nesterov=True
@@ -59,7 +59,13 @@ def make_optimizer(model: nn.Module, recipe: Recipe, num_examples: int) -> tuple
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, recipe.lr, total_steps=max(steps, 2), pct_start=recipe.warmup
     )
-    return optimizer, schedule.step
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+    return optimizer, step
 
 
 def autocast_dtype() -> torch.dtype | None:
@@ -84,8 +90,7 @@ def forward_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def train(
     forward: Callable[[Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
-    step_schedule: Callable[[], None],
+    step: Callable[[], None],
     pictures: NDArray[np.uint8],
     targets: Tensor,
     rows: NDArray[np.int64],
@@ -99,8 +104,7 @@ def train(
 
     Args:
         forward: of a model in training mode.
-        optimizer: of its parameters.
-        step_schedule: called after each of its steps.
+        step: the optimiser's and its schedule's, after each backward pass.
         pictures: all of them.
         targets: their classes.
         rows: those that are trained on.
@@ -117,7 +121,5 @@ def train(
             inputs = augmented(as_inputs(pictures[batch]), recipe, generator)
             with around(batch):
                 F.cross_entropy(forward(inputs), targets[batch]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            step_schedule()
+            step()
         after_epoch()

@@ -15,7 +15,7 @@ from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.fingerprint import check_weights, hash_weights
 from sgoif.gradients.models import default_forward, plain_model
-from sgoif.items import take_apart
+from sgoif.inputs.items import take_apart
 from sgoif.ood.features import concatenate_features, extract_all_features, extract_features
 from sgoif.ood.images import batches_of, device_of, moved
 from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel

@@ -7,7 +7,7 @@ readable, and there are no more files for it. Errors of the disk or the network 
 retried, counted and logged once, and what cannot be written is dropped and counted.
 
 Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in all with the defaults, and 200 MB with
-``part_bytes`` of 16 MB (measured, at 4 million visits). It does not grow with the run.
+parts of 16 MB (measured, at 4 million visits). It does not grow with the run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -34,7 +35,7 @@ from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
 from sgoif.store.write_errors import WriteErrors
 from sgoif.store.writing import PartWriter
 
-__all__ = ["KeepVisits", "ParquetSink"]
+__all__ = ["KeepVisits", "Pace", "ParquetSink"]
 
 _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 
@@ -44,6 +45,19 @@ _EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to 
 
 
 _WRITERS: weakref.WeakValueDictionary[tuple[int, str, int], ParquetSink] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a writer gathers, and how long it waits."""
+
+    part_bytes: int = 64 << 20  # at which a part is closed, encoded
+    queue_bytes: int = 32 << 20  # of visits that may wait for the writing thread
+    patience_s: float = 30.0  # a step may wait for room in a full queue; then its visits are dropped
+    flush_s: float = 300.0  # `checkpoint` and `close` may wait; not again while a checkpoint is overdue
+    flush_every_s: float = 30.0  # rows are on disk, their part full or not; less often where it is large, see `writing`
+    retry_after_s: Sequence[float] = (0.1, 0.5, 2.0)  # before writing again what failed; then it is given up
+    rest_s: float = 60.0  # visits are dropped unseen after that, before the next try
 
 
 class ParquetSink(PartWriter):
@@ -60,14 +74,7 @@ class ParquetSink(PartWriter):
             superseded and no reader sees it again.
         keep_visits: ``all``; ``last`` for those of each example's last epoch (see :mod:`sgoif.store.retention`);
             ``none``.
-        part_bytes: size at which a part is closed, encoded.
-        queue_bytes: bytes of visits that may wait for the writing thread.
-        patience_s: how long a step may wait for room in a full queue before its visits are dropped.
-        flush_s: how long :meth:`checkpoint` and :meth:`close` may wait; not again while a checkpoint is overdue.
-        flush_every_s: rows are on disk after this many seconds, whether or not their part is full; less often where the
-            part is large, see :mod:`sgoif.store.writing`.
-        retry_after_s: pauses before writing again what failed; then it is given up.
-        rest_s: how long visits are dropped unseen after that, before the next try.
+        pace: how much is gathered, and how long is waited.
         facts: free-form facts about the run for ``run.json``.
         trouble: where to count; by default counted from 0.
         overwrite: delete the run that the folder holds; what is not of a run stays.
@@ -81,32 +88,26 @@ class ParquetSink(PartWriter):
         *,
         start_step: int = 0,
         keep_visits: KeepVisits = "all",
-        part_bytes: int = 64 << 20,
-        queue_bytes: int = 32 << 20,
-        patience_s: float = 30.0,
-        flush_s: float = 300.0,
-        flush_every_s: float = 30.0,
-        retry_after_s: Sequence[float] = (0.1, 0.5, 2.0),
-        rest_s: float = 60.0,
+        pace: Pace | None = None,
         facts: Mapping[str, Any] | None = None,
         trouble: WriteErrors | None = None,
         overwrite: bool = False,
     ) -> None:
         if keep_visits not in ("all", "last", "none"):
             raise StoreError(f"keep_visits must be 'all', 'last' or 'none', got {keep_visits!r}.")
-        if rank < 0 or start_step < 0 or part_bytes < 1 or queue_bytes < 1:
-            raise StoreError(
-                f"rank and start_step count from 0, sizes from 1: {rank}, {start_step}, {part_bytes} and {queue_bytes}."
-            )
+        pace = pace or Pace()
+        if rank < 0 or start_step < 0 or pace.part_bytes < 1 or pace.queue_bytes < 1:
+            sizes = f"{rank}, {start_step}, {pace.part_bytes} and {pace.queue_bytes}"
+            raise StoreError(f"rank and start_step count from 0, sizes from 1: {sizes}.")
         super().__init__()
         self.place = place_of(url)
         self.rank, self.start_step, self.keep_visits = rank, start_step, keep_visits
-        self.part_bytes, self.flush_s, self.flush_every_s, self.rest_s = part_bytes, flush_s, flush_every_s, rest_s
-        self.retry_after_s = tuple(retry_after_s)
+        self.part_bytes, self.flush_s, self.flush_every_s = pace.part_bytes, pace.flush_s, pace.flush_every_s
+        self.retry_after_s, self.rest_s = tuple(pace.retry_after_s), pace.rest_s
         self.trouble = trouble or WriteErrors()
         self.is_finished = False  # and whole, but for rows of the logs that were dropped and counted
         self._facts = dict(facts or {})
-        self._queue = BoundedQueue(queue_bytes, patience_s)
+        self._queue = BoundedQueue(pace.queue_bytes, pace.patience_s)
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._next_step = start_step

@@ -1,4 +1,4 @@
-"""The monitor's shell: surrounds a training step, captures what passes, and never lets its own trouble out.
+"""What monitors have in common: a training step is surrounded, what passes is captured, and no error of ours gets out.
 
 The user's run is sacred. Setup mistakes raise at the first step, before anything is written. From then on an error in
 here is counted, logged once per cause, and the training goes on; after too many in a row the monitor switches itself
@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -39,7 +39,7 @@ from sgoif.training.sinks import ScoreSink
 from sgoif.training.stepids import StepIds
 from sgoif.training.targets import GivenLabels, check_targets, read_classes
 
-__all__ = ["BaseMonitor", "Reading", "Step"]
+__all__ = ["BaseMonitor", "Reading", "Step", "WatchedLoop"]
 
 log = logging.getLogger(__name__)
 
@@ -60,54 +60,54 @@ class Reading:
     judged: float  # share of visits that added evidence
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedLoop:
+    """The training loop that is watched, and what watching it may cost."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None  # for the learning rate
+    forward: Callable[[Any], Tensor]  # hold-out inputs to outputs
+    loss: Loss  # that is back-propagated
+    governor: Governor  # keeps the overhead within its limit
+    facts: Mapping[str, Any] = field(default_factory=dict)  # written into the run
+    forecaster: Forecaster | None = None  # of the overhead
+    peers: Peers = field(default_factory=SingleProcess)  # the processes that train together
+
+
 class BaseMonitor(ABC):
     """What every monitor does, whatever it scores.
 
     Args:
-        model: the module being trained.
-        optimizer: for the learning rate.
+        loop: that is watched.
         head: the layer that gives the outputs.
         layers: all scored layers, the head among them.
-        forward: hold-out inputs to outputs.
-        loss: what is back-propagated.
-        governor: keeps the price of it under a promise.
         sink: where the run is written to; None for nowhere.
         device: where the hold-out is.
-        facts: written into the run.
         on_close: makes the run of what was recorded.
-        forecaster: tells the price before it is paid.
-        peers: the processes that train together.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        loop: WatchedLoop,
         head: Layer,
         layers: Sequence[Layer],
         *,
-        forward: Callable[[Any], Tensor],
-        loss: Loss,
-        governor: Governor,
         sink: ScoreSink | None,
         device: torch.device,
-        facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Any], Any] | None = None,
-        forecaster: Forecaster | None = None,
-        peers: Peers | None = None,
     ) -> None:
         self._on_close = close_once(on_close)
-        self.model, self.optimizer, self._head = model, optimizer, head
-        self.loss, self.governor, self._sink, self._device = loss, governor, sink, device
-        self._forward, self._forecaster = forward, forecaster
-        self.facts: dict[str, Any] = dict(facts or {})  # written into the run; add notes of your own
+        self.model, self.optimizer, self._head = loop.model, loop.optimizer, head
+        self.loss, self.governor, self._sink, self._device = loop.loss, loop.governor, sink, device
+        self._forward, self._forecaster = loop.forward, loop.forecaster
+        self.facts: dict[str, Any] = dict(loop.facts)  # written into the run; add notes of your own
         self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
         self.unjudged: dict[str, Any] | None = (
             None  # rows for examples that were kept from the model, see `sgoif.finish`
         )
         self._capture = Capture(layers, keep_outputs=[head.module_name], on_error=self._caught)
         self._anchor_capture = Capture(layers)
-        self.peers = peers or SingleProcess()
+        self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0
         self.fault_log = FaultLog(self.peers.max_consecutive_faults)
         self._failed_in_hook: Exception | None = None
@@ -148,7 +148,7 @@ class BaseMonitor(ABC):
 
     @property
     @abstractmethod
-    def num_recorded(self) -> int:
+    def _num_recorded(self) -> int:
         """Visits that this process has recorded."""
 
     @property
@@ -449,7 +449,7 @@ class BaseMonitor(ABC):
         switched = self.facts.get("switched_off")
         if isinstance(switched, dict):
             state = f"off since step {switched.get('step')}: {switched.get('reason')}"
-        counts = f"{self.num_recorded:,} visits recorded, {self.refreshes:,} looks at the hold-out"
+        counts = f"{self._num_recorded:,} visits recorded, {self.refreshes:,} looks at the hold-out"
         lines = [f"{type(self).__name__}, {state}: {self.step_count:,} steps, {counts}", *self._describe_reading()]
         lines.append(f"plan: {self.governor.plan}")
         lines += [f"fault: {number} x {cause}" for cause, number in self.faults.items()] or ["faults: none"]
@@ -470,7 +470,7 @@ class BaseMonitor(ABC):
         self.flush()
         return {
             "steps": self.step_count,
-            "visits": self.num_recorded,
+            "visits": self._num_recorded,
             "refreshes": self.refreshes,
             "faults": sum(self.faults.values()),
             **self._task_counters(),
@@ -489,7 +489,7 @@ class BaseMonitor(ABC):
         except Exception as error:
             self._fault(error)
         self._end(was_on)
-        self._close_counts(self.num_recorded)
+        self._close_counts(self._num_recorded)
         try:
             return self._on_close(self)
         finally:
@@ -528,7 +528,7 @@ class BaseMonitor(ABC):
         if all("counts" in own for own in owned):
             self._counts.load(own["counts"] for own in owned)
         else:  # states from before have none
-            self._counts.offered = self.num_recorded + self._num_waiting
+            self._counts.offered = self._num_recorded + self._num_waiting
         self._ids.kind, self._steps_here = self._index.kind, 0
         if self._sink is not None:
             self._sink.resume(self._first_unrecorded_step)

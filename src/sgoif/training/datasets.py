@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from sgoif.errors import SgoifError
-from sgoif.ids import ids_of
 from sgoif.influence import MIN_HELD_OUT
-from sgoif.labels import class_names_of, find_labels
+from sgoif.inputs.ids import ids_of
+from sgoif.inputs.labels import class_names_of, find_labels
 
 __all__ = ["split", "warn_of_few", "with_ids"]
 
@@ -27,7 +27,7 @@ _SHOWN = 10  # classes in a message
 class _WithIds(Dataset[Any]):
     """A dataset whose items carry their id: as last entry, or under ``"id"``."""
 
-    wraps_items = True  # see sgoif.ids.is_with_ids
+    wraps_items = True  # see sgoif.inputs.ids.is_with_ids
 
     def __init__(self, dataset: Dataset[Any], ids: Sequence[Any] | None) -> None:
         size = len(dataset)  # type: ignore[arg-type]

@@ -15,9 +15,8 @@ from typing import Any
 from weakref import WeakMethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sgoif.distributed import Peers
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import IdIndex, as_ids
 from sgoif.gradients import LayerCapture
@@ -25,15 +24,13 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import HoldOut
 from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchorlog import anchor_health, anchor_rows
-from sgoif.training.base import BaseMonitor, Reading
+from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.faults import FaultLog
-from sgoif.training.forecast import Forecaster
-from sgoif.training.losses import HoldoutPass, Loss, check_loss, holdout_losses
+from sgoif.training.losses import HoldoutPass, check_loss, holdout_losses
 from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
-from sgoif.training.schedule import Governor
 from sgoif.training.targets import read_targets, without_classes
 from sgoif.training.visit_buffer import VisitBuffer
 from sgoif.training.weights import Weights, WeightTable
@@ -48,37 +45,17 @@ class Monitor(BaseMonitor):
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        loop: WatchedLoop,
         engine: Engine,
         *,
-        forward: Callable[[Any], Tensor],
-        loss: Loss,
-        governor: Governor,
         recorder: Recorder,
         ledger: CanaryLedger | None = None,
-        facts: Mapping[str, Any] | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
         on_snapshot: Callable[[Monitor, HoldoutPass, str | None], Any] | None = None,
         on_weights: Callable[[Monitor, Any], Weights | None] | None = None,
-        forecaster: Forecaster | None = None,
-        peers: Peers | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            optimizer,
-            engine.head,
-            engine.layers,
-            forward=forward,
-            loss=loss,
-            governor=governor,
-            sink=recorder.sink,
-            device=engine.holdout.device,
-            facts=facts,
-            on_close=on_close,
-            forecaster=forecaster,
-            peers=peers,
-        )
+        head, device = engine.head, engine.holdout.device
+        super().__init__(loop, head, engine.layers, sink=recorder.sink, device=device, on_close=on_close)
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_snapshot, self._on_weights = on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
@@ -87,7 +64,7 @@ class Monitor(BaseMonitor):
         self._flush_at_end = self._visits.flush if self.peers.is_alone else None
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
-        self._anchor_losses = loss.losses
+        self._anchor_losses = loop.loss.losses
 
     # The step.
 
@@ -202,7 +179,7 @@ class Monitor(BaseMonitor):
         )
 
     @property
-    def num_recorded(self) -> int:
+    def _num_recorded(self) -> int:
         """Visits that this process has recorded."""
         return self.recorder.own_visits
 
@@ -222,9 +199,9 @@ class Monitor(BaseMonitor):
         return {
             "resets": int(self.engine.tracker.resets.sum()),
             "holdout_not_finite": self.engine.holdout_not_finite,
-            "visits_ignored": self._counts.refused.get(OUTSIDE_CLASSES, 0),
             **{f"curvature_{key}": value for key, value in asdict(self.engine.curvature.counters).items()},
             **{f"visits_{name.lower()}": count for name, count in self.recorder.flag_counts.items()},
+            "visits_ignored": self._counts.refused.get(OUTSIDE_CLASSES, 0),
         }
 
     def _describe_reading(self) -> list[str]:

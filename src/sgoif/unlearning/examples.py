@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 
 __all__ = ["Chosen", "choose", "sample_of_others"]
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.models import plain_model
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 from sgoif.ood.images import batches_of
 from sgoif.unlearning.examples import Chosen, choose, sample_of_others
 from sgoif.unlearning.newton import Certificate, Removal, Request, anchor_table, priority_table, remove

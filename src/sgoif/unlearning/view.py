@@ -16,7 +16,7 @@ from sgoif.distributed import is_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import find_head
 from sgoif.gradients.models import default_forward, refuse_compiled
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
 from sgoif.ood.features import extract_features
 from sgoif.ood.images import moved
 from sgoif.unlearning.softmax import HeadRows

@@ -178,21 +178,20 @@ def report(
     """Write a page to look at the findings and decide: one HTML file, no server."""
     from sgoif.cli.limits import parse_share
     from sgoif.cli.report import show_report
+    from sgoif.report.make import ReportSettings
 
-    show_report(
-        run,
-        out=out,
+    settings = ReportSettings(
         images=images,
         top=top or None,
-        pictures=pictures,
+        pictures=pictures,  # type: ignore[arg-type]
         decisions=decisions or (),
         reviewers=[name.strip() for name in (reviewers or "").split(",") if name.strip()],
         overlap=parse_share(overlap, "--overlap"),
         checks=parse_share(checks, "--checks"),
         blind=blind,
         title=title,
-        as_json=as_json,
     )
+    show_report(run, out, settings, as_json=as_json)
 
 
 @app.command(rich_help_panel=FIND)

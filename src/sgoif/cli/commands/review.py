@@ -23,8 +23,8 @@ def check(
 ) -> None:
     """Hold a run against limits: exit 0 fine, 1 exceeded, 2 cannot tell.
 
-    Rates are judged by labels that a person checked: those of `sgoif verify`, else a verified hold-out. Without, and
-    where too few were checked to tell, the exit code is 2.
+    The error rate is judged by labels that a person checked with `sgoif verify`, class rates by a verified hold-out.
+    Without them, or where too few were checked to tell, the exit code is 2.
     """
     if max_error_rate is None and max_class_error_rate is None and max_new is None:
         raise SgoifError("give at least one of --max-error-rate, --max-class-error-rate and --max-new.")

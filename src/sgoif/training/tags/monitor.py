@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
-from sgoif.training.base import BaseMonitor, Reading
-from sgoif.training.losses import Loss
+from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.noticing import IdNotices
-from sgoif.training.schedule import Governor
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.tags.engine import TagEngine
 from sgoif.training.tags.ledger import TagLedger
@@ -30,33 +28,17 @@ class TagMonitor(BaseMonitor):
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        loop: WatchedLoop,
         engine: TagEngine,
         *,
-        forward: Callable[[Any], Tensor],
-        loss: Loss,
-        governor: Governor,
         recorder: TagRecorder,
         ledger: TagLedger,
         train_size: int,
         sink: ScoreSink | None = None,
-        facts: Mapping[str, Any] | None = None,
         on_close: Callable[[TagMonitor], Any] | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            optimizer,
-            engine.head,
-            [engine.head],
-            forward=forward,
-            loss=loss,
-            governor=governor,
-            sink=sink,
-            device=engine.holdout.device,
-            facts=facts,
-            on_close=on_close,
-        )
+        head, device = engine.head, engine.holdout.device
+        super().__init__(loop, head, [head], sink=sink, device=device, on_close=on_close)
         self.engine, self.recorder, self.ledger, self.sink = engine, recorder, ledger, sink
         self._train_size, self._visits_since = train_size, 0  # the last refresh
         given = engine.holdout.examples.given_ids
@@ -124,7 +106,7 @@ class TagMonitor(BaseMonitor):
         )
 
     @property
-    def num_recorded(self) -> int:
+    def _num_recorded(self) -> int:
         """Visits that were recorded."""
         return self.recorder.num_visits
 

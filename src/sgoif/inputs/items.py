@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from sgoif.errors import SgoifError
-from sgoif.labels import LABEL_KEYS
+from sgoif.inputs.labels import LABEL_KEYS
 
 __all__ = ["ID_KEY", "MISSING", "Item", "attributes_of", "collate_inputs", "is_map_style", "move_to", "take_apart"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from sgoif.errors import SgoifError
-from sgoif.ids import is_subset, is_with_ids
+from sgoif.inputs.ids import is_subset, is_with_ids
 
 __all__ = ["LABEL_KEYS", "KnownLabels", "as_classes", "class_names_of", "find_column", "find_labels", "is_hugging_face"]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from sgoif.errors import SgoifError
-from sgoif.ids import ids_of, is_subset, is_with_ids
-from sgoif.items import ID_KEY, MISSING, Item, attributes_of, collate_inputs, is_map_style, move_to, take_apart
-from sgoif.labels import LABEL_KEYS, as_classes, find_column, find_labels, is_hugging_face
+from sgoif.inputs.ids import ids_of, is_subset, is_with_ids
+from sgoif.inputs.items import ID_KEY, MISSING, Item, attributes_of, collate_inputs, is_map_style, move_to, take_apart
+from sgoif.inputs.labels import LABEL_KEYS, as_classes, find_column, find_labels, is_hugging_face
 from sgoif.rng import find_generators, preserve_rng
 
 __all__ = ["Examples", "IdKind"]

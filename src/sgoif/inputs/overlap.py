@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from sgoif.errors import SgoifError
-from sgoif.ids import is_subset, is_with_ids
-from sgoif.inputs import Examples
+from sgoif.inputs.examples import Examples
+from sgoif.inputs.ids import is_subset, is_with_ids
 
 __all__ = ["count_copies", "find_overlap", "refuse_overlap"]
 
