@@ -57,7 +57,7 @@ def test_the_notebook_runs_and_its_decisions_reach_the_second_training(tmp_path,
     shown = [run_cell(source, names) for source in code_cells()]
 
     pages = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
-    assert sum("wrong labels expected" in page for page in pages) == 1
+    assert sum("wrong labels, an estimate" in page for page in pages) == 1
     assert sum(page.count("<img") == 12 for page in pages) == 1
     manifest = pq.read_table(next(tmp_path.rglob("manifest.parquet"))).to_pydict()
     assert len(manifest["id"]) == SIZE

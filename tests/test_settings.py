@@ -46,9 +46,46 @@ def test_groups_keep_what_they_were_given_beside_a_former_keyword():
     assert (found.loss.reduction, found.loss.accumulate) == ("sum", 4)
 
 
+def test_what_cannot_be_is_refused_at_once():
+    plan = sgoif.Plan()
+    cases = [
+        (lambda: sgoif.Loss(reduction="none"), "reduction must be 'mean' or 'sum'"),
+        (lambda: sgoif.Loss(accumulate=0), "accumulate must be 1 or more"),
+        (lambda: sgoif.Method(weighting="x"), "weighting must be one of equal, confidence"),
+        (lambda: sgoif.Method(rank=-1), "count from 1"),
+        (lambda: sgoif.Budget(max_overhead=5), "0.05 for 5%"),
+        (lambda: sgoif.Budget(max_overhead=0.05, plan=plan), "not both"),
+        (lambda: sgoif.Budget(plan={}), "plan must be a sgoif.Plan"),
+        (lambda: sgoif.Budget(batch_size=-3), "batch_size counts from 1"),
+        (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, method="direct"), "method must be a sgoif.Method"),
+        (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, budget=0.05), "budget must be a sgoif.Budget"),
+        (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, loss="sum"), "loss must be a function"),
+        (lambda: sgoif.audit(network(), HELD, anchors=HELD, method=sgoif.Method(layers=["0"])), "the head alone"),
+    ]
+    for make, said in cases:
+        with pytest.raises(SgoifError, match=said):
+            make()
+
+
+def test_an_audit_without_a_re_fitted_head_says_why_there_are_no_probabilities():
+    examples = torch.randn(60, 4), torch.arange(60) % 3
+    held = torch.randn(30, 4), torch.arange(30) % 3
+    run = sgoif.audit(network(), examples, anchors=held, method=sgoif.Method(probe=False))
+    assert not run.is_calibrated and "re-fitted" in run.info["no_p_reason"]
+
+
+def test_names_that_audit_never_had_are_not_said_to_have_moved():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'plan'"):
+        sgoif.audit(network(), HELD, anchors=HELD, plan=sgoif.Plan())
+
+
 def test_unknown_names_raise():
     with pytest.raises(TypeError, match=r"watch\(\) got an unexpected keyword argument 'curvatur'"):
         sgoif.watch(network(), anchors=HELD, train_size=40, curvatur="kfac")
+    with pytest.raises(TypeError, match=r"did you mean budget=sgoif.Budget\(max_overhead=...\)"):
+        sgoif.watch(network(), anchors=HELD, train_size=40, max_overhed=0.1)
+    with pytest.raises(TypeError, match=r"did you mean loss=sgoif.Loss\(reduction=...\)"):
+        sgoif.watch(network(), anchors=HELD, train_size=40, reduction="sum")
     with pytest.raises(SgoifError, match="solver must be one of"):
         sgoif.Method(solver="cg")
     with pytest.raises(SgoifError, match="gate must be one of"):

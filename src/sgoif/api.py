@@ -223,6 +223,10 @@ def audit(
         given = GivenHoldout(anchors, class_names, trusted, seed)
         sink = make_sink(out, "none", overwrite=overwrite)
         return audit_tags(model, dataset, settings, given, sink=sink, forward=forward, batch_size=batch_size)
+    if method.layers != "auto":
+        raise SgoifError(
+            "audit scores the head alone; leave Method(layers=...) out, or see sgoif.attribute(layers=...)."
+        )
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 
 from sgoif.distributed.group import TIMEOUT_S
+from sgoif.errors import SgoifError
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.engine import Method
 from sgoif.training.losses import Loss, Losses
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import KeepVisits
+
+MAX_OVERHEAD = 0.10  # by default
 
 __all__ = ["Budget", "Loss", "Method", "Settings", "as_loss", "describe_changes", "group_settings", "make_governor"]
 
@@ -23,15 +27,32 @@ __all__ = ["Budget", "Loss", "Method", "Settings", "as_loss", "describe_changes"
 class Budget:
     """What watching may cost, and what is kept of it.
 
+    Attributes:
+        max_overhead: share of the bare step that scoring may cost, 0.05 for 5%. The plan is made sparser to stay below.
+        plan: fixes what is done at which step instead; then nothing limits the overhead.
+        batch_size: examples of a (micro-)batch, for a forecast before the first step.
+        keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"`` (only their sums).
+        peer_timeout_s: how long a rank waits for the others before it trains on without scoring.
+
     >>> Budget(max_overhead=0.05)
     Budget(max_overhead=0.05, plan=None, batch_size=None, keep_visits='all', peer_timeout_s=120.0)
     """
 
-    max_overhead: float = 0.10  # share of the bare step that scoring may cost; the plan is made rarer to hold it
-    plan: Plan | None = None  # fixes what is done when, and turns that off
-    batch_size: int | None = None  # examples of a (micro-)batch, for a forecast before the first step
-    keep_visits: KeepVisits = "all"  # or "last" (on disk: those of the last epoch), or "none", their sums only
-    peer_timeout_s: float = TIMEOUT_S  # a rank waits as long for the others, then it trains on without scoring
+    max_overhead: float = MAX_OVERHEAD
+    plan: Plan | None = None
+    batch_size: int | None = None
+    keep_visits: KeepVisits = "all"
+    peer_timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_overhead, str) or not 0 < self.max_overhead <= 1:
+            raise SgoifError(f"max_overhead is a share of the bare step, 0.05 for 5%, got {self.max_overhead!r}.")
+        if self.plan is not None and not isinstance(self.plan, Plan):
+            raise SgoifError(f"plan must be a sgoif.Plan, got {self.plan!r}.")
+        if self.plan is not None and self.max_overhead != MAX_OVERHEAD:
+            raise SgoifError("a fixed plan costs what it costs: pass max_overhead or plan, not both.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise SgoifError(f"batch_size counts from 1, got {self.batch_size}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,8 @@ _FORMER = {"loss_reduction": ("loss", "reduction")} | {
 
 def as_loss(loss: Loss | Losses | None, **known: Any) -> Loss:
     """The loss as settings: a plain function is its ``per_example``. What is known besides overrides."""
+    if loss is not None and not isinstance(loss, Loss) and not callable(loss):
+        raise SgoifError(f"loss must be a function of outputs and targets, or a sgoif.Loss, got {loss!r}.")
     return replace(loss if isinstance(loss, Loss) else Loss(per_example=loss), **known)
 
 
@@ -78,16 +101,30 @@ def group_settings(
         TypeError: A keyword was never one.
     """
     found: dict[str, Any] = {"loss": as_loss(loss), "method": method or Method(), "budget": budget or Budget()}
+    for group, kind in _GROUPS.items():
+        if not isinstance(found[group], kind):
+            raise SgoifError(f"{group} must be a sgoif.{kind.__name__}, got {found[group]!r}.")
     for name, value in former.items():
         if name == "num_classes":
             _warn(f"num_classes= of {caller}() is found from the model, and not used any more.")
             continue
-        if name not in _FORMER:
-            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+        if name not in _FORMER or (caller == "audit" and _FORMER[name][0] != "method"):
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}{_hint(name)}")
         group, field = _FORMER[name]
         _warn(f"{name}= of {caller}() has moved: pass {group}=sgoif.{_GROUPS[group].__name__}({field}=...).")
         found[group] = replace(found[group], **{field: value})
     return Settings(**found)
+
+
+def _hint(name: str) -> str:
+    """Where a field of that name is, or of one that is nearly the same."""
+    known = {
+        field.name: f"{group}=sgoif.{kind.__name__}({field.name}=...)"
+        for group, kind in _GROUPS.items()
+        for field in fields(kind)
+    }
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else ""
 
 
 def make_governor(budget: Budget, device: torch.device) -> Governor:

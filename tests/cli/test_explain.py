@@ -113,7 +113,7 @@ def test_it_prints_writes_and_makes_a_page(here):
     rows = list(csv.DictReader((here / "found.csv").read_text().splitlines()))
     assert len(rows) == 40 and list(rows[0])[:3] == ["id", "score", "is_suspect"]
     page = (here / "page.html").read_text()
-    assert page.count("query ") >= 10 and "Who taught the model to say 0?" in page
+    assert page.count("query ") >= 10 and "Which training examples made the model predict 0?" in page
 
 
 def test_mistakes_are_told(here, made):

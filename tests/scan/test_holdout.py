@@ -36,3 +36,9 @@ def test_verified_labels_are_read_by_name_or_number(tmp_path):
     path.write_text("name,label\nx,cat\n")
     with pytest.raises(SgoifError, match="has no column id"):
         read_verified(path, list(IDS), ("cat",))
+
+
+def test_the_hold_out_of_many_examples_does_not_grow_with_them():
+    labels = np.arange(1_200_000) % 1000
+    held = choose_holdout(np.arange(1_200_000), labels, 1000)
+    assert held.sum() == 20_000 and (np.bincount(labels[held]) == 20).all()

@@ -120,7 +120,7 @@ def test_the_rarest_plan_that_is_still_too_dear_is_said_while_training(caplog):
 def test_a_fixed_plan_promises_no_price(caplog):
     train_set, holdout = data()
     model = fresh()
-    monitor = watch(model, holdout, plan=PLAN, max_overhead=0.001)
+    monitor = watch(model, holdout, plan=PLAN)
     train(model, train_set, monitor, epochs=6)
     assert "warnings" not in monitor.close().info
 

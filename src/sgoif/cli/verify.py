@@ -114,7 +114,7 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
     except SgoifError:  # a person who stops early has made no mistake
         if len(decisions) == len(found.cards):
             raise
-        print_lines(["Too few to say anything of all labels yet; the same command goes on where you stopped."])
+        print_lines(["Too few to estimate an error rate yet; the same command continues where you stopped."])
 
 
 def _opened(url: str) -> Run:

@@ -48,6 +48,10 @@ def suspects(
         min_p: only those at least this probably wrong.
         ids: only these.
     """
+    if top is not None and top < 0:
+        raise SgoifError(f"top is how many rows, 0 or more, got {top}.")
+    if min_p is not None and (isinstance(min_p, str) or not 0 <= min_p <= 1):
+        raise SgoifError(f"min_p is a probability between 0 and 1, got {min_p!r}.")
     where, parameters = ["given_label >= 0"], dict[str, Any]()
     if given is not None:
         where, parameters["given"] = [*where, "given_label = $given"], given

@@ -167,7 +167,7 @@ def gradient_factor(
     1000.0
     """
     if loss_reduction not in ("mean", "sum"):
-        raise HeadError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}.")
+        raise HeadError(f"reduction must be 'mean' or 'sum', got {loss_reduction!r}.")
     count: float | Tensor = 1.0
     if loss_reduction == "mean":
         count = num_examples if isinstance(num_examples, Tensor) else float(num_examples)

@@ -16,15 +16,17 @@ from sgoif.files.tables import read_csv_rows
 __all__ = ["choose_holdout", "read_verified"]
 
 _MIN_PER_CLASS = 20
+_MOST = 20_000  # in all: each is scored under every class
 _MIN_VERIFIED = 5  # per class, for verified labels to be the hold-out
 
 
 def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
     """Hold out the examples of each class with the smallest hashes: the same in every run, whatever their order.
 
-    In all ``min(10%, max(2%, 50 per class))``, at least 20 of each class where it has twice as many.
+    In all ``min(10%, max(2%, 50 per class), 20,000)``, at least 20 of each class where it has twice as many.
     """
-    share = min(0.10, max(0.02, 50 * num_classes / max(len(ids), 1)))
+    count = max(len(ids), 1)
+    share = min(0.10, max(0.02, 50 * num_classes / count), _MOST / count)
     ranks = np.argsort(hash_ids(ids) << np.uint64(1), kind="stable")  # the top bit is the canaries' fold
     held = np.zeros(len(ids), bool)
     by_class = ranks[np.argsort(labels[ranks], kind="stable")]

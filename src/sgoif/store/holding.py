@@ -35,7 +35,7 @@ def refusal_of(url: str | os.PathLike[str], *, resumable: bool = True) -> str | 
         return None
     return (
         f"{str(url)!r} holds {_describe(url, info)}, which a new run there would hide. Name another folder with out=, "
-        f"pass overwrite=True to delete that run and start anew{_RESUME if resumable else ''}."
+        f"or pass overwrite=True to delete that run and start anew{_RESUME if resumable else ''}."
     )
 
 

@@ -451,7 +451,7 @@ class BaseMonitor(ABC):
             state = f"off since step {switched.get('step')}: {switched.get('reason')}"
         counts = f"{self._num_recorded:,} visits recorded, {self.refreshes:,} looks at the hold-out"
         lines = [f"{type(self).__name__}, {state}: {self.step_count:,} steps, {counts}", *self._describe_reading()]
-        lines.append(f"plan: {self.governor.plan}")
+        lines.append(str(self.governor.plan))
         lines += [f"fault: {number} x {cause}" for cause, number in self.faults.items()] or ["faults: none"]
         return [*lines, f"writes to: {'memory' if self._sink is None else self._sink.url or 'memory'}"]
 

@@ -175,6 +175,8 @@ class CanaryLedger:
 
     def clean(self, engines: Sequence[Engine]) -> None:
         """Let the hold-out judge its own labels, and weigh the anchors accordingly from here on."""
+        if not self._recent:  # without a re-fitted head nothing was looked at
+            return
         seen = np.unique(np.concatenate([_rows(snapshot) for snapshot in self._recent]))
         snapshots = [replace(item, rows=np.searchsorted(seen, _rows(item))) for item in self._recent]
         if len(np.unique(self.fold[seen])) < 2:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sgoif.errors import HeadError
+from sgoif.errors import HeadError, SgoifError
 from sgoif.gradients import LayerCapture, check_factor, fit_factor, gradient_factor
 from sgoif.gradients.contractions import widen
 from sgoif.tasks.classification import cross_entropy, is_smoothed, target_probabilities
@@ -40,21 +40,34 @@ class HoldoutPass(NamedTuple):
 class Loss:
     """The loss that is back-propagated, and what lies between it and the gradient of one example.
 
+    Attributes:
+        per_example: outputs and targets to per-example losses; the task's own if left out. It may smooth labels itself.
+        reduction: ``"mean"`` or ``"sum"``, of the loss that is back-propagated.
+        accumulate: micro-batches per optimiser step, where the loss is divided by it.
+        scaler: a ``GradScaler``.
+        label_smoothing: of the default loss, and of targets ``[B, C]`` that are smoothed already.
+        soft_targets: what targets ``[B, C]`` are that name no single class: ``"mixed"`` (Mixup, CutMix: such batches
+            are skipped and counted) or ``"soft"`` (the example's own every time, as in distillation: ``harm`` only).
+
     >>> Loss(reduction="sum", accumulate=4).accumulate
     4
     """
 
-    per_example: Losses | None = None  # outputs and targets to per-example losses; the task's own if left out
-    reduction: str = "mean"  # or "sum"
-    accumulate: int = 1  # micro-batches per optimiser step, where the loss is divided by it
-    scaler: Any = None  # a GradScaler
-    label_smoothing: float = 0.0  # of the default loss, and of targets [B, C] that are smoothed already
-    # What targets [B, C] are that name no single class: "mixed" (Mixup, CutMix: such batches are skipped and counted)
-    # or "soft" (the example's own every time, as in distillation: `harm` only).
+    per_example: Losses | None = None
+    reduction: str = "mean"
+    accumulate: int = 1
+    scaler: Any = None
+    label_smoothing: float = 0.0
     soft_targets: SoftTargets = "mixed"
 
     def __post_init__(self) -> None:
         check_soft_targets(self.soft_targets)
+        if self.reduction not in ("mean", "sum"):
+            raise SgoifError(
+                f"reduction must be 'mean' or 'sum', got {self.reduction!r}; per-example losses go in loss=."
+            )
+        if isinstance(self.accumulate, str) or not self.accumulate >= 1:
+            raise SgoifError(f"accumulate must be 1 or more micro-batches per optimiser step, got {self.accumulate!r}.")
 
     @property
     def losses(self) -> Losses:

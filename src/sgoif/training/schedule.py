@@ -178,9 +178,9 @@ class Governor:
         """Say that an overhead is far above the promise, and why that can be."""
         parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in self.shares.items())
         return (
-            f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), where max_overhead="
-            f"{self.max_overhead:g} was asked for. A bare step takes {1e3 * self.bare_step_s:.2g} ms, and watching one "
-            "has a fixed price, which small models and small batches feel most: use larger batches or a rarer plan "
+            f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), above the limit of max_overhead="
+            f"{self.max_overhead:g}. A bare step takes {1e3 * self.bare_step_s:.2g} ms, and scoring a step has a fixed "
+            "cost, which weighs most for small models and small batches: use larger batches or a sparser plan "
             "(docs/howto/too-slow.md), or audit the trained model instead."
         )
 
