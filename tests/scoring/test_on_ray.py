@@ -61,7 +61,10 @@ def kill_the_first(folder, killed):
     """Kill the process that said it was scoring, once a part is there."""
     while not list(folder.glob("examples/rank-00000/*.parquet")):
         time.sleep(0.05)
-    pid = int((folder.parent / "scoring.pid").read_text())
+    said = ""
+    while not said:  # between two pictures the file is empty for a moment
+        said = (folder.parent / "scoring.pid").read_text()
+    pid = int(said)
     os.kill(pid, signal.SIGKILL)
     killed.append(pid)
 
