@@ -107,7 +107,7 @@ def test_verdicts_of_another_list_are_refused(run, tmp_path):
 def test_the_terminal_asks_keeps_answers_and_goes_on(run, tmp_path):
     out = tmp_path / "verdicts.csv"
     first = CliRunner().invoke(app, ["verify", run, "--out", str(out)], input="r\nx\nw\ndog\n?\nw\n\nq\n")
-    assert first.exit_code == 0 and "goes on where you stopped" in first.output
+    assert first.exit_code == 0 and "continues where you stopped" in first.output
     assert "labelled" in first.output and "Answer r, w, ? or q." in first.output
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["decision"] for row in rows][:3] in (["keep", "relabel", "unsure"], ["keep", "keep", "unsure"])
