@@ -110,13 +110,12 @@ def watch(
     """
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
+    settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
+    loss, method, budget = settings.loss, settings.method, settings.budget
     if os.environ.get("SGOIF_DISABLE") == "1":
         empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classification" else no_tags()
         log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
-        plan = former.get("plan") if budget is None else budget.plan
-        return NoMonitor(plan, on_close=lambda: empty)
-    settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
-    loss, method, budget = settings.loss, settings.method, settings.budget
+        return NoMonitor(budget.plan, on_close=lambda: empty)
     if task == "multilabel":
         given = GivenHoldout(anchors, class_names, trusted, seed)
         sink = make_sink(out, "none", overwrite=overwrite)

@@ -15,10 +15,8 @@ from sgoif.errors import SgoifError
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.engine import Method
 from sgoif.training.losses import Loss, Losses
-from sgoif.training.schedule import Governor, Plan
+from sgoif.training.schedule import MAX_OVERHEAD, Governor, Plan
 from sgoif.training.sinks import KeepVisits
-
-MAX_OVERHEAD = 0.10  # by default
 
 __all__ = ["Budget", "Loss", "Method", "Settings", "as_loss", "describe_changes", "group_settings", "make_governor"]
 

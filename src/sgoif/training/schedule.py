@@ -11,8 +11,9 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepKind, StepTimer
 
-__all__ = ["Governor", "Plan"]
+__all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
 
+MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
 _LONGEST_REFRESH, _LONGEST_OBSERVE, _LONGEST_STRIDE = 160, 40, 16
 
 
@@ -96,7 +97,7 @@ class Governor:
         self,
         plan: Plan,
         *,
-        max_overhead: float = 0.10,
+        max_overhead: float = MAX_OVERHEAD,
         fixed: bool = False,
         window: int = 100,
         clock: Clock | None = None,
