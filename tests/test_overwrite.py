@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import sgoif
 from sgoif.errors import SgoifError
 from tests.training.loops import data, fresh, train, watch
-from tests.training.tags import worlds as tags
+from tests.training.multilabel import worlds as tags
 
 
 def steps(monitor, model, train_set, count=3):

@@ -32,7 +32,7 @@ from sgoif.gradients.models import (
 from sgoif.influence import HoldOut
 from sgoif.inputs.examples import Examples
 from sgoif.inputs.overlap import refuse_overlap
-from sgoif.multilabel import GivenHoldout, audit_tags, no_tags, watch_tags
+from sgoif.multilabel import GivenHoldout, audit_multilabel, empty_multilabel, watch_multilabel
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
 from sgoif.settings import Budget, Loss, Method, group_settings, make_governor
@@ -47,10 +47,10 @@ from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.models import counted_head, curvature_settings_of
 from sgoif.training.monitor import Monitor
+from sgoif.training.multilabel.monitor import MultilabelMonitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.sinks import MemorySink
-from sgoif.training.tags.monitor import TagMonitor
 
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
@@ -79,7 +79,7 @@ def watch(
     budget: Budget | None = None,
     seed: int = 0,
     **former: Any,
-) -> Monitor | TagMonitor | NoMonitor:
+) -> Monitor | MultilabelMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
     Where a process group is initialised, every rank calls it at the same place: the ranks share the work and write one
@@ -113,13 +113,17 @@ def watch(
     settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
     loss, method, budget = settings.loss, settings.method, settings.budget
     if os.environ.get("SGOIF_DISABLE") == "1":
-        empty = collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}) if task == "classification" else no_tags()
+        empty = (
+            collect_run(Recorder(2, 0, MemorySink()), {"disabled": True})
+            if task == "classification"
+            else empty_multilabel()
+        )
         log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
         return NoMonitor(budget.plan, on_close=lambda: empty)
     if task == "multilabel":
         given = GivenHoldout(anchors, class_names, trusted, seed)
         sink = make_sink(out, "none", overwrite=overwrite)
-        return watch_tags(model, optimizer, settings, given, train_size=train_size, sink=sink, forward=forward)
+        return watch_multilabel(model, optimizer, settings, given, train_size=train_size, sink=sink, forward=forward)
     wrapped, model = model, plain_model(model)
     peers = find_peers(wrapped, timeout_s=budget.peer_timeout_s)
     device = next(model.parameters()).device
@@ -221,7 +225,7 @@ def audit(
             raise SgoifError("task='multilabel' has no keep_anchors and no snapshot; leave them out.")
         given = GivenHoldout(anchors, class_names, trusted, seed)
         sink = make_sink(out, "none", overwrite=overwrite)
-        return audit_tags(model, dataset, settings, given, sink=sink, forward=forward, batch_size=batch_size)
+        return audit_multilabel(model, dataset, settings, given, sink=sink, forward=forward, batch_size=batch_size)
     if method.layers != "auto":
         raise SgoifError(
             "audit scores the head alone; leave Method(layers=...) out, or see sgoif.attribute(layers=...)."

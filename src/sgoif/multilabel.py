@@ -19,23 +19,30 @@ from sgoif.evidence import Sketches
 from sgoif.finish import save_run
 from sgoif.gradients import Layer, find_head
 from sgoif.gradients.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
-from sgoif.influence.tagholdout import TagHoldOut
+from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
 from sgoif.settings import Settings, describe_changes, make_governor
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.base import WatchedLoop
+from sgoif.training.multilabel.audit import audit_examples
+from sgoif.training.multilabel.calibration import MultilabelCalibration, calibrate_multilabel
+from sgoif.training.multilabel.engine import MultilabelEngine
+from sgoif.training.multilabel.ledger import MultilabelLedger
+from sgoif.training.multilabel.monitor import MultilabelMonitor
+from sgoif.training.multilabel.recorder import MultilabelRecorder
 from sgoif.training.schedule import Plan
 from sgoif.training.sinks import ScoreSink
-from sgoif.training.tags.audit import audit_examples
-from sgoif.training.tags.calibration import TagCalibration, calibrate_tags
-from sgoif.training.tags.engine import TagEngine
-from sgoif.training.tags.ledger import TagLedger
-from sgoif.training.tags.monitor import TagMonitor
-from sgoif.training.tags.recorder import TagRecorder
 from sgoif.types import Columns
 
-__all__ = ["GivenHoldout", "audit_tags", "collect_tags", "finish_tags", "no_tags", "watch_tags"]
+__all__ = [
+    "GivenHoldout",
+    "audit_multilabel",
+    "collect_multilabel",
+    "empty_multilabel",
+    "finish_multilabel",
+    "watch_multilabel",
+]
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +61,7 @@ class GivenHoldout:
         return {"trusted": self.is_trusted, "class_names": list(self.class_names or []), "seed": self.seed}
 
 
-def watch_tags(
+def watch_multilabel(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     settings: Settings,
@@ -63,7 +70,7 @@ def watch_tags(
     train_size: int,
     sink: ScoreSink | None,
     forward: Callable[[Any], Tensor] | None,
-) -> TagMonitor:
+) -> MultilabelMonitor:
     """Watch a multi-label training; the arguments are those of :func:`sgoif.watch`, targets are ``[B, C]``."""
     _refuse_changes(settings)
     loss = settings.loss if settings.loss.per_example else replace(settings.loss, per_example=example_losses)
@@ -72,23 +79,23 @@ def watch_tags(
         raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = TagHoldOut(given.anchors, seed=given.seed, device=device)
+    holdout = MultilabelHoldOut(given.anchors, seed=given.seed, device=device)
     head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
     start = settings.budget.plan or Plan()
-    engine = TagEngine(head, holdout, per_refresh=start.examples_per_refresh)
+    engine = MultilabelEngine(head, holdout, per_refresh=start.examples_per_refresh)
     governor, facts = make_governor(settings.budget, device), given.facts() | {"train_size": train_size}
-    return TagMonitor(
+    return MultilabelMonitor(
         WatchedLoop(model, optimizer, run_forward, loss, governor, facts),
         engine,
-        recorder=TagRecorder(holdout.num_tags),
-        ledger=TagLedger(engine, trusted=given.is_trusted, seed=given.seed),
+        recorder=MultilabelRecorder(holdout.num_tags),
+        ledger=MultilabelLedger(engine, trusted=given.is_trusted, seed=given.seed),
         train_size=train_size,
         sink=sink,
-        on_close=finish_tags,
+        on_close=finish_multilabel,
     )
 
 
-def audit_tags(
+def audit_multilabel(
     model: nn.Module,
     dataset: Any,
     settings: Settings,
@@ -103,21 +110,24 @@ def audit_tags(
     model = plain_model(model)
     device = next(model.parameters()).device
     run_forward = forward or default_forward(model)
-    holdout = TagHoldOut(given.anchors, seed=given.seed, device=device)
-    examples = TagHoldOut(dataset, seed=given.seed, device=device, role="dataset")
+    holdout = MultilabelHoldOut(given.anchors, seed=given.seed, device=device)
+    examples = MultilabelHoldOut(dataset, seed=given.seed, device=device, role="dataset")
     refuse_overlap(holdout.examples, examples.examples)
     head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
-    engine = TagEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
-    recorder, ledger = TagRecorder(holdout.num_tags), TagLedger(engine, trusted=given.is_trusted, seed=given.seed)
+    engine = MultilabelEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
+    recorder, ledger = (
+        MultilabelRecorder(holdout.num_tags),
+        MultilabelLedger(engine, trusted=given.is_trusted, seed=given.seed),
+    )
     audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
     facts = {"kind": "audit", **given.facts(), "head": engine.head.name}
-    return collect_tags(recorder, ledger, engine, sink, facts)
+    return collect_multilabel(recorder, ledger, engine, sink, facts)
 
 
 def _head_of(
     model: nn.Module,
     forward: Callable[[Any], Tensor],
-    holdout: TagHoldOut,
+    holdout: MultilabelHoldOut,
     name: str | None,
     class_names: Sequence[str] | None,
 ) -> Layer:
@@ -140,16 +150,16 @@ def _refuse_changes(settings: Settings, *, are_losses_own: bool = False) -> None
         raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")
 
 
-def no_tags() -> Run:
+def empty_multilabel() -> Run:
     """The run of a monitor that is switched off."""
-    recorder = TagRecorder(1)
+    recorder = MultilabelRecorder(1)
     info = {"disabled": True, "task": "multilabel", "num_examples": 0, "num_not_judged": 0}
     tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
     examples = recorder.example_rows()[1] | {f"p_mislabeled{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
     return save_run(None, info, {"examples": examples | {"no_p_reason": np.zeros(0, object)}, "tags": tags})
 
 
-def finish_tags(monitor: TagMonitor) -> Run:
+def finish_multilabel(monitor: MultilabelMonitor) -> Run:
     """Add up what a monitor recorded and write the run down."""
     facts = {
         "kind": "watch",
@@ -162,13 +172,13 @@ def finish_tags(monitor: TagMonitor) -> Run:
         "plan_changes": monitor.governor.changes,
         "head": monitor.engine.head.name,
     }
-    return collect_tags(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts, monitor.sketches)
+    return collect_multilabel(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts, monitor.sketches)
 
 
-def collect_tags(
-    recorder: TagRecorder,
-    ledger: TagLedger,
-    engine: TagEngine,
+def collect_multilabel(
+    recorder: MultilabelRecorder,
+    ledger: MultilabelLedger,
+    engine: MultilabelEngine,
     sink: ScoreSink | None,
     facts: dict[str, Any],
     sketches: Sketches | None = None,
@@ -180,7 +190,7 @@ def collect_tags(
     facts = {**facts, "task": "multilabel", "num_absent": absent, "num_present": present, "num_pairs": len(tags["id"])}
     facts |= {"held_out": len(engine.holdout), "held_out_per_tag": held[1], "most_absent": engine.most_absent}
     try:
-        calibration = calibrate_tags(ledger, tags)
+        calibration = calibrate_multilabel(ledger, tags)
     except Exception as error:
         facts["calibration_error"] = f"{type(error).__name__}: {error}"
     facts["no_p_reason"] = None if calibration is not None else _why_not(facts, ledger, tags)
@@ -204,7 +214,7 @@ def collect_tags(
     return save_run(sink, info, {"examples": examples, "tags": tags})
 
 
-def _why_not(facts: dict[str, Any], ledger: TagLedger, tags: Columns) -> str:
+def _why_not(facts: dict[str, Any], ledger: MultilabelLedger, tags: Columns) -> str:
     if "calibration_error" in facts:
         return f"the calibration failed: {facts['calibration_error']}"
     if not np.isfinite(tags["loss"]).any():
@@ -224,7 +234,7 @@ def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:
     return found
 
 
-def _calibration_facts(calibration: TagCalibration, ledger: TagLedger) -> dict[str, Any]:
+def _calibration_facts(calibration: MultilabelCalibration, ledger: MultilabelLedger) -> dict[str, Any]:
     return {
         "expected_tag_errors": calibration.expected,
         "share_noticed": ledger.share_noticed(),

@@ -176,7 +176,7 @@ def test_a_plan_says_when_its_cost_will_be_known():
 
 
 def test_anchors_of_tags_are_noticed_by_the_ids_that_the_user_gave():
-    from tests.training.tags import worlds
+    from tests.training.multilabel import worlds
 
     inputs, given, _, holdout = worlds.data()
     model = worlds.fresh()

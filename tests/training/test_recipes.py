@@ -60,7 +60,7 @@ def test_autocast_clipping_and_a_loss_scale(dtype, is_scaled):
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=is_scaled)  # grows after 2,000 steps only
         loop = amp_loop(train_set, precision, scaler)
         monitor, run = run_twins(GroupNormNet, loop, holdout, dtype=torch.float32, scaler=scaler, gate="none")
-        assert monitor._autocast == precision
+        assert monitor._seen.autocast == precision
         runs.append(run.visits)
     low, full = ({name: v[name][v["step"] < 4] for name in ("harm", "loss")} for v in runs)
     for name in ("harm", "loss"):  # 4% for bf16, whose rounding is 0.4%; a scale that is not undone gives 1024 times
@@ -88,7 +88,7 @@ def test_a_loss_scale_that_starts_too_high_only_delays_the_check():
     assert 0 < overflows < 6
     assert monitor.counters["faults"] == 0
     assert monitor.counters["visits_not_finite"] == 12 * (overflows - 1)  # the first step has no direction yet
-    assert monitor._checked
+    assert monitor._seen.is_checked
     assert np.isfinite(monitor.close().table["harm"]).any()
 
 

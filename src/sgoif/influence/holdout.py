@@ -1,4 +1,4 @@
-"""The hold-out: examples that are never trained on, read by position, a fixed number at a time, class after class."""
+"""The hold-out: examples that are never trained on, read by position, a fixed number at a time, in rounds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,47 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.inputs.examples import Examples
+from sgoif.tasks.multilabel import bits_of
 
-__all__ = ["MIN_HELD_OUT", "HoldOut", "why_not_judged"]
+__all__ = ["MIN_HELD_OUT", "HoldOut", "MultilabelHoldOut", "why_not_judged"]
 
 MIN_HELD_OUT = 5  # examples of a class, below which nothing is said of its labels
 
 
-class HoldOut:
+class _Rounds:
+    """Examples visited in rounds.
+
+    An example that cannot be read is an error once, and left out from then on.
+    """
+
+    def __init__(self, source: Any, device: torch.device | str, role: str) -> None:
+        self.device = torch.device(device)
+        self.examples = source if isinstance(source, Examples) else Examples(source, role=role, device=device)
+        self.ids: Sequence[Any] = self.examples.ids
+        self._order = torch.empty(0, dtype=torch.long)
+        self.position = 0  # in that order
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def next_positions(self, count: int) -> Tensor:
+        """Positions of the next ``count`` examples (fewer when the hold-out is smaller), wrapping around."""
+        size = len(self._order)
+        count = min(count, size)
+        picked = self._order[(self.position + torch.arange(count)) % size]
+        self.position = (self.position + count) % size
+        return picked
+
+    def inputs(self, positions: Tensor) -> Any:
+        """The inputs at these positions, collated and on the device."""
+        return self.examples.inputs(positions, self._leave_out)
+
+    def _leave_out(self, position: int) -> None:
+        left = self._order[self._order != position]
+        self._order = left if len(left) else self._order
+
+
+class HoldOut(_Rounds):
     """Held-out examples with their classes, visited in rounds so that every class comes up equally often.
 
     Args:
@@ -29,8 +63,7 @@ class HoldOut:
         role: what the examples are, for messages.
         least_held_out: examples of a class, below which it is no anchor and its labels are not judged.
 
-    A dataset's labels are read once, here; its inputs only when their turn comes. An example that cannot be read is an
-    error once, and left out from then on.
+    A dataset's labels are read once, here; its inputs only when their turn comes.
     """
 
     def __init__(
@@ -45,11 +78,9 @@ class HoldOut:
         role: str = "anchors=",
         least_held_out: int = MIN_HELD_OUT,
     ) -> None:
+        super().__init__(source, device, role)
         self.least_held_out = least_held_out
-        self.device = torch.device(device)
-        self.examples = source if isinstance(source, Examples) else Examples(source, role=role, device=device)
         given = self.examples.classes(class_names) if labels is None else labels.cpu().long()
-        self.ids: Sequence[Any] = self.examples.ids
         found, lowest = int(given.max()) + 1, int(given.min())
         self.num_classes = found if num_classes is None else num_classes
         if found > self.num_classes or lowest < 0:
@@ -61,10 +92,6 @@ class HoldOut:
         self.labels = given.to(self.device)
         self.counts = torch.bincount(given, minlength=self.num_classes)
         self._order = _interleaved(given, self.num_classes, torch.Generator().manual_seed(seed))
-        self.position = 0
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
     @property
     def judged_classes(self) -> Tensor:
@@ -82,21 +109,40 @@ class HoldOut:
         """The ids as a set where the user gave them; None where they are positions, which others may have too."""
         return self.examples.given_ids
 
-    def next_positions(self, count: int) -> Tensor:
-        """Positions of the next ``count`` examples (fewer when the hold-out is smaller), wrapping around."""
-        size = len(self._order)
-        count = min(count, size)
-        picked = self._order[(self.position + torch.arange(count)) % size]
-        self.position = (self.position + count) % size
-        return picked
 
-    def inputs(self, positions: Tensor) -> Any:
-        """The inputs at these positions, collated and on the device."""
-        return self.examples.inputs(positions, self._leave_out)
+class MultilabelHoldOut(_Rounds):
+    """Held-out examples with a yes, a no or nothing per tag.
 
-    def _leave_out(self, position: int) -> None:
-        left = self._order[self._order != position]
-        self._order = left if len(left) else self._order
+    Args:
+        source: whatever :class:`sgoif.inputs.Examples` reads, with targets ``[C]`` of an example that are 1, 0, or NaN
+            or negative where nobody knows.
+        seed: of the order.
+        device: where the targets live and inputs are moved to.
+        role: what the examples are, for messages.
+    """
+
+    def __init__(
+        self, source: Any, *, seed: int = 0, device: torch.device | str = "cpu", role: str = "anchors="
+    ) -> None:
+        super().__init__(source, device, role)
+        targets = self.examples.tags()
+        if targets.dim() != 2 or not len(targets):
+            raise SgoifError(
+                f"a multi-label hold-out needs targets [examples, tags], at least one example, got "
+                f"{tuple(targets.shape)}; for one class per example leave out task=."
+            )
+        self.targets = targets.to(self.device)
+        self._order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(seed))
+
+    @property
+    def num_tags(self) -> int:
+        return self.targets.shape[1]
+
+    @property
+    def counts(self) -> Tensor:
+        """How many examples are known to lack and to have each tag, ``[2, C]``."""
+        present, absent = bits_of(self.targets)
+        return torch.stack([absent.sum(0), present.sum(0)])
 
 
 def why_not_judged(name: str, count: int) -> str:

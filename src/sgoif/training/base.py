@@ -5,7 +5,7 @@ here is counted, logged once per cause, and the training goes on; after too many
 off. Among several processes one is too many, and all of them go off.
 
 What is scored, and what is brought up to date after an optimiser step, is a task's own: :class:`sgoif.training.monitor.
-Monitor` has classes, :class:`sgoif.training.tags.monitor.TagMonitor` tags.
+Monitor` has classes, :class:`sgoif.training.multilabel.monitor.MultilabelMonitor` tags.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import Peers, SingleProcess, is_sharded
+from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import IdIndex, Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
@@ -33,11 +32,12 @@ from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
 from sgoif.training.faults import FaultLog, cause_of
 from sgoif.training.forecast import Forecast, Forecaster
-from sgoif.training.losses import Loss, check_loss, logits_of
+from sgoif.training.losses import Loss, logits_of
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
+from sgoif.training.step_capture import StepCapture
 from sgoif.training.stepids import StepIds
-from sgoif.training.targets import GivenLabels, check_targets, read_classes
+from sgoif.training.targets import check_targets
 
 __all__ = ["BaseMonitor", "Reading", "Step", "WatchedLoop"]
 
@@ -105,23 +105,20 @@ class BaseMonitor(ABC):
         self.unjudged: dict[str, Any] | None = (
             None  # rows for examples that were kept from the model, see `sgoif.finish`
         )
-        self._capture = Capture(layers, keep_outputs=[head.module_name], on_error=self._caught)
+        self._seen = StepCapture(loop.model, head, layers, loop.loss, device)
         self._anchor_capture = Capture(layers)
         self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0
         self.fault_log = FaultLog(self.peers.max_consecutive_faults)
-        self._failed_in_hook: Exception | None = None
-        self.is_on, self._checked, self._kind = True, False, StepKind.SCORED
-        self._is_switched_off, self._has_warned, self._has_looked = False, False, False
+        self.is_on, self._kind = True, StepKind.SCORED
+        self._is_switched_off, self._has_looked = False, False
         self._counts = VisitCounts()
         self._ids = StepIds()
-        self._given: GivenLabels | None = None  # of the step that is under way, where its targets are class numbers
         self._unaccounted = 0  # rows of the step that is being judged, of which nothing has become yet
         self._steps_here = 0  # since this process began or resumed
         self._pid, self._flushed_at = os.getpid(), 0.0
         self._ending: Ending | None = None
         self._flush_at_end: Callable[[], None] | None = None  # records visits that wait, without the monitor
-        self._autocast: torch.dtype | None = None
 
     # A task's own.
 
@@ -250,7 +247,7 @@ class BaseMonitor(ABC):
     @property
     def _may_raise(self) -> bool:
         """Whether a wrong set-up may still raise: until a first step was found sound, and never after some steps."""
-        return not self._checked and self._steps_here < _SETTING_UP
+        return not self._seen.is_checked and self._steps_here < _SETTING_UP
 
     def _enter(
         self,
@@ -259,46 +256,24 @@ class BaseMonitor(ABC):
         accumulate: float | Tensor | None,
         weights: Tensor | None,
     ) -> bool:
-        self._failed_in_hook = None
+        self._seen.forget_failure()
         if not self.is_on:
             return False
         check_targets(targets)
         if len(targets) == 1:
-            self._warn_of_one()
+            self._seen.warn_of_one(self.step_count)
         if self._micro == 0:
             self._kind = self.governor.open_step(self.step_count)
-        if not self._checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
+        if not self._seen.is_checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
             log.info("%s", self.plan)
         if self._kind is not StepKind.SCORED or not len(targets):
             return False
-        if weights is not None and weights.shape != (len(targets),):
-            raise SgoifError(f"step() got weights of shape {tuple(weights.shape)} for {len(targets)} targets.")
-        is_classes = targets.dim() == 1 and not targets.is_floating_point()
-        self._given = read_classes(targets, self._head.shape.outputs) if is_classes else None
-        size: int | Tensor = len(targets) if self._given is None else self._given.num_classed
-        if weights is not None:
-            size = weights.detach().sum()
-        self._capture.scale = self.loss.scale(size, accumulate) if grad_factor is None else grad_factor
-        self._capture.weights = None if weights is None else weights.detach()
-        self._capture.num_examples = len(targets)
-        self._capture.__enter__()
+        self._seen.open(targets, grad_factor, accumulate, weights)
         return True
-
-    def _warn_of_one(self) -> None:
-        """A batch norm over one example ruins its running statistics, watched or not; worth a word, once."""
-        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        if not self._has_warned and any(isinstance(part, norms) and part.training for part in self.model.modules()):
-            self._has_warned = True
-            log.warning("step %d has one example, by which a batch norm cannot go: drop_last=True", self.step_count)
 
     def _leave(self, ids: Any, targets: Tensor) -> None:
         """After backward: judge what was captured."""
-        calls = list(self._capture.calls)
-        self._capture.clear()
-        if self._failed_in_hook is not None:
-            error, self._failed_in_hook = self._failed_in_hook, None
-            raise error
-        head = self._head_call(calls)
+        calls, head = self._seen.take()
         try:
             kept = self._ids.read(ids, len(targets))
         except SgoifError as error:
@@ -339,44 +314,22 @@ class BaseMonitor(ABC):
 
     def _forward_as_trained(self, inputs: Any) -> Tensor:
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
-        with self._precision(self._autocast):
+        with self._seen.precision(self._seen.autocast):
             return self._forward(inputs)
-
-    def _precision(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-        device = self._device.type
-        if not torch.amp.is_autocast_available(device):
-            return nullcontext()
-        return torch.autocast(device, dtype, enabled=dtype is not None)
-
-    def _head_call(self, calls: list[LayerCapture]) -> LayerCapture:
-        found = [call for call in calls if call.layer == self._head.name]
-        if len(found) != 1:
-            raise HeadError(
-                f"the head {self._head.name!r} received {len(found)} gradients in this step, expected one; "
-                "run forward and backward of one batch inside `with monitor.step(...)`."
-            )
-        return found[0]
 
     def _check_once(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
         """On the first step: is the gradient at the head what the declared loss says?"""
-        if self._checked:
+        if self._seen.is_checked:
             return
-        is_low = head.output_grad.dtype in (torch.bfloat16, torch.float16)
-        weights = list(self._head.parameters.values())
-        if is_low and weights[0].dtype == torch.float32 and not is_sharded(*weights):  # whose policy is the model's own
-            self._autocast = head.output_grad.dtype
+        self._seen.note_precision(head)
         try:
-            self._checked = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+            self._seen.is_checked = self._seen.check_loss(head, outputs, targets)
         except HeadError as error:
             if not self._may_raise:  # too late to raise, and nothing that is scored could be trusted
                 self._switch_off(error)
             raise
 
     # Faults.
-
-    def _caught(self, error: Exception) -> None:
-        """An error inside a hook: keep it for the end of the step, so that the user's backward goes on."""
-        self._failed_in_hook = error
 
     def _refuse(self, error: SgoifError) -> None:
         """Count the rows of this step as refused: what was given cannot be scored."""
@@ -435,7 +388,7 @@ class BaseMonitor(ABC):
     @property
     def forecast(self) -> Forecast | None:
         """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
-        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._autocast)
+        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._seen.autocast)
 
     def __repr__(self) -> str:
         """How it stands, in a few lines; asks neither the device nor other processes."""
@@ -511,7 +464,7 @@ class BaseMonitor(ABC):
             "step_count": self.step_count,
             "refreshes": self.refreshes,
             "micro": self._micro,
-            "autocast": self._autocast,
+            "autocast": self._seen.autocast,
         }
         own |= {"faults": dict(self.faults), "counts": self._counts.state_dict()}
         return pack(shared, own, self.peers)
@@ -523,7 +476,7 @@ class BaseMonitor(ABC):
         self._load_task_state(shared, owned)
         self.governor.load_state_dict(shared["governor"])
         self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
-        self._micro, self._autocast = int(shared["micro"]), shared["autocast"]
+        self._micro, self._seen.autocast = int(shared["micro"]), shared["autocast"]
         self.fault_log.load([own["faults"] for own in owned])
         if all("counts" in own for own in owned):
             self._counts.load(own["counts"] for own in owned)
@@ -587,7 +540,7 @@ class Step:
     ) -> None:
         if self._is_open:
             self._is_open = False
-            self._monitor._capture.__exit__(kind, error, trace)
+            self._monitor._seen.close(kind, error, trace)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -641,7 +594,7 @@ class Step:
         monitor = self._monitor
         may_raise = monitor._may_raise
         try:
-            with monitor._precision(None):  # the user's autocast may still be open around us
+            with monitor._seen.precision(None):  # the user's autocast may still be open around us
                 action()
         except Exception as problem:
             is_set_up = may_raise or (isinstance(problem, CaptureError) and self._is_first)

@@ -28,7 +28,7 @@ from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.faults import FaultLog
-from sgoif.training.losses import HoldoutPass, check_loss, holdout_losses
+from sgoif.training.losses import HoldoutPass, holdout_losses
 from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
 from sgoif.training.targets import read_targets, without_classes
@@ -70,10 +70,10 @@ class Monitor(BaseMonitor):
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
         """Score a micro-batch and note its curvature."""
-        given = self._given or read_targets(
+        given = self._seen.given or read_targets(
             targets, outputs, label_smoothing=self.loss.label_smoothing, meaning=self.loss.soft_targets
         )
-        if not self._checked:
+        if not self._seen.is_checked:
             self._anchor_losses = holdout_losses(self.loss, targets)
             self._check_once(head, outputs, targets)
         if not self._weights.is_tried:
@@ -92,7 +92,7 @@ class Monitor(BaseMonitor):
     def _check_weighted(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
         """On the first step with new weights: are they in the loss as :meth:`step` was told?"""
         try:
-            self._weights.is_tried = check_loss(self.loss, head, outputs, targets, self._capture.scale)
+            self._weights.is_tried = self._seen.check_loss(head, outputs, targets)
         except HeadError as error:
             raise HeadError(
                 "monitor.weights() has changed, and the gradients at the head do not agree. Weigh the loss as "
@@ -274,7 +274,7 @@ class Monitor(BaseMonitor):
 
         Call it between steps. It costs a pass or two over the hold-out; model and later scores stay as they are.
         """
-        seen = HoldoutPass(self._forward_as_trained, self._anchor_losses, self._autocast)
+        seen = HoldoutPass(self._forward_as_trained, self._anchor_losses, self._seen.autocast)
         try:
             return None if self._on_snapshot is None else self._on_snapshot(self, seen, path)
         except Exception as error:

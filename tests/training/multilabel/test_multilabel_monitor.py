@@ -1,7 +1,5 @@
 """The monitor of tags in a real loop: it changes nothing, finds what was planted, and gives way when it fails."""
 
-import copy
-import io
 import math
 
 import numpy as np
@@ -10,25 +8,8 @@ import torch
 
 import sgoif
 from benchmarks.metrics import average_precision, calibration_of_top
-from sgoif.errors import HeadError, SgoifError
-from sgoif.training.disabled import NoMonitor
-from tests.training.tags.worlds import data, fresh, train, watch
-
-
-def test_weights_and_rng_are_those_of_a_bare_training():
-    inputs, given, _, holdout = data()
-    torch.manual_seed(7)
-    bare = train(fresh(), inputs, given)
-    state = torch.get_rng_state()
-    torch.manual_seed(7)
-    model = fresh()
-    monitor = watch(model, holdout)
-    watched = train(model, inputs, given, monitor)
-    assert torch.equal(state, torch.get_rng_state())
-    for one, two in zip(bare.parameters(), watched.parameters(), strict=True):
-        assert torch.equal(one, two)
-    assert monitor.counters["faults"] == 0 and monitor.counters["visits"] == 4 * 1_200 - 60
-    assert all(not module._forward_hooks for module in model.modules())
+from sgoif.errors import SgoifError
+from tests.training.multilabel.worlds import data, fresh, train, watch
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +92,6 @@ def test_only_the_most_believed_absent_tags_are_kept():
     assert 0 < run.info["share_noticed"] < 1
 
 
-def test_trouble_of_our_own_leaves_the_training_alone(monkeypatch):
-    inputs, given, _, holdout = data()
-    bare = train(fresh(), inputs, given)
-    model = fresh()
-    monitor = watch(model, holdout)
-
-    def broken(*_):
-        raise ValueError("odd")
-
-    monkeypatch.setattr(monitor.engine, "score", broken)
-    train(model, inputs, given, monitor)
-    for one, two in zip(bare.parameters(), model.parameters(), strict=True):
-        assert torch.equal(one, two)
-    assert not monitor.is_on and monitor.faults["ValueError: odd"] > 1
-    run = monitor.close()
-    assert run.info["switched_off"]["reason"] == "ValueError: odd"
-    assert len(run.tag_issues()) == 0
-
-
 def test_a_hold_out_that_cannot_be_judged_by_gives_a_list_without_probabilities():
     inputs, given, _, (held, tags) = data()
     model = fresh()
@@ -140,29 +102,6 @@ def test_a_hold_out_that_cannot_be_judged_by_gives_a_list_without_probabilities(
     assert all(row["p_wrong"] is None or math.isnan(row["p_wrong"]) for row in run.tag_issues(top=5).to_pylist())
     assert np.isnan(run.table["p_mislabeled"]).all() and len(run.table["id"])
     assert set(run.table["no_p_reason"]) == {run.info["no_p_reason"]}
-
-
-def test_a_resumed_run_ends_like_one_that_was_not_stopped():
-    inputs, given, _, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    train(model, inputs, given, monitor, epochs=1)
-    monitor.fault_log.note(ValueError("odd"), "a fault that is remembered.")
-    torch.save(monitor.state_dict(), file := io.BytesIO())
-    file.seek(0)
-    saved, weights = torch.load(file, weights_only=True), copy.deepcopy(model.state_dict())
-    torch.manual_seed(11)
-    train(model, inputs, given, monitor, epochs=1)
-    expected = monitor.close().sql("select * from tags order by id, tag").to_pydict()
-    model = fresh()
-    model.load_state_dict(weights)
-    monitor = watch(model, holdout)
-    monitor.load_state_dict(saved)
-    assert monitor.faults == {"ValueError: odd": 1}
-    torch.manual_seed(11)
-    train(model, inputs, given, monitor, epochs=1)
-    found = monitor.close().sql("select * from tags order by id, tag").to_pydict()
-    assert found == expected
 
 
 def test_four_micro_batches_score_like_one_batch():
@@ -182,13 +121,6 @@ def test_four_micro_batches_score_like_one_batch():
         np.testing.assert_allclose(*(np.sort(table[name]) for table in tables), rtol=1e-4, atol=1e-5)
 
 
-def test_a_wrong_reduction_is_said_at_the_first_step():
-    inputs, given, _, holdout = data()
-    with pytest.raises(HeadError, match="times what the declared settings say"):
-        model = fresh()
-        train(model, inputs, given, watch(model, holdout), reduction="sum")
-
-
 def test_setup_mistakes_are_said_before_training():
     *_, holdout = data()
     with pytest.raises(SgoifError, match=r"has no Method\.solver"):
@@ -199,22 +131,6 @@ def test_setup_mistakes_are_said_before_training():
         watch(fresh(), (holdout[0], holdout[1][:, 0]))
     with pytest.raises(SgoifError, match="task must be one of"):
         watch(fresh(), holdout, task="odd")
-
-
-def test_a_run_on_disk_is_the_one_in_memory(tmp_path):
-    inputs, given, _, holdout = data()
-    runs = []
-    for out in (None, str(tmp_path / "run")):
-        model = fresh()
-        monitor = watch(model, holdout, out=out)
-        train(model, inputs, given, monitor, epochs=2)
-        runs.append(monitor.close())
-    loaded = sgoif.load(tmp_path / "run")
-    for run in (runs[1], loaded):
-        ours, theirs = (r.tag_issues(top=100).to_pydict() for r in (run, runs[0]))
-        assert ours["id"] == theirs["id"] and ours["tag"] == theirs["tag"]
-        np.testing.assert_allclose(ours["p_wrong"], theirs["p_wrong"], rtol=1e-6)
-    assert loaded.info["task"] == "multilabel"
 
 
 def test_an_audit_finds_what_a_watched_training_finds():
@@ -231,16 +147,6 @@ def test_an_audit_finds_what_a_watched_training_finds():
     assert np.mean([bool(wrong[row["id"], row["tag"]]) for row in rows]) > 0.8
     with pytest.raises(SgoifError, match="no snapshot"):
         sgoif.audit(model, (inputs, given), anchors=holdout, snapshot="x", task="multilabel")
-
-
-def test_switched_off_it_gives_an_empty_list(monkeypatch):
-    monkeypatch.setenv("SGOIF_DISABLE", "1")
-    inputs, given, _, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    assert isinstance(monitor, NoMonitor)
-    train(model, inputs, given, monitor, epochs=1)
-    assert len(monitor.close().tag_issues()) == 0
 
 
 @pytest.mark.parametrize(

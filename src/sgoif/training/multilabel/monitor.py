@@ -14,28 +14,28 @@ from sgoif.evidence import IdIndex
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
 from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
+from sgoif.training.multilabel.engine import MultilabelEngine
+from sgoif.training.multilabel.ledger import MultilabelLedger
+from sgoif.training.multilabel.recorder import MultilabelRecorder
 from sgoif.training.noticing import IdNotices
 from sgoif.training.sinks import ScoreSink
-from sgoif.training.tags.engine import TagEngine
-from sgoif.training.tags.ledger import TagLedger
-from sgoif.training.tags.recorder import TagRecorder
 
-__all__ = ["TagMonitor"]
+__all__ = ["MultilabelMonitor"]
 
 
-class TagMonitor(BaseMonitor):
+class MultilabelMonitor(BaseMonitor):
     """Scores the tags of every example that passes through the training loop. Made by ``watch(task="multilabel")``."""
 
     def __init__(
         self,
         loop: WatchedLoop,
-        engine: TagEngine,
+        engine: MultilabelEngine,
         *,
-        recorder: TagRecorder,
-        ledger: TagLedger,
+        recorder: MultilabelRecorder,
+        ledger: MultilabelLedger,
         train_size: int,
         sink: ScoreSink | None = None,
-        on_close: Callable[[TagMonitor], Any] | None = None,
+        on_close: Callable[[MultilabelMonitor], Any] | None = None,
     ) -> None:
         head, device = engine.head, engine.holdout.device
         super().__init__(loop, head, [head], sink=sink, device=device, on_close=on_close)

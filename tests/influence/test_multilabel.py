@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgoif.influence.tags import TagJudge, group_gradients, notice, refit_tags, solve_tags
+from sgoif.influence.multilabel import MultilabelJudge, group_gradients, notice, refit_multilabel, solve_multilabel
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
 
@@ -46,11 +46,11 @@ def test_signals_are_those_of_dense_gradients_and_an_exact_solve(seed):
     matrix, inputs, spread = dense_curvature(features, weight)
     gradients, counts = group_gradients(features, features @ weight.mT, targets)
     assert counts.sum() == targets.numel()
-    judge = TagJudge(solve_tags(gradients, inputs, spread, DAMPING), gradients, weight)
+    judge = MultilabelJudge(solve_multilabel(gradients, inputs, spread, DAMPING), gradients, weight)
     who = torch.randn(5, features.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for bit in (0, 1):
         bits = torch.full((5, 3), bool(bit))
-        found = TagJudge.signals(who @ weight.mT, judge.products(who), bits)
+        found = MultilabelJudge.signals(who @ weight.mT, judge.products(who), bits)
         for i in range(5):
             for tag in range(3):
                 mine = pair_gradient(who[i], weight, tag, bit)
@@ -103,7 +103,7 @@ def test_a_refitted_head_is_the_optimum_near_the_old_one():
     targets[5, 0] = math.nan
     trust = torch.ones(40, dtype=torch.float64)
     trust[30:] = 0
-    found = refit_tags(features, targets, weight, trust, ridge=0.05, iterations=400)
+    found = refit_multilabel(features, targets, weight, trust, ridge=0.05, iterations=400)
     w = found.clone().requires_grad_()
     present, absent = bits_of(targets[:30])
     losses = F.binary_cross_entropy_with_logits(features[:30] @ w.mT, present.double(), reduction="none")

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sgoif.evidence import Canaries, LabelCalibration, draw_calibrations
 from sgoif.evidence.sides import calibrate_side, unbent
 from sgoif.records import TAG_SIGNALS
-from sgoif.training.tags.ledger import TagLedger
+from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.types import Floats
 
-__all__ = ["JUDGED_BY", "SIDES", "TagCalibration", "calibrate_tags"]
+__all__ = ["JUDGED_BY", "SIDES", "MultilabelCalibration", "calibrate_multilabel"]
 
 SIDES = ("missing", "extra")  # what is wrong with a tag that is given as 0, as 1
 # The odds of an error are read off a bent scale, which suits influences, whose sizes range over decades. A margin is
@@ -30,7 +30,7 @@ _DOUBTS = 2  # times a hold-out with tags as given judges itself
 
 
 @dataclass(frozen=True, slots=True)
-class TagCalibration:
+class MultilabelCalibration:
     """What the canaries say about the training pairs."""
 
     p_wrong: Floats  # one per kept pair; NaN where it was not judged
@@ -40,7 +40,7 @@ class TagCalibration:
     expected: dict[str, float]  # errors among the kept pairs of each side
 
 
-def calibrate_tags(ledger: TagLedger, tags: Mapping[str, NDArray[Any]]) -> TagCalibration | None:
+def calibrate_multilabel(ledger: MultilabelLedger, tags: Mapping[str, NDArray[Any]]) -> MultilabelCalibration | None:
     """Learn ``p_wrong`` of every kept pair; None where there are no canaries to learn from.
 
     A hold-out with tags as given judges its own pairs first, and is believed as far as it comes out sound.
@@ -68,11 +68,15 @@ def calibrate_tags(ledger: TagLedger, tags: Mapping[str, NDArray[Any]]) -> TagCa
         sides[name], expected[name] = fitted, float(p[mine].sum())
     if not sides:
         return None
-    return TagCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, expected)
+    return MultilabelCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, expected)
 
 
 def _doubted(
-    ledger: TagLedger, signals: Floats, tag: NDArray[np.int64], given: NDArray[np.bool_], judged: NDArray[np.bool_]
+    ledger: MultilabelLedger,
+    signals: Floats,
+    tag: NDArray[np.int64],
+    given: NDArray[np.bool_],
+    judged: NDArray[np.bool_],
 ) -> Floats:
     """How far the hold-out's own bits are believed, ``[m, C]``, after it has judged them by a calibration."""
     belief = np.ones(ledger.targets.shape)
@@ -90,7 +94,7 @@ def _doubted(
     return belief
 
 
-def _canaries(ledger: TagLedger, bit: int, belief: Floats | None) -> Canaries:
+def _canaries(ledger: MultilabelLedger, bit: int, belief: Floats | None) -> Canaries:
     found = ledger.canaries(bit, belief)
     chosen = found.signals[:, [TAG_SIGNALS.index(name) for name in JUDGED_BY]]
     return replace(found, signals=_straightened(chosen))

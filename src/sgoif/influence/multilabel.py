@@ -21,13 +21,13 @@ from torch import Tensor
 from sgoif.linalg import cholesky
 from sgoif.tasks.multilabel import bits_of, tag_losses
 
-__all__ = ["NoticedTags", "TagJudge", "group_gradients", "notice", "refit_tags", "solve_tags"]
+__all__ = ["MultilabelJudge", "NoticedTags", "group_gradients", "notice", "refit_multilabel", "solve_multilabel"]
 
 MOST_PRESENT = 32  # given tags of an example that are looked at, those with the highest loss first
 
 
 @dataclass(frozen=True, slots=True)
-class TagJudge:
+class MultilabelJudge:
     """All that the signals of a pair depend on, beside the example itself."""
 
     solved: Tensor  # φ, [2, C, I]: absent, present
@@ -98,7 +98,7 @@ def group_gradients(features: Tensor, logits: Tensor, targets: Tensor) -> tuple[
     return (bits * error).mT @ features / counts.clamp_min(1.0)[:, :, None], counts
 
 
-def solve_tags(gradients: Tensor, inputs: Tensor, spread: Tensor, damping: float) -> Tensor:
+def solve_multilabel(gradients: Tensor, inputs: Tensor, spread: Tensor, damping: float) -> Tensor:
     """``H⁻¹ g`` of gradients ``[2, C, I]`` for ``H = (diag(v) + γ mean(v)) ⊗ (A + γ tr(A)/I)``.
 
     Args:
@@ -114,7 +114,7 @@ def solve_tags(gradients: Tensor, inputs: Tensor, spread: Tensor, damping: float
     return (solved / curved[:, None]).to(gradients.dtype)
 
 
-def refit_tags(
+def refit_multilabel(
     features: Tensor, targets: Tensor, weight: Tensor, trust: Tensor, *, ridge: float = 1e-2, iterations: int = 15
 ) -> Tensor:
     """Re-fit the head ``[C, I]`` on the hold-out, held near where it is: :func:`sgoif.influence.refit_head` for tags.

@@ -22,18 +22,18 @@ from sgoif.tasks.multilabel import bits_of
 from sgoif.training.noticing import IdNotices
 from sgoif.training.visit_buffer import OnFailure
 
-__all__ = ["TagRecorder"]
+__all__ = ["MultilabelRecorder"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Visits:
     ids: Any
-    packed: Tensor  # of TagEngine.score, [B, W, 2 + S]
+    packed: Tensor  # of MultilabelEngine.score, [B, W, 2 + S]
     counts: Tensor  # absent and present tags of each example, [B, 2]
     confidence: Tensor
 
 
-class TagRecorder:
+class MultilabelRecorder:
     """Gate-weighted means of every kept pair's signals.
 
     Args:

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from sgoif.evidence import Canaries, fold_of
 from sgoif.evidence.sides import side_canaries
-from sgoif.influence.tags import MOST_PRESENT, TagJudge, group_gradients
+from sgoif.influence.multilabel import MOST_PRESENT, MultilabelJudge, group_gradients
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
-from sgoif.training.tags.engine import TagDraw, TagEngine
+from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
 
-__all__ = ["TagLedger"]
+__all__ = ["MultilabelLedger"]
 
 _MOST_TRIED = 64  # tags of a hold-out example
 _MOST_BELIEVED = 16  # of its absent ones that are not drawn at random
 
 
-class TagLedger:
+class MultilabelLedger:
     """Sums of every hold-out pair's signals under both bits, ``[m, T, 2, S]``, weighted as training visits are.
 
     Args:
@@ -38,7 +38,7 @@ class TagLedger:
         seed: of the tags that are tried, where there are too many.
     """
 
-    def __init__(self, engine: TagEngine, *, trusted: bool = False, seed: int = 0) -> None:
+    def __init__(self, engine: MultilabelEngine, *, trusted: bool = False, seed: int = 0) -> None:
         count, tags = len(engine.holdout), engine.holdout.num_tags
         self.trusted, self.num_tags, self._seed = trusted, tags, seed
         self.targets = engine.holdout.targets.cpu().numpy()
@@ -48,9 +48,9 @@ class TagLedger:
         self._stands_for = np.ones((count, width))  # pairs
         self._total = np.zeros((count, width, 2, len(TAG_SIGNALS)))
         self._mass = np.zeros((count, width, 2))
-        self._judges: dict[int, tuple[TagJudge, Tensor]] = {}  # of the last look, by the fold that they judge
+        self._judges: dict[int, tuple[MultilabelJudge, Tensor]] = {}  # of the last look, by the fold that they judge
 
-    def add(self, draw: TagDraw, engine: TagEngine, trust: float) -> None:
+    def add(self, draw: MultilabelDraw, engine: MultilabelEngine, trust: float) -> None:
         """Score what a refresh has just seen, against directions and a head made from the other fold."""
         rows = draw.positions.cpu().numpy()
         fold = torch.from_numpy(self.fold).to(draw.features.device)
@@ -62,7 +62,7 @@ class TagLedger:
             if not scored.any() or not makers.any():
                 continue
             gradients, counts = group_gradients(draw.features[makers], draw.logits[makers], targets[makers])
-            judge = TagJudge(engine.solve(gradients), gradients, engine.refit_without(fold == side))
+            judge = MultilabelJudge(engine.solve(gradients), gradients, engine.refit_without(fold == side))
             mine = rows[scored.cpu().numpy()]
             part = draw.features[scored], draw.logits[scored], targets[scored]
             new = (judge, (counts > 0).all(0))
@@ -76,7 +76,7 @@ class TagLedger:
 
     def _tried_under_both(
         self,
-        judge: TagJudge,
+        judge: MultilabelJudge,
         features: Tensor,
         logits: Tensor,
         targets: Tensor,
@@ -90,7 +90,7 @@ class TagLedger:
         chosen = products.gather(2, tags[:, None].expand(-1, products.shape[1], -1))
         at = logits.gather(1, tags)
         no, yes = torch.zeros_like(tags, dtype=torch.bool), torch.ones_like(tags, dtype=torch.bool)
-        values = torch.stack([TagJudge.signals(at, chosen, bit) for bit in (no, yes)], 2)
+        values = torch.stack([MultilabelJudge.signals(at, chosen, bit) for bit in (no, yes)], 2)
         present, absent = bits_of(targets)
         is_known = (present | absent).gather(1, tags) & known[tags]
         would_be_noticed = at >= _threshold(logits, absent, most_absent)
@@ -140,7 +140,7 @@ class TagLedger:
         """Continue where another ledger stood."""
         for name in _STATE:
             setattr(self, name, state[name].copy())
-        self._judges = {side: (TagJudge(*parts[:3]), parts[3]) for side, parts in state["judges"].items()}
+        self._judges = {side: (MultilabelJudge(*parts[:3]), parts[3]) for side, parts in state["judges"].items()}
 
 
 _STATE = ("_tried", "_stands_for", "_total", "_mass")

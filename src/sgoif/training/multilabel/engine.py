@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, quiet_eval
 from sgoif.gradients.contractions import pooled, widen
 from sgoif.influence.anchors import HORIZON
-from sgoif.influence.tagholdout import TagHoldOut
-from sgoif.influence.tags import TagJudge, group_gradients, notice, refit_tags, solve_tags
+from sgoif.influence.holdout import MultilabelHoldOut
+from sgoif.influence.multilabel import MultilabelJudge, group_gradients, notice, refit_multilabel, solve_multilabel
 from sgoif.tasks.multilabel import bits_of, tag_losses
 
-__all__ = ["MOST_ABSENT", "TagDraw", "TagEngine"]
+__all__ = ["MOST_ABSENT", "MultilabelDraw", "MultilabelEngine"]
 
 MOST_ABSENT = 8  # absent tags that are kept per example and visit: those that the model most believes in
 _KEPT = 0.95  # of the curvature, at every observation
@@ -29,7 +29,7 @@ _DAMPING = 0.1  # of each factor, relative to its mean eigenvalue; that of the c
 
 
 @dataclass(frozen=True, slots=True)
-class TagDraw:
+class MultilabelDraw:
     """What one refresh saw of the hold-out."""
 
     positions: Tensor  # [R]
@@ -37,7 +37,7 @@ class TagDraw:
     logits: Tensor  # [R, C]
 
 
-class TagEngine:
+class MultilabelEngine:
     """One model's influence state.
 
     Args:
@@ -51,7 +51,7 @@ class TagEngine:
     def __init__(
         self,
         head: Layer,
-        holdout: TagHoldOut,
+        holdout: MultilabelHoldOut,
         *,
         per_refresh: int = 256,
         most_absent: int = MOST_ABSENT,
@@ -94,9 +94,9 @@ class TagEngine:
 
     # Scoring: reads the state, never changes it.
 
-    def judge(self) -> TagJudge:
+    def judge(self) -> MultilabelJudge:
         """What pairs are judged by, as of now."""
-        return TagJudge(self._state["solved"], self._state["gradients"], self._state["probe"])
+        return MultilabelJudge(self._state["solved"], self._state["gradients"], self._state["probe"])
 
     def score(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
         """Signals of the pairs worth keeping, packed as ``[B, W, 2 + S]``: tag (-1 for none), bit, signals."""
@@ -105,7 +105,7 @@ class TagEngine:
         columns = noticed.tags.clamp_min(0)
         products = self.judge().products(features)
         chosen = products.gather(2, columns[:, None].expand(-1, products.shape[1], -1))
-        signals = TagJudge.signals(logits.gather(1, columns).to(chosen.dtype), chosen, noticed.present)
+        signals = MultilabelJudge.signals(logits.gather(1, columns).to(chosen.dtype), chosen, noticed.present)
         where = torch.stack([noticed.tags, noticed.present.to(noticed.tags.dtype)], -1)
         return torch.cat([where.to(signals.dtype), signals], -1)
 
@@ -126,14 +126,16 @@ class TagEngine:
         for name, value in new.items():
             self._state[name] = _KEPT * self._state[name] + (1 - _KEPT) * value
 
-    def refresh(self, model: nn.Module, capture: Capture, forward: Callable[[Any], Tensor]) -> TagDraw:
+    def refresh(self, model: nn.Module, capture: Capture, forward: Callable[[Any], Tensor]) -> MultilabelDraw:
         """Look at some hold-out examples and renew everything that depends on them. Needs curvature."""
         draw = self.look(model, capture, forward, self.holdout.next_positions(self.per_refresh))
         with torch.no_grad():
             self._take(draw)
             self._state["solved"] = self.solve(self._state["gradients"])
             trust = self._state["seen"]
-            self._state["probe"] = refit_tags(self._state["features"], self.holdout.targets, self.head_weight(), trust)
+            self._state["probe"] = refit_multilabel(
+                self._state["features"], self.holdout.targets, self.head_weight(), trust
+            )
         self.refreshes += 1
         return draw
 
@@ -143,8 +145,8 @@ class TagEngine:
         capture: Capture,
         forward: Callable[[Any], Tensor],
         positions: Tensor,
-        source: TagHoldOut | None = None,
-    ) -> TagDraw:
+        source: MultilabelHoldOut | None = None,
+    ) -> MultilabelDraw:
         """Pass examples through the model in eval mode, changing nothing: of the hold-out, or of another source."""
         capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), capture:
@@ -154,7 +156,7 @@ class TagEngine:
                 capture.differentiate(widen(outputs).sum())  # for what the head saw; its gradient is not used
         (call,) = capture.calls
         with torch.no_grad():
-            return TagDraw(positions, self.features_of(call), widen(outputs.detach()).to(self.dtype))
+            return MultilabelDraw(positions, self.features_of(call), widen(outputs.detach()).to(self.dtype))
 
     def solve(self, gradients: Tensor) -> Tensor:
         """``H⁻¹ g`` by the curvature seen so far; half of ``A`` is that of the hold-out.
@@ -167,19 +169,19 @@ class TagEngine:
         features, seen = self._state["features"], self._state["seen"]  # those not seen yet are zero
         held = features.mT @ features / seen.sum().clamp_min(1.0)
         inputs = (self._state["inputs"] / observed + held) / 2
-        return solve_tags(gradients, inputs, self._state["spread"] / observed, _DAMPING)
+        return solve_multilabel(gradients, inputs, self._state["spread"] / observed, _DAMPING)
 
     def refit_without(self, fold: Tensor) -> Tensor:
         """The head re-fitted on the hold-out examples outside a fold, bool ``[M]``."""
         trust = self._state["seen"] * (~fold).to(self.dtype)
-        return refit_tags(self._state["features"], self.holdout.targets, self.head_weight(), trust)
+        return refit_multilabel(self._state["features"], self.holdout.targets, self.head_weight(), trust)
 
     def head_weight(self) -> Tensor:
         """The head's weights with the bias column, ``[C, I]``."""
         parameters = {name: value.detach() for name, value in self.head.parameters.items()}
         return self.head.block(parameters)[0].to(self.dtype)
 
-    def _take(self, draw: TagDraw) -> None:
+    def _take(self, draw: MultilabelDraw) -> None:
         targets = self.holdout.targets[draw.positions]
         drawn, counts = group_gradients(draw.features, draw.logits, targets)
         step, gathered = counts, self._state["gathered"] + counts

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.gradients import Capture
-from sgoif.influence.tagholdout import TagHoldOut
-from sgoif.training.tags.engine import TagDraw, TagEngine
-from sgoif.training.tags.ledger import TagLedger
-from sgoif.training.tags.recorder import TagRecorder
+from sgoif.influence.holdout import MultilabelHoldOut
+from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
+from sgoif.training.multilabel.ledger import MultilabelLedger
+from sgoif.training.multilabel.recorder import MultilabelRecorder
 
 __all__ = ["audit_examples"]
 
@@ -21,11 +21,11 @@ _CURVATURE_BATCHES = 20  # of training examples, as in an audit of classes
 
 def audit_examples(
     model: nn.Module,
-    engine: TagEngine,
-    examples: TagHoldOut,
+    engine: MultilabelEngine,
+    examples: MultilabelHoldOut,
     forward: Callable[[Any], Tensor],
-    recorder: TagRecorder,
-    ledger: TagLedger,
+    recorder: MultilabelRecorder,
+    ledger: MultilabelLedger,
     batch_size: int = 256,
 ) -> None:
     """Measure curvature on some training examples, anchors on the whole hold-out, and score every training example.
@@ -50,7 +50,7 @@ def audit_examples(
         draws.append(engine.refresh(model, capture, forward))
     fields = zip(*((draw.positions, draw.features, draw.logits) for draw in draws), strict=True)
     with torch.no_grad():
-        ledger.add(TagDraw(*(torch.cat(parts) for parts in fields)), engine, trust=1.0)
+        ledger.add(MultilabelDraw(*(torch.cat(parts) for parts in fields)), engine, trust=1.0)
         for positions in _batches(len(examples), batch_size):
             seen = engine.look(model, capture, forward, positions, examples)
             targets, ids = examples.targets[positions], [examples.ids[int(i)] for i in positions]

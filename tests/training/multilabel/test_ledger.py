@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from sgoif.influence.tagholdout import TagHoldOut
-from sgoif.training.tags.engine import TagEngine
-from sgoif.training.tags.ledger import TagLedger, _tags_to_try
-from tests.training.tags.worlds import data, fresh
+from sgoif.influence.holdout import MultilabelHoldOut
+from sgoif.training.multilabel.engine import MultilabelEngine
+from sgoif.training.multilabel.ledger import MultilabelLedger, _tags_to_try
+from tests.training.multilabel.worlds import data, fresh
 
 
 def looked(holdout):
@@ -15,11 +15,11 @@ def looked(holdout):
 
     model = fresh()
     head = find_head(model, lambda: model(holdout[0][:2]))
-    engine = TagEngine(head, TagHoldOut(holdout), per_refresh=len(holdout[0]))
+    engine = MultilabelEngine(head, MultilabelHoldOut(holdout), per_refresh=len(holdout[0]))
     features = model[:-1].eval()(holdout[0]).detach()
     engine.measure(torch.cat([features, torch.ones(len(features), 1)], 1), model(holdout[0]).detach())
     engine.absorb()
-    ledger = TagLedger(engine, trusted=True)
+    ledger = MultilabelLedger(engine, trusted=True)
     ledger.add(engine.refresh(model, Capture([head]), model), engine, trust=0.5)
     return ledger
 
