@@ -31,11 +31,11 @@ docs:
 
 # a small slice of every benchmark, a few minutes; needs SGOIF_DATA
 bench *ARGS:
-    python -m benchmarks.run --tier S {{ARGS}}
+    python -m benchmarks tier S {{ARGS}}
 
 # the tables of docs/benchmarks from the raw results
 tables:
-    python -m benchmarks.tables
+    python -m benchmarks tables
 
 # everything, from a clean checkout, as continuous integration does it
 ci:

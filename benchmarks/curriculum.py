@@ -1,19 +1,17 @@
-"""What weights of examples are worth: ``python -m benchmarks.curriculum --settings pair-20,worst,clean --seeds 1``.
+"""What weights of examples are worth: accuracy by method, the difference to plain training, and the price.
 
 A ResNet-9 is trained from scratch on 20,000 CIFAR-10 images with labels as given, by each method of
 :mod:`benchmarks.robust`, and tested on the 10,000 test images. Every method gets the same 20,000 labels; ours keeps 100
 of each given class, as given, for its hold-out, and trains on the others. On the development set the last 4,000 images
 are the test, with their true labels, and the others are trained on: nothing is chosen by test images.
-
-One line per training in ``results/curriculum.jsonl``; those that are there already are passed over.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from benchmarks import data, loops, noise, robust
-from benchmarks.records import append_result, is_recorded
+from benchmarks.experiment import Experiment, option
 from benchmarks.review import World
+from benchmarks.tables.rows import Run, interval, latest, table
 
-FILE = "curriculum.jsonl"
 DEVELOPMENT_TEST = 4_000
 
 
@@ -33,8 +31,8 @@ class Setup:
     """One training; the defaults are tier M."""
 
     setting: str = "pair-20"
-    method: str = "plain"
-    split: str = "reported"
+    method: str = option("plain", robust.METHODS)
+    split: Literal["development", "reported"] = "reported"
     examples: int = 20_000
     held_per_class: int = 100  # of each given class; what is left to train on should fill its batches
     epochs: int = 10
@@ -80,30 +78,75 @@ def measure(setup: Setup) -> dict[str, Any]:
     return {"accuracy": accuracy, "by_class": by_class.round(4).tolist(), **spent, **told}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", default="pair-20,worst,clean", help="comma-separated")
-    parser.add_argument("--methods", nargs="+", choices=list(robust.METHODS), default=list(robust.METHODS))
-    parser.add_argument("--seeds", default="1", help="comma-separated")
-    parser.add_argument("--split", choices=["development", "reported"], default="reported")
-    parser.add_argument("--examples", type=int, default=Setup().examples)
-    parser.add_argument("--epochs", type=int, default=Setup().epochs)
-    parser.add_argument("--dry", action="store_true", help="print, and append no result")
-    options = parser.parse_args()
-    for seed in map(int, options.seeds.split(",")):
-        for setting in options.settings.split(","):
-            for method in options.methods:
-                where = {"split": options.split, "examples": options.examples, "epochs": options.epochs}
-                setup = Setup(setting=setting, method=method, seed=seed, **where)
-                settings = {name: value for name, value in asdict(setup).items() if name != "seed"}
-                if not options.dry and is_recorded(FILE, settings, seed):
-                    continue
-                found = measure(setup)
-                told = f"accuracy {100 * found['accuracy']:.2f}%, {found['cpu_s']:.0f} s"
-                print(f"{setting}, seed {seed}, {method}: {told}", flush=True)
-                if not options.dry:
-                    append_result(FILE, {"benchmark": "curriculum", "settings": settings, "seed": seed, **found})
+_METHODS = {
+    "plain": "plain training",
+    "plain, without hold-out": "plain training, without our hold-out",
+    "ours": "**`monitor.weights`** in the loss",
+    "ours, sampler": "**`InfluenceSampler`**",
+    "ours, class sizes": "sizes of classes alone, by the same weights",
+    "SCE": "symmetric cross-entropy",
+    "mixup": "mixup, alpha 1",
+    "mixup, alpha 0.2": "mixup, alpha 0.2",
+    "co-teaching": "co-teaching, told the rate",
+}
+_SETTINGS = {"pair-20": "pair-20 (20%)", "worst": "worst (40%)", "clean": "clean"}
 
 
-if __name__ == "__main__":
-    main()
+def _reported() -> dict[tuple[str, str], dict[int, Run]]:
+    """Trainings by setting and method, and in these by seed."""
+    found: dict[tuple[str, str], dict[int, Run]] = {}
+    for run in latest("curriculum.jsonl"):
+        settings = run["settings"]
+        if settings["split"] == "reported":
+            found.setdefault((settings["setting"], settings["method"]), {})[run["seed"]] = run
+    return found
+
+
+def accuracy_table() -> str:
+    """Accuracy of every method on every setting; differences are paired by seed."""
+    found, rows = _reported(), []
+    for setting, said in _SETTINGS.items():
+        plain = found.get((setting, "plain"), {})
+        for method, name in _METHODS.items():
+            runs = found.get((setting, method), {})
+            if runs:
+                values = [100 * runs[seed]["accuracy"] for seed in sorted(runs)]
+                each = ", ".join(f"{value:.1f}" for value in values)
+                rows.append([said, name, f"{np.mean(values):.1f} ({each})", *_beside(plain, runs)])
+    return table(["labels (wrong)", "method", "accuracy (by seed)", "over plain", "CPU time over plain"], rows)
+
+
+def _beside(plain: Mapping[int, Run], runs: Mapping[int, Run]) -> list[str]:
+    both = [seed for seed in sorted(runs) if seed in plain]
+    if not both or runs == plain:
+        return ["", ""]
+    gains = [100 * (runs[seed]["accuracy"] - plain[seed]["accuracy"]) for seed in both]
+    costs = [runs[seed]["cpu_s"] / plain[seed]["cpu_s"] for seed in both]
+    return [interval(gains, "+"), f"{np.mean(costs):.2f}"]
+
+
+def classes_table() -> str:
+    """Accuracy by class under pair noise: which classes lose, and which win."""
+    found = _reported()
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    rows = []
+    for method, name in _METHODS.items():
+        runs = found.get(("pair-20", method), {})
+        if runs:
+            rows.append([name, *_mean_by_class(list(runs.values()))])
+    return table(["method, pair-20", *names], rows)
+
+
+def _mean_by_class(runs: Sequence[Run]) -> list[str]:
+    return [f"{100 * value:.0f}" for value in np.mean([run["by_class"] for run in runs], axis=0)]
+
+
+EXPERIMENT = Experiment(
+    name="curriculum",
+    settings=Setup,
+    run=measure,
+    tables={"curriculum": accuracy_table, "curriculum_classes": classes_table},
+    full={"setting": ("pair-20", "worst", "clean"), "method": tuple(robust.METHODS), "seed": (1, 2, 3)},
+    small={"method": ("plain", "ours"), "split": "development", "examples": 800, "epochs": 1, "seed": 0},
+    describe=lambda row: f"accuracy {100 * row['accuracy']:.2f}%, {row['cpu_s']:.0f} s",
+)

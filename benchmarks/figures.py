@@ -1,4 +1,4 @@
-"""Figures of the benchmark pages, as plain SVG: ``python -m benchmarks.figures`` draws them from the raw results."""
+"""Figures of the benchmark pages, as plain SVG, drawn from the raw results by ``python -m benchmarks tables``."""
 
 from __future__ import annotations
 
@@ -151,13 +151,3 @@ def _panel(panel: Panel, colours: Mapping[str, str], x: int) -> str:
             for value in np.linspace(0, panel.top, 5)
         )
     return f'<g transform="translate({x},0)"><text x="{_LEFT}" y="12">{panel.title}</text>{frame}{ticks}{drawn}</g>'
-
-
-def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, draw in FIGURES.items():
-        (FOLDER / name).write_text(draw())
-
-
-if __name__ == "__main__":
-    main()

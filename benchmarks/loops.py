@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
+from benchmarks.context import CONTEXT
+
 __all__ = ["Batch", "Recipe", "accuracy", "augment", "autocast", "epochs", "logits", "optimiser", "schedule", "train"]
 
 
@@ -56,8 +58,8 @@ def epochs(images: Tensor, labels: Tensor, recipe: Recipe, seed: int) -> Iterato
     step = 0
     for epoch in range(recipe.num_epochs):
         for indices in torch.randperm(len(images), generator=generator).split(recipe.batch_size):
-            inputs = augment(images[indices], generator, recipe.max_shift)
-            yield Batch(step, epoch, indices, inputs, labels[indices])
+            inputs = augment(images[indices].to(CONTEXT.device), generator, recipe.max_shift)
+            yield Batch(step, epoch, indices, inputs, labels[indices].to(CONTEXT.device))
             step += 1
 
 
@@ -98,14 +100,14 @@ def schedule(optimizer: SGD, recipe: Recipe, num_examples: int) -> LRScheduler:
 
 
 def autocast(recipe: Recipe) -> AbstractContextManager[object]:
-    """Open the precision of a recipe: bf16 autocast on CPU, or none."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16)
+    """Open the precision of a recipe: bf16 autocast, or none."""
+    return torch.autocast(torch.device(CONTEXT.device).type, torch.bfloat16, enabled=recipe.bf16)
 
 
 def logits(model: nn.Module, images: Tensor, recipe: Recipe) -> Tensor:
     """Compute float32 logits under the precision of a recipe."""
     with autocast(recipe):
-        return model(images).float()
+        return model(images.to(CONTEXT.device)).float()
 
 
 def train(
@@ -145,6 +147,6 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe, b
     was_training = model.training
     model.eval()
     parts = range(0, len(images), batch_size)
-    predicted = torch.cat([logits(model, images[i : i + batch_size], recipe).argmax(1) for i in parts])
+    predicted = torch.cat([logits(model, images[i : i + batch_size], recipe).argmax(1).cpu() for i in parts])
     model.train(was_training)
     return (predicted == labels).float().mean().item()

@@ -5,13 +5,24 @@ All are for 32×32 images, return logits, and are built of layers that have a pe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sgoif.scan.network import SmallResNet as ResNet9
+from benchmarks.context import CONTEXT
+from sgoif.scan.network import SmallResNet
 
 __all__ = ["ResNet9", "ResNet18", "SmallViT"]
+
+
+class ResNet9(SmallResNet):
+    """The network of most benchmarks, as wide as the context says."""
+
+    def __init__(self, widths: Sequence[int] = (16, 32, 64, 128), num_classes: int = 10) -> None:
+        super().__init__([CONTEXT.width * width for width in widths], num_classes)
+        self.to(CONTEXT.device)
 
 
 class ResNet18(nn.Module):
@@ -19,6 +30,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, num_classes: int = 10, width: int = 64) -> None:
         super().__init__()
+        width *= CONTEXT.width
         self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
@@ -31,6 +43,7 @@ class ResNet18(nn.Module):
             channels = out
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels, num_classes)
+        self.to(CONTEXT.device)
 
     def forward(self, images: Tensor) -> Tensor:  # [N, 3, 32, 32] -> [N, C]
         x = self.stages(self.relu(self.norm(self.conv(images))))
@@ -81,6 +94,7 @@ class SmallViT(nn.Module):
         attention: str = "linear",
     ) -> None:
         super().__init__()
+        dim *= CONTEXT.width
         if image % patch or dim % heads:
             raise ValueError(f"patch {patch} must divide image {image}, and heads {heads} must divide dim {dim}")
         kinds = {"linear": _Attention, "module": _ModuleAttention}
@@ -91,6 +105,7 @@ class SmallViT(nn.Module):
         self.blocks = nn.Sequential(*(_TransformerBlock(dim, kinds[attention](dim, heads)) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
+        self.to(CONTEXT.device)
 
     def forward(self, images: Tensor) -> Tensor:  # [N, 3, H, W] -> [N, C]
         tokens = self.embed(images).flatten(2).mT + self.positions  # [N, T, dim]

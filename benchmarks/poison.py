@@ -1,4 +1,4 @@
-"""Which training pictures serve a backdoor: ``python -m benchmarks.poison --rates 0.01,0.005 --seeds 1``.
+"""Which training pictures serve a backdoor, and what removing the suspects does to the attack.
 
 From 10 triggered test pictures, which a poisoned network (:mod:`benchmarks.poisoned`) takes for the target class, the
 poisoned training pictures are looked for: by :meth:`sgoif.Run.poison_suspects`, K-FAC influence at the head, TracIn at
@@ -11,9 +11,7 @@ Poisoned networks are kept in the cache. One line per network in ``results/poiso
 
 from __future__ import annotations
 
-import argparse
 import time
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,10 +21,10 @@ from torch import Tensor, nn
 
 import sgoif
 from benchmarks import loops
+from benchmarks.experiment import Experiment
 from benchmarks.metrics import average_precision, precision_at
 from benchmarks.poisoned import (
     CHECKPOINTS,
-    DATASETS,
     Setup,
     State,
     World,
@@ -38,11 +36,10 @@ from benchmarks.poisoned import (
     train,
     trained,
 )
-from benchmarks.records import append_result, is_recorded
+from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
 from sgoif.explain import examples_behind
 from sgoif.findings.poison import SUSPECT_FROM
 
-FILE = "poison.jsonl"
 TOOK = 0.5  # the least success of an attack that is looked into
 
 Floats = NDArray[np.float64]
@@ -157,7 +154,7 @@ def cleaned(case: Case, scores: Floats) -> dict[str, float]:
     return {**counts, **tested(model, case.setup)}
 
 
-def measure(setup: Setup, *, retrain: bool = True) -> dict[str, Any]:
+def measure(setup: Setup) -> dict[str, Any]:
     started = time.perf_counter()
     world = make_world(setup)
     case = Case(world, trained(world, setup), setup)
@@ -167,44 +164,92 @@ def measure(setup: Setup, *, retrain: bool = True) -> dict[str, Any]:
         return {**found, "seconds": time.perf_counter() - started}
     scores = score(case)
     found["methods"] = {name: judged(values, case) for name, values in scores.items()}
-    print(found["methods"], flush=True)
-    if retrain:
+    if setup.retrain:
         found["cleaned"] = cleaned(case, scores["sgoif"])
     return {**found, "seconds": time.perf_counter() - started}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", default="0.01,0.005", help="comma-separated shares of poisoned pictures")
-    parser.add_argument("--seeds", default="1", help="comma-separated")
-    parser.add_argument("--split", choices=["development", "reported"], default="reported")
-    parser.add_argument("--dataset", choices=DATASETS, default=Setup().dataset)
-    parser.add_argument("--examples", type=int, default=Setup().examples)
-    parser.add_argument("--epochs", type=int, default=Setup().epochs)
-    parser.add_argument("--queries", type=int, default=Setup().queries, help="bad predictions to ask with")
-    parser.add_argument("--no-retraining", action="store_true")
-    parser.add_argument("--save", help=f"append results to this file, such as {FILE}")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for seed in map(int, options.seeds.split(",")):
-        for rate in map(float, options.rates.split(",")):
-            setup = Setup(
-                dataset=options.dataset,
-                rate=rate,
-                split=options.split,
-                examples=options.examples,
-                epochs=options.epochs,
-                queries=options.queries,
-                seed=seed,
-            )
-            settings = {name: value for name, value in asdict(setup).items() if name != "seed"}
-            if options.save and is_recorded(options.save, settings, seed):
-                continue
-            found = measure(setup, retrain=not options.no_retraining)
-            print(f"rate {rate}, seed {seed}: {found}", flush=True)
-            if options.save:
-                append_result(options.save, {"benchmark": "poison", "settings": settings, "seed": seed, **found})
+_ROWS = {
+    "sgoif": "**`poison_suspects`**",
+    "cosine": "cosine with the queries in feature space",
+    "activation clustering": "activation clustering, no queries",
+    "spectral signatures": "spectral signatures, no queries",
+    "TracIn": "TracIn, last layer, three checkpoints",
+    "K-FAC influence": "K-FAC influence at the head",
+}
 
 
-if __name__ == "__main__":
-    main()
+_DATASETS = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+_QUERIES = (1, 3, 10)
+
+
+def _reported(queries: int = 10) -> list[tuple[str, list[Run]]]:
+    """Groups of networks that differ by their seed only, each with its name."""
+    asked = {"split": "reported", "queries": queries}
+    runs = [run for run in latest("poison.jsonl") if asked.items() <= run["settings"].items()]
+    groups = grouped(runs, ("dataset", "rate", "examples", "epochs"))
+    return [
+        (f"{_DATASETS[dataset]}, {100 * float(rate):g}% of {examples:,}, {epochs} epochs", found)
+        for (dataset, rate, examples, epochs), found in groups
+    ]
+
+
+def found_table() -> str:
+    """AUPR of every score, and precision among as many as are poisoned."""
+    rows = []
+    for name, every in _reported():
+        runs = [run for run in every if "methods" in run]
+        for method, said in _ROWS.items() if runs else ():
+            scores = [run["methods"][method] for run in runs]
+            precision = f"{np.mean([item['precision'] for item in scores]):.1f}"
+            aupr = interval([item["aupr"] for item in scores])
+            rows.append([f"{name} ({seeds_said(runs)})", said, aupr, precision])
+    return table(["poisoned", "score", "AUPR", "precision"], rows)
+
+
+def few_table() -> str:
+    """Mean AUPR of those that ask queries, from one, three and ten of them, over networks that were asked all three."""
+    rows = []
+    by_count = [dict(_reported(count)) for count in _QUERIES]
+    for name in by_count[-1]:
+        asked = [{run["seed"]: run for run in part.get(name, ()) if "methods" in run} for part in by_count]
+        seeds = sorted(set.intersection(*map(set, asked)))
+        for method in ("sgoif", "cosine", "TracIn", "K-FAC influence") if seeds else ():
+            scores = [np.mean([part[seed]["methods"][method]["aupr"] for seed in seeds]) for part in asked]
+            said = seeds_said([asked[0][seed] for seed in seeds])
+            rows.append([f"{name} ({said})", _ROWS[method], *(f"{score:.1f}" for score in scores)])
+    return table(["poisoned", "score", *(f"AUPR from {count}" for count in _QUERIES)], rows)
+
+
+def removed_table() -> str:
+    """The attack and the accuracy before and after removing the suspects and training anew."""
+    rows = []
+    for name, runs in _reported():
+        for run in sorted(runs, key=lambda run: run["seed"]):
+            after = run.get("cleaned")
+            counts = "nothing: the attack did not take"
+            if after is not None:
+                counts = f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned"
+            cells = [_percent(run, after, column) for column in ("attack", "confused", "accuracy")]
+            rows.append([f"{name}, seed {run['seed']}", counts, *cells])
+    return table(["poisoned", "removed", "attack succeeds", "taken for the target without it", "accuracy"], rows)
+
+
+def _percent(before: Run, after: Run | None, column: str) -> str:
+    then = "" if after is None else f" → {100 * after[column]:.1f}"
+    return f"{100 * before[column]:.1f}{then}"
+
+
+_FASHION = {"dataset": "fashion-mnist", "examples": 10_000, "epochs": 4}
+_BOTH = {"rate": (0.01, 0.005), "seed": (1, 2, 3)}
+_FEW = {**_BOTH, "queries": (1, 3), "retrain": False}
+
+EXPERIMENT = Experiment(
+    name="poison",
+    settings=Setup,
+    run=measure,
+    tables={"poison": found_table, "poison_removed": removed_table, "poison_few": few_table},
+    full=(_BOTH, {**_FASHION, **_BOTH}, _FEW, {**_FASHION, **_FEW}),
+    unrecorded=("seed", "retrain"),
+    describe=lambda row: f"{row.get('methods', 'the attack did not take')}; {row.get('cleaned', '')}",
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,11 +22,10 @@ from benchmarks.models import ResNet9
 from benchmarks.review import run_folder
 
 __all__ = [
-    *("CHECKPOINTS", "DATASETS", "Setup", "State", "World", "bad_predictions"),
+    *("CHECKPOINTS", "Setup", "State", "World", "bad_predictions"),
     *("fresh_model", "make_world", "recipe_of", "tested", "train", "trained", "triggered"),
 ]
 
-DATASETS = ("cifar10", "fashion-mnist")
 CHECKPOINTS = (0.4, 0.7, 1.0)  # shares of the training
 TESTED = slice(5_000, None)  # test pictures; queries come from those before
 
@@ -36,13 +36,14 @@ State = dict[str, Tensor]
 class Setup:
     """What is trained; the defaults are tier M."""
 
-    dataset: str = "cifar10"
+    dataset: Literal["cifar10", "fashion-mnist"] = "cifar10"
     rate: float = 0.01  # of all training pictures
-    split: str = "reported"
+    split: Literal["development", "reported"] = "reported"
     examples: int = 20_000
     epochs: int = 10
     target: int = 0
-    queries: int = 10
+    queries: int = 10  # bad predictions to ask with
+    retrain: bool = True
     seed: int = 1
 
 
@@ -134,6 +135,7 @@ def train(
 def trained(world: World, setup: Setup) -> list[State]:
     """The states of the network at the checkpoints, trained once and kept in the cache."""
     settings = asdict(replace(setup, queries=Setup().queries))  # a network does not know what it will be asked
+    settings.pop("retrain")
     place = run_folder().parent / "poison" / ("-".join(str(value) for value in settings.values()) + ".pt")
     if not place.exists():
         states: list[State] = []

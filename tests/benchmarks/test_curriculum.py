@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from benchmarks import loops, robust
+from benchmarks import curriculum, loops, robust
 from benchmarks.review import World
-from benchmarks.tables import curriculum as table
 
 
 def noisy_world(num=120, held=40):
@@ -59,7 +58,7 @@ def test_the_table_pairs_seeds_and_leaves_out_development(monkeypatch):
         return {"settings": settings, "seed": seed, "accuracy": accuracy, "cpu_s": 100.0 + seed, "by_class": [0.5] * 10}
 
     rows = [line("plain", 1, 0.70), line("plain", 2, 0.72), line("ours", 2, 0.77), line("ours", 0, 0.1, "development")]
-    monkeypatch.setattr(table, "latest", lambda _: rows)
-    lines = table.accuracy().splitlines()
+    monkeypatch.setattr(curriculum, "latest", lambda _: rows)
+    lines = curriculum.accuracy_table().splitlines()
     assert lines[2] == "| pair-20 (20%) | plain training | 71.0 (70.0, 72.0) |  |  |"
     assert lines[3].endswith("| 77.0 (77.0) | +5.0 | 1.00 |") and len(lines) == 4

