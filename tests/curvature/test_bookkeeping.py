@@ -11,7 +11,7 @@ from sgoif.curvature.base import Curvature
 from sgoif.errors import CurvatureError, RegistryError
 from sgoif.linalg import SolveStatus
 from sgoif.records import BlockShape, GradientRows
-from tests.curvature.rows import SHAPES, cut, dense_fisher, example_gradients, random_rows
+from tests.curvature.rows import SHAPES, cut, dense_fisher, random_rows
 from tests.curvature.test_definitions import BACKENDS, F64, ids
 
 every_backend = pytest.mark.parametrize(("name", "settings"), BACKENDS, ids=ids)
@@ -155,30 +155,6 @@ def test_an_operator_is_a_snapshot():
     before = operator.to_dense().clone()
     curvature.observe(random_rows(1))
     assert torch.equal(operator.to_dense(), before)
-
-
-def test_diagonal_adopts_an_optimisers_moments():
-    curvature = DiagonalCurvature(SHAPES, **F64)
-    curvature.observe(random_rows(0))
-    moments = torch.rand(SHAPES["fc"].dims).double()
-    curvature.adopt("fc", moments)
-    assert_close(curvature.operator("fc", undamped=True).diagonal(), moments.flatten())
-    curvature.adopt("fc", torch.full_like(moments, float("nan")))  # ignored
-    assert_close(curvature.operator("fc", undamped=True).diagonal(), moments.flatten())
-    rows = random_rows(1)
-    curvature.observe(rows)  # and measuring may go on from there
-    mixed = 0.95 * moments.flatten() + 0.05 * example_gradients(rows[1]).square().mean(0)
-    assert_close(curvature.operator("fc", undamped=True).diagonal(), mixed)
-    with pytest.raises(CurvatureError, match="last input"):
-        curvature.adopt("fc", torch.ones(2))
-
-
-@every_backend
-def test_each_state_names_its_reduction(name, settings):
-    curvature = create(name, SHAPES, **settings)
-    assert curvature.reductions.keys() == curvature.state_dict()["tensors"].keys()
-    statistics = curvature.measure(random_rows(0))
-    assert all(curvature.reductions[key] == statistic.reduction for key, statistic in statistics.items())
 
 
 @every_backend

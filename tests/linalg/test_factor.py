@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from sgoif.errors import LinalgError
-from sgoif.linalg import WoodburyInverse, cholesky, eigh, eigvalsh
+from sgoif.linalg.factor import WoodburyInverse, cholesky, eigh, eigvalsh
 from tests.linalg.problems import generator, normal, quick, seeds, spd
 
 

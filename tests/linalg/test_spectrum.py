@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from sgoif.errors import LinalgError
-from sgoif.linalg import Damped, Dense, Diagonal, Kronecker, extreme_ritz, lambda_max, power_iteration, random_columns
-from sgoif.linalg.spectrum import exact_lambda_max, factored_lambda_max
+from sgoif.linalg import Damped, Dense, Diagonal, Kronecker
+from sgoif.linalg.spectrum import (
+    exact_lambda_max,
+    extreme_ritz,
+    factored_lambda_max,
+    lambda_max,
+    power_iteration,
+    random_columns,
+)
 from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, spd, structured
 
 

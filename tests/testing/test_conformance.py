@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sgoif.curvature import DiagonalCurvature, create, registered
-from sgoif.linalg import ConjugateGradient, Direct, Neumann, NystromPreconditioner, Richardson, TwoLevel
+from sgoif.linalg import ConjugateGradient, Direct, Neumann, NystromPreconditioner, Richardson
 from sgoif.linalg.direct import PreparedDirect
 from sgoif.linalg.solver import Solution
 from sgoif.testing import check_curvature, check_solver
@@ -14,9 +14,6 @@ from sgoif.testing import check_curvature, check_solver
 SOLVERS = {
     "direct": Direct(),
     "richardson": Richardson(max_iterations=1000, tolerance=1e-9),
-    "richardson, two-level": Richardson(
-        max_iterations=1000, tolerance=1e-9, preconditioner=TwoLevel(torch.eye(8, dtype=torch.float64)[:, :2])
-    ),
     "cg": ConjugateGradient(max_iterations=50, tolerance=1e-9),
     "cg, Nystrom sketch": ConjugateGradient(
         max_iterations=50, tolerance=1e-9, preconditioner=NystromPreconditioner(rank=3)

@@ -1,30 +1,23 @@
-"""Running estimates of curvature from what a training step shows: one interface, five backends, and an audit."""
+"""Running estimates of curvature from what a training step shows: one interface, five backends, the exact product."""
 
-from sgoif.curvature.audit import audit_residual, ggn_product, hessian_product
-from sgoif.curvature.base import Curvature, CurvatureCounters, LayerDamping
-from sgoif.curvature.diagonal import DiagonalCurvature
-from sgoif.curvature.fisher import FisherCurvature
-from sgoif.curvature.identity import IdentityCurvature
+from sgoif.curvature.base import Curvature
+from sgoif.curvature.diagonal import DiagonalCurvature, IdentityCurvature
+from sgoif.curvature.fisher import FisherCurvature, LowRankCurvature
+from sgoif.curvature.gauss_newton import ggn_product
 from sgoif.curvature.kfac import KroneckerCurvature
-from sgoif.curvature.lowrank import LowRankCurvature
 from sgoif.curvature.registry import create, register, registered
-from sgoif.curvature.statistic import Reduction, Statistic, reduce_statistics
+from sgoif.curvature.statistic import Statistic, reduce_statistics
 
 __all__ = [
     "Curvature",
-    "CurvatureCounters",
     "DiagonalCurvature",
     "FisherCurvature",
     "IdentityCurvature",
     "KroneckerCurvature",
-    "LayerDamping",
     "LowRankCurvature",
-    "Reduction",
     "Statistic",
-    "audit_residual",
     "create",
     "ggn_product",
-    "hessian_product",
     "reduce_statistics",
     "register",
     "registered",

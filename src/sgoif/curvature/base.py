@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sgoif.curvature.statistic import Reduction, Statistic
+from sgoif.curvature.statistic import Statistic
 from sgoif.errors import CurvatureError
 from sgoif.linalg import BlockDiagonal, Damped, Direct, LinearOperator, PreparedDirect, Solution, flatten, unflatten
 from sgoif.records import BlockShape, GradientRows
@@ -113,10 +113,6 @@ class Curvature(ABC):
     @abstractmethod
     def undamped_operator(self, state: LayerState) -> LinearOperator:
         """Return the estimate itself, without damping."""
-
-    @abstractmethod
-    def state_reductions(self) -> dict[str, Reduction]:
-        """Return how each entry of :meth:`initial_state` combines across processes."""
 
     def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
         """Return the next state; by default each statistic is averaged into the state entry of its name.
@@ -250,12 +246,6 @@ class Curvature(ABC):
     def skipped(self) -> dict[str, int]:
         """Return how many observations of each layer were left out for not being finite. **Waits for the device.**"""
         return {layer: int(state["skipped"].item()) for layer, state in self._state.items()}
-
-    @property
-    def reductions(self) -> dict[str, Reduction]:
-        """Return how each tensor of :meth:`state_dict` combines across processes."""
-        kinds: dict[str, Reduction] = {**self.state_reductions(), "weight": "same", "skipped": "same"}
-        return {f"{layer}/{name}": kinds[name] for layer, state in self._state.items() for name in state}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that later behaviour depends on: tensors under ``"layer/name"``, and the counters as integers."""

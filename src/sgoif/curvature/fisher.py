@@ -2,7 +2,8 @@
 
 The sketch keeps ``U`` ``[P, r]`` with ``F ≈ U Uᵀ``. Each batch is appended as columns and the result is cut back to its
 ``r`` strongest directions through the small Gram matrix, so nothing of size ``P×P`` is ever built. It is exact until it
-has seen more than ``r`` examples; after that it forgets the weakest directions first, and ``U Uᵀ ⪯ F`` always.
+has seen more than ``r`` examples; after that it forgets the weakest directions first, and ``U Uᵀ ⪯ F`` always. With the
+diagonal of what it left out it is a backend of its own, :class:`LowRankCurvature`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature.base import Curvature, LayerState
-from sgoif.curvature.examples import gradient_chunks
-from sgoif.curvature.statistic import Reduction, Statistic, at_least_one
+from sgoif.curvature.examples import gradient_chunks, measure_second_moments
+from sgoif.curvature.statistic import Statistic, at_least_one
 from sgoif.errors import CurvatureError
 from sgoif.linalg import Dense, LinearOperator, LowRankPlusDiagonal, eigh
 from sgoif.linalg.factor import factor_dtype
 from sgoif.records import BlockShape, GradientRows
 
-__all__ = ["FisherCurvature", "absorb_factor", "compress", "measure_factor"]
+__all__ = ["FisherCurvature", "LowRankCurvature", "compress"]
 
 
 def compress(columns: Tensor, rank: int) -> Tensor:
@@ -62,6 +63,12 @@ def absorb_factor(old: Tensor, statistic: Statistic, decay: float, ok: Tensor) -
     share = (1 - decay) / at_least_one(statistic.count)
     columns = torch.cat([decay**0.5 * old, share**0.5 * statistic.tensor.to(old.dtype)], dim=1)
     return torch.where(ok, compress(columns, old.shape[1]), old)
+
+
+def low_rank_operator(factor: Tensor, weight: Tensor) -> LowRankPlusDiagonal:
+    """Return ``U Uᵀ / weight``, the bias-corrected sketch, as an operator with an empty diagonal."""
+    scale = torch.where(weight > 0, weight, torch.ones_like(weight)).rsqrt()
+    return LowRankPlusDiagonal(torch.zeros_like(factor[:, 0]), factor * scale)
 
 
 class FisherCurvature(Curvature):
@@ -115,11 +122,53 @@ class FisherCurvature(Curvature):
             return Dense(self.corrected(state, "matrix"))
         return low_rank_operator(state["factor"], state["weight"])
 
-    def state_reductions(self) -> dict[str, Reduction]:
-        return {"matrix": "mean", "factor": "concat"}
 
+class LowRankCurvature(Curvature):
+    """``H = D + U Uᵀ + λI``: the sketch where the Fisher is strong, the diagonal for what the sketch left out.
 
-def low_rank_operator(factor: Tensor, weight: Tensor) -> LowRankPlusDiagonal:
-    """Return ``U Uᵀ / weight``, the bias-corrected sketch, as an operator with an empty diagonal."""
-    scale = torch.where(weight > 0, weight, torch.ones_like(weight)).rsqrt()
-    return LowRankPlusDiagonal(torch.zeros_like(factor[:, 0]), factor * scale)
+    ``D = max(diag(F) - diag(U Uᵀ), 0)``, so the diagonal is not counted twice: ``diag(H - λI) = diag(F)`` wherever the
+    sketch does not exceed it. ``λ`` is relative to the mean diagonal. Solves go through Woodbury, ``O(P r)`` per
+    vector. Absorbing may wait for the device, as the sketch does.
+
+    >>> curvature = LowRankCurvature({"fc": BlockShape(1, 1, 2, False)}, rank=1)
+    >>> curvature.observe([GradientRows("fc", torch.tensor([[[[1.0], [2.0]]]]), torch.ones(1, 1, 1, 1))])
+    >>> curvature.operator("fc", undamped=True).to_dense().round(decimals=3)
+    tensor([[1., 2.],
+            [2., 4.]])
+
+    Args:
+        shapes: as in :class:`sgoif.curvature.Curvature`.
+        rank: columns of the sketch.
+        settings: as in :class:`sgoif.curvature.Curvature`.
+    """
+
+    def __init__(self, shapes: Mapping[str, BlockShape], *, rank: int = 32, **settings: Any) -> None:
+        if rank < 1:
+            raise CurvatureError(f"rank must be at least 1, got {rank}; without low rank use the diagonal backend.")
+        self.rank = rank
+        super().__init__(shapes, **settings)
+
+    def initial_state(self, shape: BlockShape) -> LayerState:
+        rank = min(self.rank, shape.numel)
+        return {
+            "second_moment": torch.zeros(shape.dims, dtype=self.dtype, device=self.device),
+            "factor": torch.zeros(shape.numel, rank, dtype=self.dtype, device=self.device),
+        }
+
+    def measure_layer(self, rows: GradientRows) -> dict[str, Statistic]:
+        rank = min(self.rank, self.shapes[rows.layer].numel)
+        return {
+            "second_moment": measure_second_moments(rows, self.dtype, self.max_bytes),
+            "factor": measure_factor(rows, rank, self.dtype, self.max_bytes),
+        }
+
+    def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
+        return {
+            "second_moment": self.average(state["second_moment"], statistics["second_moment"].tensor, ok),
+            "factor": absorb_factor(state["factor"], statistics["factor"], self.decay, ok),
+        }
+
+    def undamped_operator(self, state: LayerState) -> LinearOperator:
+        sketch = low_rank_operator(state["factor"], state["weight"])
+        rest = self.corrected(state, "second_moment").flatten() - sketch.diagonal()
+        return LowRankPlusDiagonal(rest.clamp_min(0.0), sketch.low_rank)

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature.base import Curvature, LayerState
-from sgoif.curvature.examples import second_moments
-from sgoif.curvature.statistic import Reduction, Statistic
+from sgoif.curvature.examples import measure_second_moments
+from sgoif.curvature.statistic import Statistic
 from sgoif.errors import CurvatureError
 from sgoif.linalg import Kronecker, LinearOperator, RotatedDiagonal, eigh
 from sgoif.records import BlockShape, GradientRows
@@ -95,7 +95,7 @@ class KroneckerCurvature(Curvature):
         if self.eigenvalue_corrected:
             state = self._layer_state(rows.layer)
             rotated = GradientRows(rows.layer, state["input_basis"].mT @ a, state["output_basis"].mT @ b)
-            found["eigenvalues"] = Statistic(second_moments(rotated, self.dtype, self.max_bytes), count, "mean")
+            found["eigenvalues"] = measure_second_moments(rotated, self.dtype, self.max_bytes)
         return found
 
     def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
@@ -142,16 +142,6 @@ class KroneckerCurvature(Curvature):
             amount = self.automatic(means)
             amounts[name] = amount if self.fixed_damping is None else amount.sqrt()
         return amounts
-
-    def state_reductions(self) -> dict[str, Reduction]:
-        return {
-            "inputs": "mean",
-            "outputs": "mean",
-            "eigenvalues": "mean",
-            "input_basis": "same",
-            "output_basis": "same",
-            "eigenvalue_weight": "same",
-        }
 
     def _turn_basis(self, state: LayerState) -> LayerState:
         """Take new eigenvectors, and carry the eigenvalues over as the diagonal of the old matrix in the new basis."""

@@ -17,11 +17,10 @@ from sgoif.errors import CurvatureError
 
 __all__ = ["Reduction", "Statistic", "reduce_statistics"]
 
-Reduction = Literal["mean", "concat", "same"]
+Reduction = Literal["mean", "concat"]
 """How a tensor combines across processes.
 
-``mean``: average, weighted by the count of examples. ``concat``: side by side along the last axis. ``same``: nothing to
-do, because every process computes it alike from combined statistics.
+``mean``: average, weighted by the count of examples. ``concat``: side by side along the last axis.
 """
 
 
@@ -34,9 +33,7 @@ class Statistic:
     """
 
     tensor: Tensor
-    count: (
-        int | Tensor
-    )  # examples; a 0-d tensor where processes have summed it. 0 is allowed: the tensor is then ignored
+    count: int | Tensor  # examples, a 0-d tensor where processes have summed it; at 0 the tensor is ignored
     reduction: Reduction
     is_symmetric: bool = False  # a matrix that is its own transpose: half of it needs sending
 

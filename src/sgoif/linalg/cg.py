@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
-from sgoif.linalg.progress import ColumnProgress, check_due
-from sgoif.linalg.solver import Prepared, Solution, Solver, SolveStatus, check_problem
+from sgoif.linalg.progress import ColumnProgress
+from sgoif.linalg.solver import Prepared, Solution, Solver, SolveStatus
 
 __all__ = ["ConjugateGradient", "PreparedConjugateGradient"]
 
@@ -54,51 +53,30 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
     check_every: int = 0
 
     def prepare(self, operator: LinearOperator) -> PreparedConjugateGradient:
-        """Prepare the preconditioner.
-
-        Raises:
-            LinalgError: the preconditioner is not symmetric.
-        """
-        if self.preconditioner is None:
-            return PreparedConjugateGradient(operator, None)
-        prepared = self.preconditioner.prepare(operator)
-        if not prepared.is_symmetric:
-            raise LinalgError(
-                f"conjugate gradients need a symmetric preconditioner; {type(self.preconditioner).__name__} is not; "
-                f"use it with Richardson, or NystromPreconditioner here."
-            )
+        """Prepare the preconditioner."""
+        prepared = None if self.preconditioner is None else self.preconditioner.prepare(operator)
         return PreparedConjugateGradient(operator, prepared)
 
     def solve(self, prepared: PreparedConjugateGradient, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Iterate until each column has converged or failed, or the budget is spent."""
-        rhs, initial = check_problem(prepared.operator, rhs, initial)
-        progress = ColumnProgress(rhs, initial, tolerance=self.tolerance)
-        residual = progress.rhs
-        products = 1 if initial is None else 2  # the last product measures the true residual
-        if initial is not None:
-            residual = residual - prepared.operator.matmul(progress.value)
-        progress.begin(residual)
+        progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance)
+        residual = progress.residual
         direction = conjugate = _precondition(prepared, residual)
         energy = (residual * conjugate).sum(dim=0)  # rᵀP⁻¹r, [N]
-        iterations = 0
-        for iteration in range(self.max_iterations):
+        for _ in progress.iterate(self.max_iterations, self.check_every):
             image = prepared.operator.matmul(direction)
             curvature = (direction * image).sum(dim=0)  # pᵀHp, [N]
             length = torch.where(progress.active, energy / curvature, torch.zeros_like(energy))
             value = progress.value + length * direction
             residual = residual - length * image
-            progress.advance(value, residual, failed=(curvature <= 0) | (energy <= 0))
-            residual = torch.where(progress.active, residual, torch.zeros_like(residual))
+            residual = progress.advance(value, residual, failed=(curvature <= 0) | (energy <= 0))
             conjugate = _precondition(prepared, residual)
             previous, energy = energy, (residual * conjugate).sum(dim=0)
             direction = torch.where(
                 progress.active, conjugate + (energy / previous) * direction, torch.zeros_like(direction)
             )
-            iterations = iteration + 1
-            if check_due(iteration, self.check_every) and progress.all_ended():
-                break
         self._measure_again(prepared, progress)
-        return progress.solution(products=products + iterations, iterations=iterations)
+        return progress.solution(extra_products=1)
 
     def _measure_again(self, prepared: PreparedConjugateGradient, progress: ColumnProgress) -> None:
         """Replace the recurrence's residual by the true one, and take back a convergence that it does not bear out."""
@@ -106,9 +84,8 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
         judged = progress.status <= SolveStatus.UNFINISHED
         progress.relative = torch.where(judged & torch.isfinite(true), true, progress.relative)
         early = judged & (progress.status == SolveStatus.CONVERGED) & ~(true <= _DRIFT * self.tolerance)
-        rounding = (
-            true <= 100 * torch.finfo(true.dtype).eps
-        )  # a tolerance below rounding cannot be asked of the true residual
+        # A tolerance below rounding cannot be asked of the true residual.
+        rounding = true <= 100 * torch.finfo(true.dtype).eps
         progress.status = torch.where(early & ~rounding, int(SolveStatus.UNFINISHED), progress.status).to(torch.int8)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import LinalgError
-from sgoif.linalg.operator import LinearOperator, require_square, require_wide
+from sgoif.linalg.operator import StoredOperator, require_square, require_wide
 
 __all__ = ["Kronecker", "RotatedDiagonal", "sandwich"]
 
@@ -37,7 +37,7 @@ def _as_groups(factor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kronecker(LinearOperator):
+class Kronecker(StoredOperator):
     """``L[g] ⊗ R[g]``, block-diagonal over groups; ``O(G(O² + I²))`` memory instead of ``O(G·O²·I²)``.
 
     Two-dimensional factors are taken as one group. Both factors are symmetric.
@@ -67,14 +67,6 @@ class Kronecker(LinearOperator):
         size = self.left.shape[0] * self.left.shape[1] * self.right.shape[1]
         return (size, size)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.left.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.left.device
-
     def matmul(self, rhs: Tensor) -> Tensor:
         return sandwich(self.left, self.right, self.check_columns(rhs))
 
@@ -84,7 +76,7 @@ class Kronecker(LinearOperator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RotatedDiagonal(LinearOperator):
+class RotatedDiagonal(StoredOperator):
     """``(V ⊗ W) diag(s) (V ⊗ W)ᵀ`` per group, with orthogonal ``V`` (outputs) and ``W`` (inputs).
 
     This is a Kronecker product in its eigenbasis when ``s = s_V ⊗ s_W``, and the eigenvalue-corrected K-FAC for other
@@ -114,14 +106,6 @@ class RotatedDiagonal(LinearOperator):
     @property
     def shape(self) -> tuple[int, int]:
         return (self.values.numel(), self.values.numel())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.values.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
         rotated = sandwich(self.left.mT, self.right.mT, self.check_columns(rhs))

@@ -20,8 +20,8 @@ from torch import Tensor
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
-from sgoif.linalg.progress import ColumnProgress, check_due
-from sgoif.linalg.solver import Prepared, Solution, Solver, check_problem
+from sgoif.linalg.progress import ColumnProgress
+from sgoif.linalg.solver import Prepared, Solution, Solver
 from sgoif.linalg.spectrum import lambda_max, safe_reciprocal
 
 __all__ = ["Neumann", "PreparedNeumann"]
@@ -82,23 +82,13 @@ class Neumann(Solver[PreparedNeumann]):
 
     def solve(self, prepared: PreparedNeumann, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Sum the series of each column to its own order; from ``initial``, add the series of its residual."""
-        rhs, initial = check_problem(prepared.operator, rhs, initial)
-        progress = ColumnProgress(rhs, initial, tolerance=self.tolerance)
-        residual = progress.rhs
-        products = 0 if initial is None else 1
-        if initial is not None:
-            residual = residual - prepared.operator.matmul(progress.value)
-        progress.begin(residual)
-        orders = 0
-        for order in range(self.max_order + 1):
+        progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance)
+        residual = progress.residual
+        for _ in progress.iterate(self.max_order + 1, self.check_every):
             before = progress.relative
             term = prepared.precondition(residual)
             residual = residual - prepared.operator.matmul(term)
             after = progress.measure(residual)
-            progress.advance(progress.value + term, residual, failed=after > before)
-            progress.stop(after > (1 - self.required_fall) * before)
-            residual = torch.where(progress.active, residual, torch.zeros_like(residual))
-            orders = order + 1
-            if check_due(order, self.check_every) and progress.all_ended():
-                break
-        return progress.solution(products=products + orders, iterations=orders)
+            has_slowed = after > (1 - self.required_fall) * before
+            residual = progress.advance(progress.value + term, residual, failed=after > before, stop=has_slowed)
+        return progress.solution()

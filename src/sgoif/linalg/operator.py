@@ -10,13 +10,15 @@ is refused, because the digits it carries would be lost without a word.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sgoif.errors import LinalgError
 
-__all__ = ["LinearOperator", "require_square", "require_wide"]
+__all__ = ["LinearOperator", "StoredOperator", "require_square", "require_wide"]
 
 
 class LinearOperator(ABC):
@@ -81,6 +83,26 @@ class LinearOperator(ABC):
                 f"build the operator in {rhs.dtype}, or narrow the right-hand side yourself."
             )
         return rhs.to(self.dtype)
+
+
+class StoredOperator(LinearOperator):
+    """A dataclass that takes size, dtype and device from its first field, a tensor or another operator."""
+
+    @property
+    def _first(self) -> Any:
+        return getattr(self, fields(self)[0].name)  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self._first.shape[0], self._first.shape[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._first.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> torch.device:
+        return self._first.device  # type: ignore[no-any-return]
 
 
 def require_wide(owner: str, **tensors: Tensor) -> None:

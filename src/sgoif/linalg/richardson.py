@@ -17,8 +17,8 @@ from torch import Tensor
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
-from sgoif.linalg.progress import ColumnProgress, check_due
-from sgoif.linalg.solver import Prepared, Solution, Solver, check_problem
+from sgoif.linalg.progress import ColumnProgress
+from sgoif.linalg.solver import Prepared, Solution, Solver
 from sgoif.linalg.spectrum import factored_lambda_max, power_iteration, random_columns, safe_reciprocal
 from sgoif.linalg.structured import Damped
 
@@ -26,9 +26,8 @@ __all__ = ["PreparedRichardson", "Richardson"]
 
 _COLD_STEPS, _WARM_STEPS = 32, 4  # products of a power iteration; a warm start follows a slowly moving H with few
 _DECAY = 0.6  # Robbins-Monro exponent: in (1/2, 1], so that Σρ = ∞ and Σρ² < ∞; the smaller, the faster
-_GROWTH_LIMIT = (
-    1e3  # preconditioned residuals may rise by sqrt(condition) before they fall; a real divergence passes this soon
-)
+# Preconditioned residuals may rise by sqrt(condition) before they fall; a real divergence passes this soon.
+_GROWTH_LIMIT = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +52,7 @@ class Richardson(Solver[PreparedRichardson]):
     tensor([0.5000, 0.5000])
 
     Args:
-        rho: a step size to use as it is; by default ``1/λ_max(P⁻¹H)``, or 1 for preconditioners that contract by
-            themselves.
+        rho: a step size to use as it is; by default ``1/λ_max(P⁻¹H)``.
         leak_horizon: ``W`` above, in steps; ``None`` iterates on ``H`` itself.
         preconditioner: ``P⁻¹``; ``None`` means the identity.
         schedule: ``"constant"``, or ``"robbins-monro"`` for ``ρ_t = ρ/(1+t)^0.6``, which satisfies Lemma 4's step
@@ -103,7 +101,7 @@ class Richardson(Solver[PreparedRichardson]):
         if self.leak_horizon is not None and largest is not None:
             leaked = Damped(operator, largest / self.leak_horizon)
             top = largest + largest / self.leak_horizon
-        precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked, top)
+        precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked)
         return PreparedRichardson(leaked, self._step_size(leaked, top, precondition), largest, vector, precondition)
 
     def step(
@@ -131,24 +129,14 @@ class Richardson(Solver[PreparedRichardson]):
         The value returned is the iterate whose residual is reported. Growth beyond 1000 times the best residual, or
         ending above the first one, is ``GREW``.
         """
-        rhs, initial = check_problem(prepared.operator, rhs, initial)
-        progress = ColumnProgress(rhs, initial, tolerance=self.tolerance, growth_limit=_GROWTH_LIMIT)
-        rhs = progress.rhs
-        products = 0 if initial is None else 1
-        residual = rhs if initial is None else rhs - prepared.operator.matmul(progress.value)
-        progress.begin(residual)
-        iterations = 0
-        for iteration in range(self.max_iterations):
+        progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance, growth_limit=_GROWTH_LIMIT)
+        residual = progress.residual
+        for iteration in progress.iterate(self.max_iterations, self.check_every):
             direction = residual if prepared.preconditioner is None else prepared.preconditioner.apply(residual)
             value = progress.value + self._rho_at(prepared, iteration) * direction
-            residual = rhs - prepared.operator.matmul(value)
-            progress.advance(value, residual)
-            residual = torch.where(progress.active, residual, torch.zeros_like(residual))
-            iterations = iteration + 1
-            if check_due(iteration, self.check_every) and progress.all_ended():
-                break
+            residual = progress.advance(value, progress.rhs - prepared.operator.matmul(value))
         progress.fail_if_worse_than_start()
-        return progress.solution(products=products + iterations, iterations=iterations)
+        return progress.solution()
 
     def _rho_at(self, prepared: PreparedRichardson, t: Tensor | int) -> Tensor:
         return prepared.rho if self.schedule == "constant" else prepared.rho / (1 + t) ** _DECAY
@@ -158,10 +146,9 @@ class Richardson(Solver[PreparedRichardson]):
     ) -> Tensor:
         if self.rho is not None:
             return torch.full((), self.rho, dtype=operator.dtype, device=operator.device)
-        if preconditioner is None and top is not None:
+        if preconditioner is None:
+            assert top is not None  # `prepare` finds it wherever no step size is given
             return safe_reciprocal(top)
-        if preconditioner is None or preconditioner.contracts:
-            return torch.ones((), dtype=operator.dtype, device=operator.device)
         return safe_reciprocal(_preconditioned_lambda_max(operator, preconditioner))
 
 

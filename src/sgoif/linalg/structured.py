@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import LinalgError
-from sgoif.linalg.operator import LinearOperator, require_square, require_wide
+from sgoif.linalg.operator import LinearOperator, StoredOperator, require_square, require_wide
 
 __all__ = ["BlockDiagonal", "Damped", "Dense", "Diagonal", "LowRankPlusDiagonal", "split_damping"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dense(LinearOperator):
+class Dense(StoredOperator):
     """A symmetric matrix held in full: ``O(P²)`` memory and ``O(P²)`` per product and column.
 
     >>> Dense(torch.tensor([[2.0, 1.0], [1.0, 3.0]])) @ torch.ones(2, 1)
@@ -33,18 +33,6 @@ class Dense(LinearOperator):
         require_square("Dense", "matrix", self.matrix, ndim=2)
         require_wide("Dense", matrix=self.matrix)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.matrix.shape[0], self.matrix.shape[0])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
-
     def matmul(self, rhs: Tensor) -> Tensor:
         return self.matrix @ self.check_columns(rhs)
 
@@ -56,7 +44,7 @@ class Dense(LinearOperator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Diagonal(LinearOperator):
+class Diagonal(StoredOperator):
     """``diag(d)``: ``O(P)`` memory and ``O(P)`` per product and column.
 
     >>> (Diagonal(torch.tensor([2.0, 3.0])) @ torch.ones(2, 1)).ravel()
@@ -70,18 +58,6 @@ class Diagonal(LinearOperator):
             raise LinalgError(f"Diagonal needs values of shape [P], got {tuple(self.values.shape)}; call `.flatten()`.")
         require_wide("Diagonal", values=self.values)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.values.shape[0], self.values.shape[0])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.values.device
-
     def matmul(self, rhs: Tensor) -> Tensor:
         return self.values[:, None] * self.check_columns(rhs)
 
@@ -93,7 +69,7 @@ class Diagonal(LinearOperator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LowRankPlusDiagonal(LinearOperator):
+class LowRankPlusDiagonal(StoredOperator):
     """``diag(d) + U Uᵀ``: ``O(Pk)`` memory and ``O(Pk)`` per product and column.
 
     >>> LowRankPlusDiagonal(torch.ones(2), torch.tensor([[1.0], [2.0]])).to_dense()
@@ -112,18 +88,6 @@ class LowRankPlusDiagonal(LinearOperator):
             )
         require_wide("LowRankPlusDiagonal", diag=self.diag, low_rank=self.low_rank)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.diag.shape[0], self.diag.shape[0])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.diag.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.diag.device
-
     def matmul(self, rhs: Tensor) -> Tensor:
         rhs = self.check_columns(rhs)
         return self.diag[:, None] * rhs + self.low_rank @ (self.low_rank.mT @ rhs)
@@ -136,7 +100,7 @@ class LowRankPlusDiagonal(LinearOperator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Damped(LinearOperator):
+class Damped(StoredOperator):
     """``H + λI`` for an operator ``H``; ``λ`` may be a 0-d tensor, so that it need not be known to the host.
 
     >>> Damped(Diagonal(torch.tensor([1.0, 2.0])), 0.5).diagonal()
@@ -152,18 +116,6 @@ class Damped(LinearOperator):
                 f"Damped needs one number, got a tensor of shape {tuple(self.damping.shape)}; "
                 f"for a damping per block use BlockDiagonal of Damped blocks."
             )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.operator.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.operator.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.operator.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
         rhs = self.check_columns(rhs)

@@ -15,7 +15,7 @@ from torch import Tensor
 from sgoif.errors import LinalgError
 from sgoif.records import BlockShape
 
-__all__ = ["axpy", "dot", "flatten", "norm", "scale", "unflatten"]
+__all__ = ["dot", "flatten", "norm", "unflatten"]
 
 
 def dot(x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> Tensor:
@@ -36,23 +36,6 @@ def norm(x: Mapping[str, Tensor]) -> Tensor:
     tensor(4.)
     """
     return dot(x, x).sqrt()
-
-
-def scale(alpha: Tensor | float, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``αx``; ``α`` is one number, or ``[K]`` for one per leading index."""
-    factor = _as_factor(alpha)
-    return {name: factor * block for name, block in x.items()}
-
-
-def axpy(alpha: Tensor | float, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``αx + y`` in the layer order of ``y``; ``α`` as in :func:`scale`.
-
-    >>> axpy(2.0, {"fc": torch.ones(1, 1, 2)}, {"fc": torch.ones(1, 1, 2)})["fc"]
-    tensor([[[3., 3.]]])
-    """
-    _require_same_layers(x, y)
-    factor = _as_factor(alpha)
-    return {name: factor * x[name] + block for name, block in y.items()}
 
 
 def flatten(vector: Mapping[str, Tensor], shapes: Mapping[str, BlockShape]) -> Tensor:
@@ -110,10 +93,6 @@ def _require_same_layers(x: Mapping[str, object], y: Mapping[str, object]) -> No
         raise LinalgError(
             f"both vectors need the same layers, they differ in {difference}; fill missing layers with zeros."
         )
-
-
-def _as_factor(alpha: Tensor | float) -> Tensor | float:
-    return alpha[:, None, None, None] if isinstance(alpha, Tensor) and alpha.ndim == 1 else alpha
 
 
 def _widen(block: Tensor) -> Tensor:
