@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sgoif.report import make
-from sgoif.review.estimate import left_over, recalibrated
+from sgoif.review.estimate import left_over, recalibrate
 from sgoif.run import load
 from tests.cli.runs import table, write_run
 
@@ -268,7 +268,7 @@ def test_the_page_estimates_as_python_does(page):
     p, pairs = rng.uniform(0.02, 0.98, 200), rng.integers(0, 5, 200)
     rows = rng.permutation(200)[:60]
     wrong = rng.random(60) < 0.3
-    after = recalibrated(p, pairs, rows, wrong)
+    after = recalibrate(p, pairs, rows, wrong)
     expected, deviation = left_over(after)
     found = page.evaluate(
         """([p, pairs, rows, wrong]) => {

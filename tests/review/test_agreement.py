@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from sgoif.review.agreement import agreement, canary_scores, cohen_kappa
+from sgoif.review.results import agreement, canary_scores, cohen_kappa
 from sgoif.review.decisions import Decision
 
 

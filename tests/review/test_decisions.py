@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.review.decisions import COLUMNS, Decision, by_example, latest, read_decisions, remembered, write_decisions
+from sgoif.review.decisions import COLUMNS, Decision, by_example, latest, read_decisions, find_past, write_decisions
 
 NAMES = ["cat", "dog", "bird", "7"]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
@@ -110,13 +110,13 @@ def test_the_last_decision_of_a_person_counts(tmp_path):
     assert latest([found[0], found[0]]) == [found[0]]
 
 
-def test_a_decision_is_remembered_while_label_and_picture_are_the_same():
+def test_a_decision_is_find_past_while_label_and_picture_are_the_same():
     early = Decision("7", 0, "keep", decided_at="2026-01-01T00:00:00.000Z", content="x")
     late = Decision("7", 0, "drop", decided_at="2026-01-02T00:00:00.000Z", content="y", reviewer="ben")
     known = by_example([late, early])
-    assert remembered(known, 7, 0, "x") == early
-    assert remembered(known, 7, 0, "") == late
-    assert remembered(known, 7, 0, "z") is None
-    assert remembered(known, 7, 1, "x") is None
-    assert remembered(known, "8", 0, "x") is None
-    assert remembered(by_example([Decision("7", 0, "keep")]), 7, 0, "x") is not None
+    assert find_past(known, 7, 0, "x") == early
+    assert find_past(known, 7, 0, "") == late
+    assert find_past(known, 7, 0, "z") is None
+    assert find_past(known, 7, 1, "x") is None
+    assert find_past(known, "8", 0, "x") is None
+    assert find_past(by_example([Decision("7", 0, "keep")]), 7, 0, "x") is not None

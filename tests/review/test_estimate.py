@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from sgoif.review.estimate import Unlisted, error_rate, left_over, recalibrated, wilson
+from sgoif.review.estimate import Unlisted, error_rate, left_over, recalibrate, wilson
 
 
 def posterior_mode(p, pair, rows, wrong, num_pairs):
@@ -28,7 +28,7 @@ def test_the_fit_is_the_mode_of_the_posterior(seed, count, pairs, shift):
     p, pair = rng.uniform(0.02, 0.98, count), rng.integers(0, pairs, count)
     rows = rng.permutation(count)[: rng.integers(0, count + 1)]
     wrong = rng.random(len(rows)) < 1 / (1 + np.exp(-(np.log(p / (1 - p))[rows] + shift)))
-    found = recalibrated(p, pair, rows, wrong)
+    found = recalibrate(p, pair, rows, wrong)
     expected = posterior_mode(p, pair, rows, wrong, pairs)
     rest = ~found.is_decided
     np.testing.assert_allclose(found.p[rest], expected[rest], atol=2e-5)  # the optimiser's own error is near 1e-6
@@ -37,15 +37,15 @@ def test_the_fit_is_the_mode_of_the_posterior(seed, count, pairs, shift):
 
 def test_a_list_that_is_far_off_is_mended_without_leaping_to_and_fro():
     p, pair = np.full(2000, 1e-6), np.zeros(2000, int)
-    found = recalibrated(p, pair, np.arange(1000), np.ones(1000, bool))
+    found = recalibrate(p, pair, np.arange(1000), np.ones(1000, bool))
     assert found.p[1000:].min() > 0.9
-    right = recalibrated(1 - p, pair, np.arange(1000), np.zeros(1000, bool))
+    right = recalibrate(1 - p, pair, np.arange(1000), np.zeros(1000, bool))
     assert right.p[1000:].max() < 0.1
 
 
 def test_what_was_not_judged_stays_unknown_unless_decided():
     p = np.array([np.nan, np.nan, 0.5, 0.5])
-    found = recalibrated(p, np.zeros(4, int), np.array([0, 2]), np.array([True, True]))
+    found = recalibrate(p, np.zeros(4, int), np.array([0, 2]), np.array([True, True]))
     assert found.p[0] == 1 and np.isnan(found.p[1]) and found.p[3] > 0.5
     assert left_over(found)[0] == pytest.approx(found.p[3])
 
@@ -57,7 +57,7 @@ def test_the_number_left_over_holds_what_is_true():
         p, pair = rng.beta(2, 1, 400), rng.integers(0, 6, 400)
         a, b = rng.normal(), rng.normal(0, 0.5, 6)
         truth = rng.random(400) < 1 / (1 + np.exp(-(np.log(p / (1 - p)) + a + b[pair])))
-        expected, deviation = left_over(recalibrated(p, pair, np.arange(60), truth[:60]))
+        expected, deviation = left_over(recalibrate(p, pair, np.arange(60), truth[:60]))
         inside += abs(truth[60:].sum() - expected) < 1.645 * deviation
     assert 0.85 <= inside / trials <= 0.97
 
@@ -76,7 +76,7 @@ def test_the_error_rate_is_unbiased_and_its_interval_holds(rate, sampled):
     truth, p = world(rng, rate)
     order = np.argsort(-p)
     listed, rest = order[:500], order[500:]
-    found = recalibrated(p[listed], np.zeros(500, int), np.arange(500), truth[listed])
+    found = recalibrate(p[listed], np.zeros(500, int), np.arange(500), truth[listed])
     whole = Unlisted(len(rest), p[rest].sum(), (p[rest] * (1 - p[rest])).sum())
     rates = []
     for _ in range(300):
@@ -91,14 +91,14 @@ def test_the_error_rate_is_unbiased_and_its_interval_holds(rate, sampled):
 
 
 def test_a_sample_without_errors_does_not_prove_that_there_are_none():
-    found = recalibrated(np.array([0.9]), np.zeros(1, int), np.arange(1), np.ones(1, bool))
+    found = recalibrate(np.array([0.9]), np.zeros(1, int), np.arange(1), np.ones(1, bool))
     rate = error_rate(found, Unlisted(9999, 50.0, 49.0), np.zeros(60, bool))
     assert rate.low >= 1e-4 and rate.high > 0.01
 
 
 def test_what_rests_on_the_model_is_told():
     p = np.full(100, 0.5)
-    half = recalibrated(p, np.zeros(100, int), np.arange(50), np.arange(50) % 2 == 0)
+    half = recalibrate(p, np.zeros(100, int), np.arange(50), np.arange(50) % 2 == 0)
     rate = error_rate(half, Unlisted(1000, 10.0, 9.0), np.zeros(0, bool))
     assert rate.model_share == pytest.approx((25 + 10) / 60, abs=0.01)
     assert rate.rate == pytest.approx(60 / 1100, rel=0.02)

@@ -13,12 +13,10 @@ from sgoif.cli.report import find_images
 from sgoif.cli.run import Run, name_of, need_examples, open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns
-from sgoif.review.automatic import MACHINE, automatic_outcomes, with_automatic
 from sgoif.review.decisions import KINDS, Decision, read_decisions
 from sgoif.review.estimate import ErrorRate
-from sgoif.review.losses import Loss, class_losses, group_losses
-from sgoif.review.manifest import Settled, settle, write_manifest
-from sgoif.review.merge import disagreements, merge
+from sgoif.review.manifest import Loss, Settled, class_losses, group_losses, settle, write_manifest
+from sgoif.review.merge import MACHINE, add_automatic, disagreements, merge
 from sgoif.review.plan import ReviewPlan, read_plans, resolve_tokens
 from sgoif.review.results import ReviewResults, canaries_of, review_results
 
@@ -163,8 +161,8 @@ def apply_decisions(
     merged = merge(decisions, canaries_of(plans))
     by_people = settled = settle(run.files, merged)
     if is_automatic:
-        added = automatic_outcomes(run.sql, relabel_from=relabel_from, drop_from=drop_from)
-        settled = settle(run.files, with_automatic(merged, added))
+        merged = add_automatic(merged, run.sql, relabel_from=relabel_from, drop_from=drop_from)
+        settled = settle(run.files, merged)
     losses = [(name_of(run, loss.about), loss) for loss in class_losses(run.files, settled)]
     if by is not None and table is not None:
         own = read_columns(table, ["id", by])

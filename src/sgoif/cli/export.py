@@ -15,7 +15,7 @@ from sgoif.cli.run import need_examples, open_run
 from sgoif.errors import SgoifError
 from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
 from sgoif.files.tables import write_csv, write_parquet, write_text
-from sgoif.review.labelstudio import PICTURE
+from sgoif.review.decisions import PICTURE
 from sgoif.review.manifest import count_left_out
 from sgoif.run import load
 

@@ -10,8 +10,8 @@ import numpy as np
 from sgoif.pictures import Pictures
 from sgoif.report.cards import Card
 from sgoif.report.gallery import content_hashes
-from sgoif.review.decisions import Decision, by_example, remembered
-from sgoif.review.estimate import recalibrated
+from sgoif.review.decisions import Decision, by_example, find_past
+from sgoif.review.estimate import recalibrate_cards
 from sgoif.types import Floats
 
 __all__ = ["apply_past_decisions"]
@@ -33,21 +33,18 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
     content = content_hashes(place, [card.id for card in known])
     verdicts: dict[int, bool] = {}
     for number, card in enumerate(cards):
-        found = remembered(past, card.id, card.given, content.get(str(card.id), ""))
+        found = find_past(past, card.id, card.given, content.get(str(card.id), ""))
         if found is not None and found.is_wrong is not None:
             verdicts[number] = found.is_wrong
-    return [card for number, card in enumerate(_corrected(cards, verdicts)) if number not in verdicts]
+    return [card for number, card in enumerate(_correct(cards, verdicts)) if number not in verdicts]
 
 
-def _corrected(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
+def _correct(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
     """Shift probabilities and their intervals alike; cards stay in their order, which the page makes anew by pairs."""
     if not verdicts or any(card.p is None for card in cards):
         return list(cards)
     p = np.array([card.p for card in cards], dtype=np.float64)
-    names = {pair: number for number, pair in enumerate(dict.fromkeys(_pair(card) for card in cards))}
-    pairs = np.array([names[_pair(card)] for card in cards])
-    rows, wrong = np.array(list(verdicts)), np.array(list(verdicts.values()))
-    after = recalibrated(p, pairs, rows, wrong).p
+    after = recalibrate_cards(p.tolist(), [(card.given, card.suggested[:1]) for card in cards], verdicts).p
     shift = _logit(after) - _logit(p)
     ends = {
         name: _squash(_logit(np.array([_or(getattr(card, name), card.p) for card in cards])) + shift)
@@ -62,10 +59,6 @@ def _corrected(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
         )
         for i, card in enumerate(cards)
     ]
-
-
-def _pair(card: Card) -> tuple[int, int]:
-    return card.given, card.suggested[0] if card.suggested else -1
 
 
 def _or(value: float | None, other: float | None) -> float:

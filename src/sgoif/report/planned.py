@@ -9,8 +9,7 @@ import numpy as np
 from sgoif.findings.label import phrase
 from sgoif.report.cards import Card, isolated
 from sgoif.report.findings import Findings
-from sgoif.review.draws import draw_canaries, draw_unlisted
-from sgoif.review.plan import FLAGGED, PlannedCard, ReviewPlan, make_plan
+from sgoif.review.plan import FLAGGED, PlannedCard, ReviewPlan, draw_canaries, draw_unlisted, make_plan
 
 __all__ = ["cards_of", "plan_review"]
 

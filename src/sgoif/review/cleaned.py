@@ -6,8 +6,9 @@ they are.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -17,13 +18,11 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from sgoif.errors import SgoifError
 from sgoif.review.changes import Change, Changes, need_reviewed, new_label, read_changes
-from sgoif.review.columns import clean_columns
-from sgoif.review.frames import clean_frame
-from sgoif.review.streams import CleanedStream
 
-__all__ = ["CleanedDataset", "cleaned"]
+__all__ = ["CleanedDataset", "CleanedStream", "cleaned"]
 
 _PROBED = 1000  # ids of a dataset that are looked for in the manifest where it changes none of its examples
+_USUAL = ("label", "labels", "target", "class")  # names of the label's column in a table
 
 
 def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None = None) -> Any:
@@ -47,9 +46,9 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
     """
     changes = read_changes(manifest)
     if hasattr(dataset, "iloc") and hasattr(dataset, "columns"):
-        return clean_frame(dataset, changes, label)
+        return _clean_frame(dataset, changes, label)
     if hasattr(dataset, "select") and hasattr(dataset, "features"):
-        return clean_columns(dataset, changes, label)
+        return _clean_columns(dataset, changes, label)
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         return CleanedStream(dataset, changes, label or "cls")
     return _clean_items(dataset, changes)
@@ -100,6 +99,59 @@ class CleanedDataset(Dataset[Any]):
             raise AttributeError(name)
         changed = self.relabelled
         return [changed[i].label if i in changed else int(known[i]) for i in self.kept.tolist()]
+
+
+class CleanedStream(IterableDataset[Any]):
+    """Passes samples on; an example is known by its ``__key__``.
+
+    Args:
+        samples: dictionaries with ``__key__``; iterated anew for every pass.
+        changes: of a manifest.
+        label: the key of the label: a number, or its digits as text or bytes.
+    """
+
+    def __init__(self, samples: Iterable[Mapping[str, Any]], changes: Changes, label: str) -> None:
+        self.samples, self.changes, self.label = samples, changes, label
+
+    def __iter__(self) -> Iterator[Any]:
+        unknown: set[str] | None = set()  # None: the manifest and the samples are known to belong together
+        for sample in self.samples:
+            key = _key(sample)
+            change = self.changes.get(key)
+            if change is not None:
+                unknown = None
+            elif unknown is not None:
+                unknown.add(key)
+                if len(unknown) == _PROBED:
+                    self._need_known(unknown)
+                    unknown = None
+            if change is None:
+                yield sample
+            elif change.label is not None:
+                yield {**sample, self.label: self._relabel(sample, key)}
+        if unknown:
+            self._need_known(unknown)
+
+    def _relabel(self, sample: Mapping[str, Any], key: str) -> Any:
+        if self.label not in sample:
+            raise SgoifError(f"sample {key!r} has no {self.label!r}; it has {', '.join(sample)}. Pass label=.")
+        return new_label(self.changes.by_id[key], sample[self.label], key, self.changes.path)
+
+    def _need_known(self, keys: set[str]) -> None:
+        if not self.changes.know_any(keys):
+            raise SgoifError(
+                f"none of {len(keys)} keys is in '{self.changes.path}': they look like {min(keys)!r}, the manifest's "
+                f"ids like {self.changes.first_id()!r}."
+            )
+
+
+def _key(sample: Any) -> str:
+    if not isinstance(sample, Mapping) or "__key__" not in sample:
+        raise SgoifError(
+            f"an iterable must give dictionaries with __key__, got {type(sample).__name__}; clean the samples before "
+            "they are made into tuples, or pass a map-style dataset."
+        )
+    return str(sample["__key__"])
 
 
 class _Picked(Sequence[Any]):
@@ -182,3 +234,54 @@ def _listed(dataset: Any, name: str) -> Sequence[Any] | None:
     if known is None and hasattr(dataset, "dataset"):  # with_ids
         return _listed(dataset.dataset, name)
     return known if known is not None and hasattr(known, "__len__") and len(known) == len(dataset) else None
+
+
+def _clean_columns(dataset: Any, changes: Changes, label: str | None) -> Any:
+    """Clean a Hugging Face ``Dataset``, known by its methods: columns other than the label's are not copied."""
+    with_classes = [name for name, feature in dataset.features.items() if hasattr(feature, "names")]
+    name = _label_column(dataset.column_names, label or (with_classes[0] if len(with_classes) == 1 else None))
+    ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
+    labels, feature, rest = list(dataset[name]), dataset.features[name], dataset.remove_columns(name)
+    kept = _clean_rows(labels, ids, changes, "dataset")
+    if "feature" in inspect.signature(rest.add_column).parameters:
+        found = rest.add_column(name, labels, feature=feature)
+    else:
+        found = rest.add_column(name, labels).cast_column(name, feature)  # older versions copy everything here
+    return found.select_columns(dataset.column_names).select(kept)
+
+
+def _clean_frame(frame: Any, changes: Changes, label: str | None) -> Any:
+    """Clean a pandas ``DataFrame``, known by its methods."""
+    names = [str(name) for name in frame.columns]
+    column = _label_column(names, label)
+    ids, labels = frame["id"].tolist() if "id" in names else range(len(frame)), frame[column].tolist()
+    kept = _clean_rows(labels, ids, changes, "table")
+    return frame.assign(**{column: labels}).iloc[kept]
+
+
+def _label_column(names: Sequence[str], label: str | None) -> str:
+    found = label or next((name for name in _USUAL if name in names), None)
+    if found not in names:
+        raise SgoifError(f"which column is the label? The table has {', '.join(names)}. Pass label=.")
+    return str(found)
+
+
+def _clean_rows(labels: list[Any], ids: Sequence[Any], changes: Changes, what: str) -> list[int]:
+    """Put new labels into a list and return the rows that stay. A label is a number, or the name of a class."""
+    if not changes.know_any(ids):
+        raise SgoifError(
+            f"no id of this {what} is in '{changes.path}': the {what}'s look like {next(iter(ids), None)!r}, the "
+            f"manifest's like {changes.first_id()!r}. Give it a column `id` with the ids of the run."
+        )
+    numbers = changes.class_names() if any(isinstance(value, str) for value in labels) else {}
+    names, kept = {number: name for name, number in numbers.items()}, []
+    for row, id in enumerate(ids):
+        change, old = changes.get(id), labels[row]
+        if change is not None:
+            is_name = isinstance(old, str) and not (old.isdigit() and old not in numbers)
+            need_reviewed(change, numbers.get(old, -1) if is_name else old, id, changes.path)
+            if change.label is None:
+                continue
+            labels[row] = names[change.label] if is_name else new_label(change, old, id, changes.path)
+        kept.append(row)
+    return kept

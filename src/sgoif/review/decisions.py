@@ -1,11 +1,12 @@
 """What people decided, as a CSV file that they can read, edit and send: one row per example and person.
 
 An example is known by ``str(id)`` here, whatever the type of the run's ids, and a decision is about its label as it was
-given: on the same example with another label, nothing has been decided.
+given: on the same example with another label, nothing has been decided. A JSON export of Label Studio is read too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +16,11 @@ from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
-from sgoif.review.labelstudio import read_answers
 from sgoif.review.naming import find_class, find_number, some_of
 
 __all__ = [
-    "COLUMNS",
-    "KINDS",
-    "RIGHT",
-    "WRONG",
-    "Decision",
-    "by_example",
-    "latest",
-    "read_decisions",
-    "remembered",
-    "write_decisions",
+    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "RIGHT", "WRONG", "Decision"),
+    *("by_example", "find_past", "latest", "read_decisions", "write_decisions"),
 ]
 
 COLUMNS = (
@@ -39,6 +31,8 @@ RIGHT = ("keep",)
 WRONG = ("relabel", "drop", "several", "none")  # none: of these classes
 KINDS = ("keep", "relabel", "drop", "unsure", "several", "none")
 _NEEDED = ("id", "given_label", "decision")
+PICTURE, CHOICE, DOUBT = "image", "label", "doubt"  # names in the labelling interface of Label Studio
+DOUBTS = {"several classes": "several", "none of the classes": "none", "drop it": "drop", "unsure": "unsure"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +86,9 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass a decisions.csv that the review page gave.")
     if Path(path).suffix == ".parquet":
-        return _of_manifest(path)
+        return _read_manifest(path)
     if Path(path).suffix == ".json":
-        return latest(Decision(**answer) for answer in read_answers(path, class_names, num_classes))
+        return latest(_read_label_studio(path, class_names, num_classes))
     found = []
     for line, row in read_csv_rows(path, _NEEDED):
         if not row["decision"].strip():
@@ -106,7 +100,7 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
     return latest(found)
 
 
-def _of_manifest(path: str | os.PathLike[str]) -> list[Decision]:
+def _read_manifest(path: str | os.PathLike[str]) -> list[Decision]:
     """What people settled on, out of a manifest in Parquet; only its reviewed rows are held."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -170,7 +164,7 @@ def by_example(decisions: Iterable[Decision]) -> dict[tuple[str, int], list[Deci
     return found
 
 
-def remembered(
+def find_past(
     decisions: Mapping[tuple[str, int], Sequence[Decision]], id: object, given_label: int, content: str = ""
 ) -> Decision | None:
     """Find the last decision that still holds: the example has the same label, and the same picture where both tell.
@@ -250,3 +244,59 @@ def _utc(text: str) -> str:
     if found.tzinfo is None:
         found = found.replace(tzinfo=timezone.utc)
     return found.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _read_label_studio(path: str | os.PathLike[str], class_names: Sequence[str], num_classes: int) -> list[Decision]:
+    """Read every annotation of a JSON export: the given class keeps it, another relabels, and a skipped one is unsure.
+
+    Annotations without an answer are passed over.
+
+    Raises:
+        SgoifError: It is no such export, or of tasks that were not made here.
+    """
+    try:
+        tasks = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SgoifError(f"'{path}' cannot be read as JSON: {error}") from error
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
+        raise SgoifError(f"'{path}' is no JSON export of Label Studio: expected a list of tasks with `data`.")
+    return [
+        answer
+        for task in tasks
+        for annotation in task.get("annotations", [])
+        if (answer := _answer(task["data"], annotation, class_names, num_classes)) is not None
+    ]
+
+
+def _answer(
+    about: Mapping[str, Any], annotation: Mapping[str, Any], class_names: Sequence[str], num_classes: int
+) -> Decision | None:
+    if "id" not in about or "given_label" not in about:
+        raise SgoifError("a task has no `id` and `given_label`; tasks are made by `sgoif export --to label-studio`.")
+    chosen: dict[Any, Any] = {
+        item.get("from_name"): item["value"]["choices"]
+        for item in annotation.get("result", [])
+        if item.get("type") == "choices" and item.get("value", {}).get("choices")
+    }
+    given, labels = int(about["given_label"]), tuple[int, ...]()
+    if annotation.get("was_cancelled"):
+        decision = "unsure"
+    elif DOUBT in chosen:
+        decision = DOUBTS[chosen[DOUBT][0]]
+    elif CHOICE in chosen:
+        label = find_class(chosen[CHOICE][0], class_names, num_classes)
+        if label is None:
+            raise SgoifError(f"{chosen[CHOICE][0]!r} is none of {some_of(class_names, num_classes)}.")
+        decision, labels = ("keep", ()) if label == given else ("relabel", (label,))
+    else:
+        return None
+    at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
+    reviewer = _name_person(annotation.get("completed_by"))
+    return Decision(str(about["id"]), given, decision, labels, reviewer=reviewer, decided_at=at)
+
+
+def _name_person(completed_by: Any) -> str:
+    """Who it was: Label Studio gives a number or a record."""
+    if isinstance(completed_by, dict):
+        completed_by = completed_by.get("email") or completed_by.get("id")
+    return f"label-studio-{completed_by}" if completed_by is not None else "label-studio"

@@ -7,6 +7,7 @@ decisions, with prior N(0, 0.5²).
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,16 @@ from numpy.typing import NDArray
 from sgoif.evidence.checked import Design, Verdicts, estimate
 from sgoif.types import Floats
 
-__all__ = ["ErrorRate", "Recalibrated", "Unlisted", "error_rate", "left_over", "recalibrated", "wilson"]
+__all__ = [
+    "ErrorRate",
+    "Recalibrated",
+    "Unlisted",
+    "error_rate",
+    "left_over",
+    "recalibrate",
+    "recalibrate_cards",
+    "wilson",
+]
 
 
 Z = 1.6448536269514722  # of a 90% interval
@@ -36,7 +46,7 @@ class Recalibrated:
     shift_variance: float  # of a, after the decisions
 
 
-def recalibrated(
+def recalibrate(
     p: Floats, pair: NDArray[np.integer[Any]], decided_rows: NDArray[np.integer[Any]], is_wrong: NDArray[np.bool_]
 ) -> Recalibrated:
     """Correct probabilities by what was decided.
@@ -70,6 +80,19 @@ def recalibrated(
     is_decided = np.zeros(len(p), bool)
     shifted[decided_rows], is_decided[decided_rows] = is_wrong, True
     return Recalibrated(shifted, is_decided, a, variance)
+
+
+def recalibrate_cards(
+    p: Sequence[float | None], pairs: Sequence[Hashable], verdicts: Mapping[int, bool]
+) -> Recalibrated:
+    """Correct the probabilities of cards by which of them are wrong; ``pairs`` has their given and suggested class."""
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    return recalibrate(
+        np.array([np.nan if value is None else value for value in p], dtype=np.float64),
+        np.array([numbers[pair] for pair in pairs], dtype=np.int64),
+        np.array(list(verdicts), dtype=np.int64),
+        np.array(list(verdicts.values()), dtype=bool),
+    )
 
 
 def left_over(found: Recalibrated) -> tuple[float, float]:

@@ -1,7 +1,8 @@
 """What becomes of every example of a run: the manifest, one row each, training and hold-out.
 
 Decisions are few and examples are many. The outcomes are held in memory; the run's rows pass by one row group at a
-time, are joined with the outcomes in DuckDB and written as they come.
+time, are joined with the outcomes in DuckDB and written as they come. Classes, or groups of the user's own, that would
+lose many of their examples are a reason to look again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from sgoif.store import RunFiles
 
-__all__ = ["Applied", "Settled", "count_left_out", "everything", "settle", "write_manifest"]
+__all__ = ["Applied", "Loss", "Settled", "class_losses", "count_left_out", "group_losses", "settle", "write_manifest"]
+
+MANY = 0.2  # share of a class or group
 
 _TABLES = {"examples": "train", "holdout": "holdout"}
 _JOINED = """
@@ -76,7 +79,7 @@ def settle(files: RunFiles, merged: Merged) -> Settled:
     """
     ids = [item.id for item in merged.outcomes]
     rows = files.sql(
-        f"select * from ({everything(files)}) where id in (select unnest($ids::varchar[])) order by source", ids=ids
+        f"select * from ({_everything(files)}) where id in (select unnest($ids::varchar[])) order by source", ids=ids
     ).to_pylist()
     found = {(row["id"], row["given_label"]): row for row in rows}  # train comes after holdout
     known = {row["id"] for row in rows}
@@ -89,11 +92,11 @@ def settle(files: RunFiles, merged: Merged) -> Settled:
             applied.append(Applied(item, row["source"], row["p_mislabeled"]))
         else:
             (changed if item.id in known else strangers).append(item)
-    total = files.sql(f"select count(*) as n from ({everything(files)})")["n"][0].as_py()
+    total = files.sql(f"select count(*) as n from ({_everything(files)})")["n"][0].as_py()
     return Settled(tuple(applied), tuple(strangers), tuple(changed), total, merged)
 
 
-def everything(files: RunFiles) -> str:
+def _everything(files: RunFiles) -> str:
     """Select id (as text), given_label, p_mislabeled and source of all examples, but for verified hold-out labels."""
     columns = "id::varchar as id, given_label, {p} as p_mislabeled, '{source}' as source"
     train = columns.format(p="p_mislabeled::double", source="train")
@@ -199,7 +202,7 @@ def _classes(files: RunFiles, settled: Settled, class_names: Sequence[str]) -> p
     """Names of all classes that there may be; a class without a name goes by its number."""
     import pyarrow as pa
 
-    given = files.sql(f"select distinct given_label as n from ({everything(files)}) where given_label >= 0")["n"]
+    given = files.sql(f"select distinct given_label as n from ({_everything(files)}) where given_label >= 0")["n"]
     decided = {item.outcome.label for item in settled.applied if item.outcome.label is not None}
     numbers = sorted({*range(len(class_names)), *given.to_pylist(), *decided})
     names = pa.array([class_name(number, class_names) for number in numbers], pa.string())
@@ -246,3 +249,40 @@ def _facts(files: RunFiles, settled: Settled) -> dict[str, str]:
         "time": now(),
     }
     return {f"sgoif.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A class or group, and how many of its examples are dropped or relabelled away."""
+
+    about: Any  # a class's number, or a value of the user's own column
+    num_lost: int
+    num_examples: int
+
+
+def class_losses(files: RunFiles, settled: Settled, many: float = MANY) -> list[Loss]:
+    """Classes that lose more than a share of their examples, the worst first."""
+    rows = files.sql(f"select given_label, count(*) as n from ({_everything(files)}) group by given_label")
+    sizes = dict(zip(rows["given_label"].to_pylist(), rows["n"].to_pylist(), strict=True))
+    return _find_large(Counter(item.given_label for item in _find_lost(settled)), sizes, many)
+
+
+def group_losses(settled: Settled, own: pa.Table, by: str, many: float = MANY) -> list[Loss]:
+    """The same by a column of the user's own table, one row per example; ``id`` and ``by`` hold text."""
+    lost = {item.id for item in _find_lost(settled)}
+    sizes: Counter[Hashable] = Counter()
+    gone: Counter[Hashable] = Counter()
+    for batch in own.to_batches():
+        groups = batch.column(by).to_pylist()
+        sizes.update(groups)
+        gone.update(group for id, group in zip(batch.column("id").to_pylist(), groups, strict=True) if id in lost)
+    return _find_large(gone, sizes, many)
+
+
+def _find_lost(settled: Settled) -> Iterator[Outcome]:
+    return (item.outcome for item in settled.applied if item.outcome.label != item.outcome.given_label)
+
+
+def _find_large(lost: Mapping[Any, int], sizes: Mapping[Any, int], many: float) -> list[Loss]:
+    found = [Loss(about, number, sizes[about]) for about, number in lost.items() if number > many * sizes[about]]
+    return sorted(found, key=lambda item: -item.num_lost / item.num_examples)

@@ -1,14 +1,22 @@
-"""One outcome per example from the decisions of several people: what most of them say, or that they disagree."""
+"""One outcome per example: what most people say of its label, that they disagree, or what its probability says."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from sgoif.errors import SgoifError
+from sgoif.findings.suspects import has_probabilities, suspects
 from sgoif.review.decisions import WRONG, Decision, by_example, latest
 
-__all__ = ["Merged", "Outcome", "disagreements", "merge"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MACHINE", "Merged", "Outcome", "add_automatic", "disagreements", "merge"]
+
+MACHINE = "sgoif"  # the reviewer of what nobody looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class Merged:
     reviewers: tuple[str, ...]
     list_ids: tuple[str, ...]
     num_decisions: int
-    num_canaries: int = field(default=0)  # decisions on cards that were there to judge the reviewer
+    num_canaries: int = 0  # decisions on cards that were there to judge the reviewer
 
 
 def merge(decisions: Iterable[Decision], canaries: Collection[tuple[str, int]] = ()) -> Merged:
@@ -87,3 +95,34 @@ def _outcome(votes: Sequence[Decision]) -> Outcome:
         content=contents.pop() if len(contents) == 1 else "",
         is_disputed=is_disputed,
     )
+
+
+def add_automatic(
+    merged: Merged, sql: Callable[..., pa.Table], *, relabel_from: float | None = None, drop_from: float | None = None
+) -> Merged:
+    """Settle every label that is at least so probably wrong, unless people have decided on it.
+
+    Args:
+        merged: what people decided.
+        sql: answers a SELECT over a run's tables.
+        relabel_from: from this ``p_mislabeled`` on an example gets the suggested label.
+        drop_from: from this one on it goes; where both would apply, it goes.
+
+    Raises:
+        SgoifError: The run has no probabilities.
+    """
+    least = min(value for value in (relabel_from, drop_from) if value is not None)
+    if not has_probabilities(sql):
+        raise SgoifError("this run has no probabilities, so nothing can be cleaned without people looking at it.")
+    rows = suspects(sql, min_p=least)
+    columns = (rows[name].tolist() for name in ("id", "given_label", "suggested_label", "p_mislabeled"))
+    known = {(item.id, item.given_label) for item in merged.outcomes}
+    added = []
+    for ident, given, suggested, p in zip(*columns, strict=True):
+        if (str(ident), given) in known:
+            continue
+        if drop_from is not None and p >= drop_from:
+            added.append(Outcome(str(ident), given, "drop", reviewers=(MACHINE,)))
+        elif relabel_from is not None and p >= relabel_from and suggested >= 0 and suggested != given:
+            added.append(Outcome(str(ident), given, "relabel", (suggested,), reviewers=(MACHINE,)))
+    return replace(merged, outcomes=(*merged.outcomes, *added))

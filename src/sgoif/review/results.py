@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sgoif.review.agreement import Agreement, CanaryScore, agreement, canary_scores
 from sgoif.review.decisions import Decision, latest
-from sgoif.review.estimate import ErrorRate, Recalibrated, Unlisted, error_rate, left_over, recalibrated, wilson
+from sgoif.review.estimate import ErrorRate, Recalibrated, Unlisted, error_rate, left_over, recalibrate_cards, wilson
 from sgoif.review.manifest import Settled
 from sgoif.review.plan import FLAGGED, RANDOM, PlannedCard, ReviewPlan
 
 if TYPE_CHECKING:
     from sgoif.store import RunFiles
 
-__all__ = ["Precision", "ReviewResults", "canaries_of", "listed_cards", "review_results"]
+__all__ = [
+    *("Agreement", "CanaryScore", "Precision", "ReviewResults", "agreement", "canaries_of", "canary_scores"),
+    *("cohen_kappa", "review_results"),
+]
 
 Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Cohen's kappa over the cards that people share; the mean over pairs of people. NaN where it says nothing."""
+
+    kappa: float
+    num_shared: int  # cards that two people or more decided
+    num_pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryScore:
+    """How often one person saw through cards with a label that is known to be wrong; a 90% interval."""
+
+    num_right: int
+    num_shown: int
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,7 @@ def canaries_of(plans: Sequence[ReviewPlan]) -> dict[Key, int]:
     return {key: truth for plan in plans for key, truth in plan.truths.items()}
 
 
-def listed_cards(settled: Settled, plans: Sequence[ReviewPlan]) -> list[PlannedCard]:
+def _list_cards(settled: Settled, plans: Sequence[ReviewPlan]) -> list[PlannedCard]:
     """The cards of the lists; without a plan, all examples of the run that people decided on."""
     if plans:
         return list({key: card for plan in plans for key, card in plan.of_kind(FLAGGED).items()}.values())
@@ -75,10 +97,10 @@ def review_results(
         plans: what the cards were there for; without them there is no random sample and there are no canaries.
     """
     verdicts = {(item.outcome.id, item.outcome.given_label): item.outcome.is_wrong for item in settled.applied}
-    cards = listed_cards(settled, plans)
+    cards = _list_cards(settled, plans)
     on_list = [verdicts[card.key] for card in cards if verdicts.get(card.key) is not None]
     hits = sum(bool(value) for value in on_list)
-    listed = _recalibrated(cards, verdicts)
+    listed = _recalibrate(cards, verdicts)
     return ReviewResults(
         num_decisions=dict(sorted(Counter(item.reviewer for item in latest(decisions)).items())),
         agreement=agreement(decisions),
@@ -90,17 +112,11 @@ def review_results(
     )
 
 
-def _recalibrated(cards: Sequence[PlannedCard], verdicts: Mapping[Key, bool | None]) -> Recalibrated:
-    found = [verdicts.get(card.key) for card in cards]
-    rows = np.array([i for i, value in enumerate(found) if value is not None], dtype=np.int64)
-    p = np.array([np.nan if card.p is None else card.p for card in cards], dtype=np.float64)
-    pairs = {pair: number for number, pair in enumerate(dict.fromkeys(map(_pair, cards)))}
-    pair = np.array([pairs[_pair(card)] for card in cards], dtype=np.int64)
-    return recalibrated(p, pair, rows, np.array([bool(found[i]) for i in rows.tolist()], dtype=bool))
-
-
-def _pair(card: PlannedCard) -> tuple[int, tuple[int, ...]]:
-    return card.given_label, card.suggested[:1]
+def _recalibrate(cards: Sequence[PlannedCard], verdicts: Mapping[Key, bool | None]) -> Recalibrated:
+    found = {i: is_wrong for i, card in enumerate(cards) if (is_wrong := verdicts.get(card.key)) is not None}
+    return recalibrate_cards(
+        [card.p for card in cards], [(card.given_label, card.suggested[:1]) for card in cards], found
+    )
 
 
 def _error_rate(
@@ -120,7 +136,53 @@ def _error_rate(
     if not seen and not rest["judged"]:
         return None
     return error_rate(
-        _recalibrated(mine, verdicts),
+        _recalibrate(mine, verdicts),
         Unlisted(rest["n"], rest["p"], rest["spread"]),
         np.array(seen, dtype=bool),
     )
+
+
+def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
+    """Agreement of two people beyond chance: 1 for all, 0 for as much as chance gives.
+
+    >>> cohen_kappa("aabb", "aabb"), cohen_kappa("aabb", "abab")
+    (1.0, 0.0)
+    """
+    count = len(first)
+    if not count:
+        return float("nan")
+    one, other = Counter(first), Counter(second)
+    chance = sum(number * other[key] for key, number in one.items()) / count**2
+    observed = sum(a == b for a, b in zip(first, second, strict=True)) / count
+    return (observed - chance) / (1 - chance) if chance < 1 else float("nan")
+
+
+def agreement(decisions: Iterable[Decision]) -> Agreement:
+    """Compare all pairs of people on the cards that both decided, by decision and classes together."""
+    answers: dict[str, dict[tuple[str, int], Hashable]] = {}
+    for item in latest(decisions):
+        answers.setdefault(item.reviewer, {})[item.key] = item.answer
+    shared: set[tuple[str, int]] = set()
+    kappas = []
+    for one, other in combinations(answers.values(), 2):
+        keys = [key for key in one if key in other]
+        shared.update(keys)
+        kappas.append(cohen_kappa([one[key] for key in keys], [other[key] for key in keys]))
+    known = [value for value in kappas if value == value]
+    return Agreement(sum(known) / len(known) if known else float("nan"), len(shared), len(known))
+
+
+def canary_scores(decisions: Iterable[Decision], truths: Mapping[tuple[str, int], int]) -> dict[str, CanaryScore]:
+    """Judge people by canaries: right is to relabel to the truth, or to name several classes with it among them.
+
+    Args:
+        decisions: of any number of people.
+        truths: true class by example and shown label (``ReviewPlan.truths``).
+    """
+    right: Counter[str] = Counter()
+    shown: Counter[str] = Counter()
+    for item in latest(decisions):
+        if item.key in truths:
+            shown[item.reviewer] += 1
+            right[item.reviewer] += item.decision in ("relabel", "several") and truths[item.key] in item.labels
+    return {name: CanaryScore(right[name], shown[name], *wilson(right[name], shown[name])) for name in sorted(shown)}

@@ -1,0 +1,180 @@
+"""A run's findings in the shapes of other tools: cleanlab's Datalab, FiftyOne, Hugging Face, Label Studio.
+
+None of them is imported. FiftyOne starts a database when it is, which not every machine allows: pass in its module.
+What people decide in Label Studio comes back with its JSON export, which ``sgoif apply`` reads like ``decisions.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.errors import SgoifError
+from sgoif.evidence import hash_ids
+from sgoif.findings.label import class_name
+from sgoif.pictures import find_pictures
+from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE
+from sgoif.tables import with_holdout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sgoif.run import Run
+
+__all__ = ["datalab_issues", "fiftyone_samples", "label_studio_config", "label_studio_tasks", "with_findings"]
+
+_NUMBERS = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "label_score", "harm", "worst", "confidence")
+_COLUMNS = ("p_mislabeled", "no_p_reason", "suggested_label", "harm", "worst", "confidence")
+
+
+def datalab_issues(run: Run) -> pa.Table:
+    """One row per example in the order of their ids: what ``Datalab.get_issues("label")`` gives.
+
+    ``is_label_issue``, ``label_score`` (low is bad), ``given_label`` and ``predicted_label`` by name where classes have
+    names; the predicted label is the given one where nothing speaks against it. Beside these four, the ``id`` and its
+    ``source``: ``train``, or ``holdout`` for an example that was held out. Verified hold-out labels and examples
+    without a class have no row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    issues = run.label_issues().select(
+        ["id", "source", "is_label_issue", "label_score", "given_label", "suggested_label"]
+    )
+    issues = issues.filter(pc.greater_equal(issues["given_label"], 0))
+    found = issues.sort_by([("id", "ascending"), ("source", "descending")])  # of two with the same id the trained first
+    given, suggested = (np.asarray(found[f"{kind}_label"], dtype=np.int64) for kind in ("given", "suggested"))
+    is_issue = np.asarray(found["is_label_issue"], dtype=bool)
+    rows: dict[str, Any] = {name: found[name] for name in ("id", "source", "is_label_issue", "label_score")}
+    labels = {"given_label": given, "predicted_label": np.where(is_issue & (suggested >= 0), suggested, given)}
+    for name, values in labels.items():
+        known, place = np.unique(values, return_inverse=True)  # each name is looked up once
+        names = np.array([class_name(int(label), run.class_names) for label in known], dtype=object)
+        rows[name] = names[place] if run.class_names else values
+    return pa.table(rows)
+
+
+def fiftyone_samples(run: Run, images: Any, fiftyone: Any, *, top: int | None = None) -> Iterator[Any]:
+    """Give one ``fiftyone.Sample`` per example, most suspicious first, for ``dataset.add_samples``.
+
+    Fields: ``ground_truth`` (as given) and ``suggested`` are classifications, the second with the probability that the
+    given one is wrong as its confidence; numbers by their names; ``sgoif_id``, ``why``; the tag ``label_issue``.
+
+    Args:
+        run: what was found.
+        images: where pictures are, as in :meth:`Run.report`; they must be files, which FiftyOne shows where they lie.
+        fiftyone: the module.
+        top: how many; all by default.
+
+    Raises:
+        SgoifError: A picture is no file.
+    """
+    pictures = find_pictures(images)
+    for row in run.label_issues(top=top).to_pylist():
+        given, suggested = (class_name(row[name], run.class_names) for name in ("given_label", "suggested_label"))
+        has_suggestion = row["suggested_label"] >= 0
+        yield fiftyone.Sample(
+            filepath=_file(pictures.link(row["id"]), row["id"]),
+            ground_truth=fiftyone.Classification(label=given),
+            suggested=fiftyone.Classification(label=suggested, confidence=row.get("p_mislabeled"))
+            if has_suggestion
+            else None,
+            sgoif_id=str(row["id"]),
+            why=row["why"],
+            tags=["label_issue"] if row["is_label_issue"] else [],
+            **{name: float(row[name]) for name in _NUMBERS if row.get(name) is not None},
+        )
+
+
+def _file(link: str | None, id: Any) -> str:
+    if link is None:
+        raise SgoifError(f"FiftyOne shows files, and {str(id)[:100]!r} has none; pass the folder of the pictures.")
+    return url2pathname(urlsplit(link).path) if link.startswith("file://") else link
+
+
+def with_findings(
+    run: Run, dataset: Any, *, ids: str | Sequence[Any] | None = None, columns: Sequence[str] = _COLUMNS
+) -> Any:
+    """Return the dataset with columns of ``examples``, named ``sgoif_...``; empty where the run does not know a row.
+
+    Rows that the run held out have theirs, too; verified ones are empty.
+
+    Args:
+        run: what was found.
+        dataset: a ``datasets.Dataset``.
+        ids: the column that holds the ids, or the ids themselves; positions by default, as of ``sgoif.with_ids``.
+        columns: which; those that the run lacks are left out.
+
+    Raises:
+        SgoifError: Not one id is one of the run's.
+    """
+    table = with_holdout(run.table, run._tables.columns("holdout"))  # an id in both is the training example's
+    own = range(len(dataset)) if ids is None else dataset[ids] if isinstance(ids, str) else ids
+    place = _find_places(table["id"], np.asarray(own))
+    if len(place) and (place < 0).all():
+        raise SgoifError("no id of the dataset is one of this run's; pass ids=, the column that holds them.")
+    for name in (name for name in columns if name in table):
+        values = table[name][np.maximum(place, 0)].tolist()
+        column = [None if row < 0 else value for value, row in zip(values, place.tolist(), strict=True)]
+        dataset = dataset.add_column(f"sgoif_{name}", column)
+    return dataset
+
+
+def _find_places(known: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each id stands in the run's table, -1 where nowhere. Numbers and their text are the same id."""
+    is_text = known.dtype.kind not in "iu" or asked.dtype.kind not in "iu"
+    hashes = [hash_ids(ids.astype(str) if is_text else ids.astype(np.int64)) for ids in (known, asked)]
+    order = np.argsort(hashes[0])
+    place = np.minimum(np.searchsorted(hashes[0], hashes[1], sorter=order), len(known) - 1)
+    return np.where(hashes[0][order[place]] == hashes[1], order[place], -1)
+
+
+def label_studio_config(class_names: Sequence[str]) -> str:
+    """The labelling interface: the picture, the classes to choose from, and what else may be said of it."""
+    classes = "".join(f'<Choice value="{escape(name)}"/>' for name in class_names)
+    doubts = "".join(f'<Choice value="{name}"/>' for name in DOUBTS)
+    return (
+        f'<View><Image name="{PICTURE}" value="${PICTURE}"/>'
+        f'<Choices name="{CHOICE}" toName="{PICTURE}" choice="single" showInline="true">{classes}</Choices>'
+        f'<Choices name="{DOUBT}" toName="{PICTURE}" choice="single" showInline="true">{doubts}</Choices></View>'
+    )
+
+
+def label_studio_tasks(
+    run: Run, images: Any, *, top: int | None = 500, address: Callable[[Any], str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Give one task per example, most suspicious first: picture, id and given label, and the suggestion.
+
+    Args:
+        run: what was found; its classes need names.
+        images: where pictures are, as in :meth:`Run.report`. Label Studio shows addresses, not copies.
+        top: how many; None for all.
+        address: from an id to what Label Studio shall open, where that is another address than ours.
+
+    Raises:
+        SgoifError: The classes have no names, or a picture has no address.
+    """
+    if not run.class_names:
+        raise SgoifError("Label Studio chooses by name, and this run's classes have none; pass class_names= to watch.")
+    find = address or find_pictures(images).link
+    for row in run.label_issues(top=top).to_pylist():
+        given, suggested = row["given_label"], row["suggested_label"]
+        link = find(row["id"])
+        if link is None:
+            raise SgoifError(
+                f"{str(row['id'])[:100]!r} has no address that a browser could open; name the folder or the URL of the "
+                "pictures (images=, --images), or pass address=, a function from an id to one."
+            )
+        about = {"id": str(row["id"]), "given_label": given, "given_name": class_name(given, run.class_names)}
+        task = {"data": {PICTURE: link, **about, "why": row["why"], "p_mislabeled": row.get("p_mislabeled")}}
+        best = suggested if row["is_label_issue"] and suggested >= 0 else given
+        choice = {"choices": [class_name(best, run.class_names)]}
+        result = {"from_name": CHOICE, "to_name": PICTURE, "type": "choices", "value": choice}
+        prediction = {"model_version": "sgoif", "score": row.get("p_mislabeled") or 0.0, "result": [result]}
+        yield task | {"predictions": [prediction]}
