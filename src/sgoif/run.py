@@ -313,7 +313,7 @@ class Run:
             top: how many suspects at most; None for all.
             title: of the page.
         """
-        from sgoif.report.behind import write_suspects_page
+        from sgoif.report.questions import write_suspects_page
 
         return write_suspects_page(self, suspects, queries, out, images=images, display=display, top=top, title=title)
 

@@ -7,24 +7,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sgoif.doubts import doubts_of, has_trained_on_holdout
 from sgoif.evidence import Competence, error_rates
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import FLAGGED, Sql, columns_of, rate_columns
+from sgoif.types import Floats
 from sgoif.wording import clean, count, percent, percents
 
 __all__ = [
-    "Leak",
-    "Summary",
-    "TagSummary",
-    "checked_lines",
-    "competence_line",
-    "kind_of_holdout",
-    "summarise",
-    "summarise_tags",
-    "why_no_probabilities",
-    "widen_rate",
+    *("Leak", "Summary", "TagSummary", "checked_lines", "competence_line", "kind_of_holdout"),
+    *("read_transition", "summarise", "summarise_tags", "why_no_probabilities"),
 ]
 
 _SHOWN_LEAKS = 4
@@ -102,7 +96,14 @@ class Summary:
         return lines
 
 
-def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Sequence[str] = ()) -> Summary:
+def summarise(
+    sql: Sql,
+    info: Mapping[str, Any],
+    *,
+    run: str = "run in memory",
+    class_names: Sequence[str] = (),
+    columns: Mapping[str, NDArray[Any]] | None = None,
+) -> Summary:
     """Collect the summary of a run.
 
     Args:
@@ -110,9 +111,11 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         info: how it went, as ``Run.info`` has it.
         run: its name.
         class_names: names, where there are any.
+        columns: of its examples, as ``rate_columns`` reads them; read here if left out.
     """
     held = info.get("held_out_per_class")
-    columns = rate_columns(sql) if columns_of(sql, "examples") else {}
+    if columns is None:
+        columns = rate_columns(sql) if columns_of(sql, "examples") else {}
     p = columns.get("p_mislabeled", np.zeros(0))
     num_judged = int(np.isfinite(p).sum())
     why_not = info.get("no_totals_reason")
@@ -122,7 +125,7 @@ def summarise(sql: Sql, info: Mapping[str, Any], *, run: str, class_names: Seque
         lows, highs = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
         found = error_rates(p, lows, highs, np.zeros(len(p), np.int64), 1)
         rate, low, high = (float(values[0]) for values in (found.rate, found.low, found.high))
-        high = widen_rate(info, high)
+        high = _widen_rate(info, high)
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
@@ -177,7 +180,7 @@ def _first(item: Mapping[str, Any]) -> str:
     )
 
 
-def widen_rate(info: Mapping[str, Any], high: float) -> float:
+def _widen_rate(info: Mapping[str, Any], high: float) -> float:
     """The upper end of the share of wrong labels, as far as nobody verified any.
 
     The model contradicts some of the held-out labels. Each may be its own mistake or a wrong label, and nothing in the
@@ -307,13 +310,17 @@ def _num_examples(sql: Sql) -> int:
     return int(sql("select count(*) as n from examples")["n"][0].as_py()) if columns_of(sql, "examples") else 0
 
 
-def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:
+def read_transition(info: Mapping[str, Any]) -> Floats:
+    """Share of each true class (rows) that is labelled as each class, ``[C, C]``; empty where the run does not know."""
     try:
-        transition = np.array(info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
+        found = np.array(info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
     except (TypeError, ValueError):
-        return []
-    if transition.ndim != 2 or transition.shape[0] != transition.shape[1]:
-        return []
+        return np.zeros((0, 0))
+    return found if found.ndim == 2 and found.shape[0] == found.shape[1] else np.zeros((0, 0))
+
+
+def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:
+    transition = read_transition(info)
     shares = np.nan_to_num(transition) * (1 - np.eye(len(transition)))
     order = np.argsort(-shares, axis=None, kind="stable")[:_SHOWN_LEAKS]
     pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, shares.shape), strict=True)]

@@ -6,8 +6,7 @@ import pytest
 
 from sgoif.files.tables import write_csv_rows
 from sgoif.review.decisions import Decision, write_decisions
-from sgoif.review.plan import draw_canaries, draw_unlisted
-from sgoif.review.plan import PlannedCard, make_plan, write_plan
+from sgoif.review.plan import PlannedCard, draw_canaries, draw_unlisted, make_plan, write_plan
 from sgoif.store import RunFiles
 from tests.cli.runs import answer, golden, held_out, invoke, noisy, write_run
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from sgoif.review.results import agreement, canary_scores, cohen_kappa
 from sgoif.review.decisions import Decision
+from sgoif.review.results import agreement, canary_scores, cohen_kappa
 
 
 @given(seed=st.integers(0, 2**31), count=st.integers(2, 40), kinds=st.integers(2, 5))

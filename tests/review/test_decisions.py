@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.review.decisions import COLUMNS, Decision, by_example, latest, read_decisions, find_past, write_decisions
+from sgoif.review.decisions import COLUMNS, Decision, by_example, find_past, latest, read_decisions, write_decisions
 
 NAMES = ["cat", "dog", "bird", "7"]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)

@@ -11,8 +11,7 @@ import pytest
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows
 from sgoif.review.decisions import Decision
-from sgoif.review.manifest import Loss, class_losses, group_losses
-from sgoif.review.manifest import settle, write_manifest
+from sgoif.review.manifest import Loss, class_losses, group_losses, settle, write_manifest
 from sgoif.review.merge import disagreements, merge
 from sgoif.store import RunFiles
 from tests.cli.runs import NAMES, held_out, noisy, table, write_run

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.review.plan import draw_canaries, draw_unlisted
-from sgoif.review.plan import PlannedCard, make_plan, plan_document, read_plan, read_plans, write_plan
+from sgoif.review.plan import (
+    PlannedCard,
+    draw_canaries,
+    draw_unlisted,
+    make_plan,
+    plan_document,
+    read_plan,
+    read_plans,
+    write_plan,
+)
 from sgoif.store import RunFiles
 from tests.cli.runs import held_out, noisy, table, write_run
 

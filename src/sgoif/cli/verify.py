@@ -41,7 +41,7 @@ def write_sample(
     as_json: bool = False,
 ) -> None:
     """Write the sample as a page to decide on; ``table`` names a file and its column of texts."""
-    from sgoif.report.sample import write_sample_page
+    from sgoif.report.questions import write_sample_page
 
     found = _drawn(_opened(url), cards, seed)
     texts = None if table is None else _read_texts(*table, found)

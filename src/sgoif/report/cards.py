@@ -14,9 +14,14 @@ from sgoif.findings import label_issues
 from sgoif.findings.label import phrase_kinds, rank_by_suspicion
 from sgoif.findings.neighbours import harmed_holdout, has_likeness, nearest_examples
 from sgoif.findings.suspects import columns_of, has_probabilities, suspects
+from sgoif.pictures import Pictures
 from sgoif.report.findings import Findings
+from sgoif.report.gallery import content_hashes
+from sgoif.review.decisions import Decision, by_example, find_past
+from sgoif.review.estimate import recalibrate_cards
+from sgoif.types import Floats
 
-__all__ = ["Beside", "Card", "Context", "cards_from", "context_of", "flagged_cards", "isolated"]
+__all__ = ["Beside", "Card", "Context", "apply_past_decisions", "cards_from", "context_of", "flagged_cards", "isolate"]
 
 _MOST_VISITS = 1_000_000_000  # above, asking for the visits of some examples takes minutes
 _NUM_TYPICAL, _NUM_HARMED, _NUM_NEAREST = 3, 3, 6
@@ -28,15 +33,15 @@ class Card:
 
     id: Any  # the user's own
     given: int
-    suggested: tuple[int, ...]  # best first, at most three, without the given class
-    p: float | None
-    low: float | None
-    high: float | None
-    confidence: float | None
-    visits: int
-    why: str
-    kind: tuple[int, ...]  # of the reason, see `sgoif.findings.label.phrase_kinds`
-    source: str  # train or holdout
+    suggested: tuple[int, ...] = ()  # best first, at most three, without the given class
+    p: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    visits: int = 0
+    why: str = ""
+    kind: tuple[int, ...] = ()  # of the reason, see `sgoif.findings.label.phrase_kinds`
+    source: str = "train"  # or holdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +69,38 @@ def flagged_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None =
 
 def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> list[Card]:
     """Make cards of rows as :func:`sgoif.findings.suspects.suspects` gives them, in order of suspicion."""
-    table = label_issues(rows, [isolated(name) for name in class_names])
+    table = label_issues(rows, [isolate(name) for name in class_names])
     kinds = phrase_kinds(rows)[rank_by_suspicion(rows)]
-    names = ("suggested_label", "suggested_label_2", "suggested_label_3")
-    suggested = np.stack([table[name] for name in names], 1).astype(np.int64)
-    numbers = {
-        name: table[name].tolist() if name in table else [None] * len(suggested)
-        for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "confidence")
-    }
-    return [
-        Card(
-            id=ident,
-            given=int(given),
-            suggested=tuple(dict.fromkeys(int(s) for s in suggested[i] if s >= 0 and s != given)),
-            p=_finite(numbers["p_mislabeled"][i]),
-            low=_finite(numbers["p_mislabeled_low"][i]),
-            high=_finite(numbers["p_mislabeled_high"][i]),
-            confidence=_finite(numbers["confidence"][i]),
-            visits=int(table["n_visits"][i]),
-            why=str(table["why"][i]),
-            kind=tuple(kinds[i].tolist()),
-            source=str(table["source"][i]),
-        )
-        for i, (ident, given) in enumerate(zip(table["id"].tolist(), table["given_label"].tolist()))
-    ]
+    given, nothing = table["given_label"].tolist(), np.full(len(kinds), np.nan)
+    labels = np.stack([table[f"suggested_label{rank}"] for rank in ("", "_2", "_3")], 1).astype(np.int64).tolist()
+    suggested = [tuple(dict.fromkeys(s for s in row if s >= 0 and s != own)) for own, row in zip(given, labels)]
+    names = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "confidence")
+    numbers = [[_finite(value) for value in table.get(name, nothing)] for name in names]
+    rest = [table["n_visits"].astype(int).tolist(), map(str, table["why"]), map(tuple, kinds.tolist())]
+    columns = (table["id"].tolist(), given, suggested, *numbers, *rest, map(str, table["source"]))
+    return [Card(*row) for row in zip(*columns)]
+
+
+def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:
+    """Leave out cards that were decided on, and correct the others' probabilities by what was decided.
+
+    A decision holds while the example's label and picture are the same. Only pictures of examples that were decided on
+    are read for that.
+
+    Args:
+        cards: in order of suspicion, those that were decided on among them.
+        decisions: of any earlier run.
+        place: where pictures are; without, a decision holds by its label alone.
+    """
+    past = by_example(decisions)
+    known = [card for card in cards if (str(card.id), card.given) in past]
+    content = content_hashes(place, [card.id for card in known])
+    verdicts: dict[int, bool] = {}
+    for number, card in enumerate(cards):
+        found = find_past(past, card.id, card.given, content.get(str(card.id), ""))
+        if found is not None and found.is_wrong is not None:
+            verdicts[number] = found.is_wrong
+    return [card for number, card in enumerate(_correct(cards, verdicts)) if number not in verdicts]
 
 
 def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
@@ -111,11 +124,11 @@ def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, sec
     found = replace(found, epochs=_epochs(run, ids))
     if not has_likeness(run.sql):
         return found
-    nearest = _grouped(nearest_examples(run.sql, ids, count=_NUM_NEAREST))
-    return replace(found, nearest=nearest, harmed=_grouped(harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
+    nearest = _group(nearest_examples(run.sql, ids, count=_NUM_NEAREST))
+    return replace(found, nearest=nearest, harmed=_group(harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
 
 
-def isolated(name: str) -> str:
+def isolate(name: str) -> str:
     """Keep a name that is written from right to left from turning the words around it."""
     runs_back = any(unicodedata.bidirectional(c) in ("R", "AL", "RLO", "RLE", "LRO", "LRE") for c in name)
     return f"\u2068{name}\u2069" if runs_back else name
@@ -133,7 +146,7 @@ def _typical(run: Findings, classes: set[int]) -> dict[int, list[Beside]]:
     return {label: [Beside(ident, label) for ident in ids] for label, ids in rows}
 
 
-def _grouped(table: Any) -> dict[str, list[Beside]]:
+def _group(table: Any) -> dict[str, list[Beside]]:
     found: dict[str, list[Beside]] = {}
     columns = (table[name].to_pylist() for name in ("id", "other_id", "given_label"))
     for ident, other, label in zip(*columns):
@@ -163,3 +176,25 @@ def _epochs(run: Findings, ids: Sequence[Any]) -> dict[str, list[list[float]]]:
 
 def _finite(value: Any) -> float | None:
     return None if value is None or not np.isfinite(value) else round(float(value), 4)
+
+
+def _correct(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
+    """Shift probabilities and their intervals alike; cards stay in their order, which the page makes anew by pairs."""
+    if not verdicts or any(card.p is None for card in cards):
+        return list(cards)
+    p = np.array([card.p for card in cards], dtype=np.float64)
+    after = recalibrate_cards(p.tolist(), [(card.given, card.suggested[:1]) for card in cards], verdicts).p
+    shift = _logit(after) - _logit(p)
+
+    def correct(value: float | None, by: float) -> float | None:
+        return None if value is None else round(float(1 / (1 + np.exp(-(_logit(np.array(value)) + by)))), 4)
+
+    return [
+        replace(card, p=round(float(after[i]), 4), low=correct(card.low, by), high=correct(card.high, by))
+        for i, (card, by) in enumerate(zip(cards, shift))
+    ]
+
+
+def _logit(p: Floats) -> Floats:
+    clipped = np.clip(p, 1e-6, 1 - 1e-6)
+    return np.asarray(np.log(clipped / (1 - clipped)))

@@ -8,15 +8,15 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bars", "curve", "heat_map", "shortened"]
+__all__ = ["bars", "curve", "heat_map", "shorten"]
 
 _LETTER = 6.4  # pixels that a letter of the figures' text takes, about
 
 
-def shortened(text: str, most: int = 14) -> str:
+def shorten(text: str, most: int = 14) -> str:
     """Cut a name that is too long for an axis.
 
-    >>> shortened("short"), shortened("a very long name of a class")
+    >>> shorten("short"), shorten("a very long name of a class")
     ('short', 'a very long n…')
     """
     return text if len(text) <= most else text[: most - 1] + "…"
@@ -29,7 +29,7 @@ def heat_map(shares: NDArray[np.float64], names: Sequence[str], *, title: str) -
     """
     count = len(names)
     cell = 34 if count <= 12 else 24 if count <= 20 else 18
-    named = [shortened(name) for name in names]
+    named = [shorten(name) for name in names]
     left = int(max(len(name) for name in named) * _LETTER) + 14
     width, height = left + count * cell + 8, left + count * cell + 8
     strongest = max(float(np.max(np.where(np.eye(count), 0, shares), initial=0)), 1e-9)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.doubts import doubts_of
-from sgoif.evidence import error_rates
 from sgoif.findings import class_issues
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import FLAGGED, rate_columns
 from sgoif.report.figures import bars, curve, heat_map
-from sgoif.summary import why_no_probabilities, widen_rate
+from sgoif.summary import Summary, read_transition, summarise
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,24 +58,24 @@ class Overview:
     num_examples: int
     is_calibrated: bool
     numbers: tuple[tuple[str, str, str], ...]  # value, what it is, remark
-    classes: tuple[Mapping[str, str], ...]
-    figures: tuple[Figure, ...]
-    p_sum: float  # errors expected in the whole run
+    classes: tuple[Mapping[str, str], ...] = ()
+    figures: tuple[Figure, ...] = ()
+    p_sum: float = 0.0  # errors expected in the whole run
 
 
 def overview(run: Findings) -> Overview:
     """Ask a run's tables for the top of its page."""
     columns = rate_columns(run.sql)
     p = columns["p_mislabeled"]
-    is_calibrated = bool(np.isfinite(p).any())
-    figures = [_transition(run)]
-    if is_calibrated:
-        figures += _scores(p)
+    summary = summarise(run.sql, run.info, class_names=run.class_names, columns=columns)
+    figures = [_draw_transition(run)]
+    if summary.is_calibrated:
+        figures += _draw_scores(p)
     return Overview(
         num_examples=len(p),
-        is_calibrated=is_calibrated,
-        numbers=_numbers(run, columns, is_calibrated),
-        classes=_classes(run, columns) if is_calibrated else (),
+        is_calibrated=summary.is_calibrated,
+        numbers=_numbers(run.info, summary),
+        classes=_classes(run, columns) if summary.is_calibrated else (),
         figures=tuple(figure for figure in figures if figure is not None),
         p_sum=float(np.nansum(p)),
     )
@@ -96,37 +94,29 @@ def share(value: float | None, digits: int | None = None) -> str:
     return f"{100 * value:.{(1 if value < 0.0995 else 0) if digits is None else digits}f}%"
 
 
-def _numbers(run: Findings, columns: Mapping[str, NDArray[Any]], is_calibrated: bool) -> tuple[Any, ...]:
-    p = columns["p_mislabeled"]
-    held = run.info.get("held_out_per_class")
-    found = [(f"{len(p):,}", "examples", f"in {_num_classes(run, columns):,} classes")]
-    found += _checked(run.info.get("checked"))
-    flagged = int((np.nan_to_num(p) >= FLAGGED).sum())
-    unsure = run.info.get("no_totals_reason")
-    if is_calibrated and unsure:
-        found.append(("unknown", "number of wrong labels", str(unsure)))
-        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
-    elif is_calibrated and not run.info.get("checked"):
-        low, high = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
-        rates = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
-        least, most = share(float(rates.low[0])), share(widen_rate(run.info, float(rates.high[0])))
-        about = f"{share(float(rates.rate[0]))} ({least} to {most} are possible)"
-        found.append((f"{np.nansum(p):,.0f}", "wrong labels, an estimate", about))
-        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
-    elif is_calibrated:
-        found.append((f"{flagged:,}", "more likely wrong than right", "each with its own probability"))
-    else:
-        found.append(("no", "probabilities", f"{why_no_probabilities(run.info)}; cards are ranked by label score"))
-    found += [("warning", "these figures may be wrong", doubt.text) for doubt in doubts_of(run.info, len(p))]
-    if isinstance(held, list):
-        kind = "verified by people" if run.info.get("trusted") else "labels as given"
-        found.append((f"{sum(held):,}", "held-out examples for calibration", kind))
+def _numbers(info: Mapping[str, Any], summary: Summary) -> tuple[Any, ...]:
+    found = [(f"{summary.num_examples:,}", "examples", f"in {summary.num_classes:,} classes")]
+    found += _checked(summary.checked)
+    if not summary.is_calibrated:
+        found.append(("no", "probabilities", f"{summary.no_p_reason}; cards are ranked by label score"))
+    elif summary.no_totals_reason is not None:
+        found.append(("unknown", "number of wrong labels", summary.no_totals_reason))
+    elif summary.checked is None:
+        least, most = share(summary.error_rate_low), share(summary.error_rate_high)
+        about = f"{share(summary.error_rate)} ({least} to {most} are possible)"
+        found.append((f"{summary.expected_errors:,.0f}", "wrong labels, an estimate", about))
+    if summary.is_calibrated:
+        found.append((f"{summary.num_flagged:,}", "more likely wrong than right", "each with its own probability"))
+    found += [("warning", "these figures may be wrong", text) for text in summary.warnings]
+    if summary.num_held_out is not None:
+        kind = "verified by people" if info.get("trusted") else "labels as given"
+        found.append((f"{summary.num_held_out:,}", "held-out examples for calibration", kind))
     return tuple(found)
 
 
-def _checked(checked: Any) -> list[tuple[str, str, str]]:
+def _checked(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """What checked labels say, as `sgoif verify` found it."""
-    if not isinstance(checked, dict):
+    if checked is None:
         return []
     whole = checked["all"]
     ends = f"90% interval {share(whole['low'])} to {share(whole['high'])}"
@@ -139,39 +129,30 @@ def _checked(checked: Any) -> list[tuple[str, str, str]]:
     return found
 
 
-def _num_classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> int:
-    return max(len(run.class_names), int(columns["given_label"].max(initial=-1)) + 1)
-
-
 def _classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, str], ...]:
     held = run.info.get("held_out_per_class")
     table = class_issues(columns, class_names=run.class_names, held_out=held)
-    rows = []
-    for i in range(len(table["class"])):
-        rate, low, high = (float(table[f"error_rate{end}"][i]) for end in ("", "_low", "_high"))
-        rows.append(
-            {
-                "class": str(int(table["class"][i])),
-                "name": str(table["name"][i]),
-                "rate": share(rate),
-                "bar": f"{min(max(rate, 0.0), 1.0):.4f}" if np.isfinite(rate) else "0",
-                "interval": f"{share(low)} to {share(high)}",
-                "errors": f"{float(table['expected_errors'][i]):,.0f}",
-                "examples": f"{int(table['num_examples'][i]):,}",
-                "confused_with": str(table["confused_with"][i]),
-                "verdict": str(table["verdict"][i]),
-            }
-        )
-    return tuple(rows)
+    rows = (dict(zip(table, values)) for values in zip(*(column.tolist() for column in table.values())))
+    return tuple(
+        {
+            "class": str(row["class"]),
+            "name": str(row["name"]),
+            "rate": share(row["error_rate"]),
+            "bar": f"{min(max(row['error_rate'], 0.0), 1.0):.4f}" if np.isfinite(row["error_rate"]) else "0",
+            "interval": f"{share(row['error_rate_low'])} to {share(row['error_rate_high'])}",
+            "errors": f"{row['expected_errors']:,.0f}",
+            "examples": f"{row['num_examples']:,}",
+            "confused_with": str(row["confused_with"]),
+            "verdict": str(row["verdict"]),
+        }
+        for row in rows
+    )
 
 
-def _transition(run: Findings) -> Figure | None:
+def _draw_transition(run: Findings) -> Figure | None:
     """Which classes are confused, where the run has estimated it."""
-    try:
-        shares = np.array(run.info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-    if shares.ndim != 2 or shares.shape[0] != shares.shape[1] or not shares.size:
+    shares = read_transition(run.info)
+    if not shares.size:
         return None
     leaks = np.nan_to_num(shares) * (1 - np.eye(len(shares)))
     kept = np.arange(len(shares))
@@ -192,7 +173,7 @@ def _transition(run: Findings) -> Figure | None:
     )
 
 
-def _scores(p: NDArray[np.float64]) -> list[Figure]:
+def _draw_scores(p: NDArray[np.float64]) -> list[Figure]:
     known = p[np.isfinite(p)]
     place = np.minimum((known * _BINS).astype(np.int64), _BINS - 1)
     counts = np.bincount(place, minlength=_BINS)

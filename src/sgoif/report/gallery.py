@@ -14,7 +14,7 @@ from sgoif.pictures.decode import PictureError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Gallery", "Mode", "build_gallery", "content_hashes"]
+__all__ = ["Gallery", "Mode", "build_gallery", "content_hashes", "read_image"]
 
 Mode = Literal["embed", "link", "none"]
 
@@ -65,11 +65,11 @@ def build_gallery(
     known = {str(ident) for ident in large}
     small = list({str(ident): ident for ident in beside if str(ident) not in known}.values())
     if mode == "link":
-        return _linked(pictures, large, small)
+        return _link(pictures, large, small)
     budget = max(_LEAST_BYTES, _BYTES_PER_CARD * len(large))
     content: dict[str, str] = {}
-    found = _encoded(pictures, large, int(_FOR_CARDS * budget), None, display, content)
-    rest = _encoded(pictures, small, int((1 - _FOR_CARDS) * budget), _LARGEST_BESIDE, display, None)
+    found = _encode(pictures, large, int(_FOR_CARDS * budget), None, display, content)
+    rest = _encode(pictures, small, int((1 - _FOR_CARDS) * budget), _LARGEST_BESIDE, display, None)
     place = {ident: number for number, ident in enumerate([*found, *rest])}
     missing = len(large) + len(small) - len(place)
     return Gallery("embed", tuple([*found.values(), *rest.values()]), place, content, missing)
@@ -84,7 +84,7 @@ def content_hashes(pictures: Pictures | None, ids: Sequence[Any]) -> dict[str, s
     return found
 
 
-def _linked(pictures: Pictures, large: Sequence[Any], small: Sequence[Any]) -> Gallery:
+def _link(pictures: Pictures, large: Sequence[Any], small: Sequence[Any]) -> Gallery:
     links = {str(ident): pictures.link(ident) for ident in (*large, *small)}
     if links and not any(links.values()):
         raise SgoifError(f"{pictures.about} has no addresses that a page could link to; embed the pictures instead.")
@@ -93,7 +93,7 @@ def _linked(pictures: Pictures, large: Sequence[Any], small: Sequence[Any]) -> G
     return Gallery("link", tuple(kept.values()), place, content_hashes(pictures, large), len(links) - len(kept))
 
 
-def _encoded(
+def _encode(
     pictures: Pictures,
     ids: Sequence[Any],
     budget: int,
@@ -103,12 +103,12 @@ def _encoded(
 ) -> dict[str, str]:
     """Base64 of each picture that can be read. Samples from all over the list tell how large they may be."""
     step = max(len(ids) // _SAMPLES, 1)
-    samples = [image for value in pictures.read(ids[::step][:_SAMPLES]) if (image := _image(value, display))]
+    samples = [image for value in pictures.read(ids[::step][:_SAMPLES]) if (image := read_image(value, display))]
     side = choose_side(samples, len(ids), budget)
     side = side if largest is None else min(side, largest)
     found = {}
     for ident, value in zip(ids, pictures.read(ids)):
-        image = _image(value, display)
+        image = read_image(value, display)
         if image is None:
             continue
         found[str(ident)] = base64.b64encode(thumbnail(image, side)).decode()
@@ -117,7 +117,8 @@ def _encoded(
     return found
 
 
-def _image(value: Any, display: Callable[[Any], Any] | None) -> Image | None:
+def read_image(value: Any, display: Callable[[Any], Any] | None) -> Image | None:
+    """Make a picture of an item of the data; None where it cannot be read."""
     if value is None:
         return None
     try:

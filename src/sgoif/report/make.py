@@ -5,48 +5,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
-from sgoif.pictures import Pictures, find_pictures
-from sgoif.report.cards import Beside, Card, context_of, flagged_cards
-from sgoif.report.findings import Findings, Overview, overview
+from sgoif.pictures import find_pictures
+from sgoif.report.cards import Card, apply_past_decisions, context_of, flagged_cards
+from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
-from sgoif.report.memory import apply_past_decisions
-from sgoif.report.page import PageSettings, render_page
+from sgoif.report.page import Page, render_page
 from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
 
-__all__ = ["Look", "Question", "ReportSettings", "file_name_of", "make_report", "write_page"]
+__all__ = ["ReportSettings", "file_name_of", "make_report", "write_page"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How pages look: what they show of pictures and of what the run thinks."""
-
-    place: Pictures | None = None
-    mode: Mode = "embed"
-    display: Callable[[Any], Any] | None = None
-    blind: bool = False
-    title: str = "Label review"
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a page's cards are an answer to, where they are not the findings of a run about its labels."""
-
-    top: Overview  # the numbers on top
-    asked: Sequence[Any]  # rows of pictures, see `sgoif.report.behind.Asked`
-    typical: Mapping[int, Sequence[Beside]]  # of classes, instead of what the run finds typical
-    is_sample: bool = False  # whether they are a random sample of labels to check
-    texts: Mapping[str, str] | None = None  # what examples are, where that is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +63,16 @@ def make_report(
     """
     top, ids, reviewers = settings.top, settings.ids, settings.reviewers
     place = None if settings.images is None else find_pictures(settings.images)
-    look = Look(place, settings.pictures, settings.display, settings.blind, settings.title or "Label review")
-    past = _past(run, settings.decisions, run_url)
+    page = Page(settings.title or "Label review", place=place, mode=settings.pictures, display=settings.display)
+    page = replace(page, blind=settings.blind)
+    past = _read_past(run, settings.decisions, run_url)
     cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
     cards = apply_past_decisions(cards, past, place) if past else cards
     cards = cards if top is None or ids is not None else cards[:top]
     if not cards:
         raise SgoifError("there is nothing to show: no example is left that nobody has decided on.")
     if not reviewers:
-        return [write_page(run, cards, out, look)]
+        return [write_page(run, cards, out, page)]
     if run_url is None:
         raise SgoifError(
             "a review by several people needs a run on disk, where its answer key is kept; watch, audit or "
@@ -112,63 +90,33 @@ def make_report(
     for name, where in zip(reviewers, places):
         mine = cards_of(plan, name, cards, run)
         tokens = [plan.token(card) for card in plan.cards[name]]
-        write_page(run, mine, where, look, reviewer=name, list_id=plan.list_id, tokens=tokens)
+        write_page(run, mine, where, replace(page, reviewer=name, list_id=plan.list_id, tokens=tokens))
     return places
 
 
-def write_page(
-    run: Findings,
-    cards: Sequence[Card],
-    out: str | os.PathLike[str],
-    look: Look,
-    *,
-    reviewer: str = "",
-    list_id: str | None = None,
-    tokens: Sequence[str] | None = None,
-    question: Question | None = None,
-) -> Path:
-    """Write one page of some cards.
-
-    Args:
-        run: what was found.
-        cards: in order.
-        out: the file.
-        look: what is shown of them.
-        reviewer: whose page it is.
-        list_id: which list; named by its cards if left out.
-        tokens: what the cards are called instead of their ids, which may tell a check from the rest.
-        question: what the cards are an answer to; without, they are the run's findings.
-    """
-    context = context_of(run, cards, blind=look.blind, secret=tokens is not None)
-    if question is not None:
-        context = replace(context, typical={**context.typical, **question.typical})
-        if question.is_sample:  # a card among the typical ones would be known to be in no doubt
-            own, kept = {str(card.id) for card in cards}, context.typical if look.place is not None else {}
-            rest = {label: [item for item in items if str(item.id) not in own] for label, items in kept.items()}
-            context = replace(context, typical=rest)
-    beside = [item.id for items in context.typical.values() for item in items]
-    for of_cards in (context.nearest, context.harmed):
-        beside += [item.id for items in of_cards.values() for item in items]
-    gallery = build_gallery(look.place, [card.id for card in cards], beside, mode=look.mode, display=look.display)
+def write_page(run: Findings, cards: Sequence[Card], out: str | os.PathLike[str], page: Page) -> Path:
+    """Write one page of some cards, in their order."""
+    place, is_secret = page.place, page.tokens is not None
+    context = context_of(run, cards, blind=page.blind, secret=is_secret)
+    typical = {**context.typical, **page.typical}
+    if page.is_sample:  # a card among the typical ones would be known to be in no doubt
+        own, kept = {str(card.id) for card in cards}, typical if place is not None else {}
+        typical = {label: [item for item in items if str(item.id) not in own] for label, items in kept.items()}
+    context = replace(context, typical=typical)
+    groups = (*context.typical.values(), *context.nearest.values(), *context.harmed.values())
+    beside = [item.id for items in groups for item in items]
+    gallery = build_gallery(place, [card.id for card in cards], beside, mode=page.mode, display=page.display)
     if gallery.num_missing:
         shown = len(gallery.sources) + gallery.num_missing
         log.warning("%d of %d pictures of %s could not be shown.", gallery.num_missing, shown, out)
-    settings = PageSettings(
-        title=look.title,
-        about=_about(
-            len(cards), gallery, look.place, reviewer, has_texts=question is not None and bool(question.texts)
-        ),
-        list_id=list_id or _list_id(cards),
-        reviewer=reviewer,
-        blind=look.blind,
-        tokens=tokens,
-        links={} if tokens is not None else _links(look.place, cards),
-        asked=() if question is None else question.asked,
-        is_sample=question is not None and question.is_sample,
-        texts=None if question is None else question.texts,
+    links = {} if place is None or is_secret else {str(card.id): place.link(card.id) for card in cards}
+    page = replace(
+        page,
+        about=_describe_contents(len(cards), gallery, page),
+        list_id=page.list_id or _list_id(cards),
+        links={ident: link for ident, link in links.items() if link is not None},
     )
-    top = overview(run) if question is None else question.top
-    write_text(out, render_page(run, top, cards, context, gallery, settings))
+    write_text(out, render_page(run, cards, context, gallery, page))
     return Path(out)
 
 
@@ -177,30 +125,25 @@ def file_name_of(reviewer: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in reviewer)
 
 
-def _past(run: Findings, paths: Sequence[str | os.PathLike[str]], run_url: str | None) -> list[Decision]:
+def _read_past(run: Findings, paths: Sequence[str | os.PathLike[str]], run_url: str | None) -> list[Decision]:
     """Earlier decisions; those on planned cards of this run have their examples' ids again."""
     count = max(len(run.class_names), len(run.info.get("held_out_per_class") or ()))
     found = [item for path in paths for item in read_decisions(path, run.class_names, count)]
     return resolve_tokens(found, read_plans(run_url)) if found and run_url is not None else found
 
 
-def _links(place: Pictures | None, cards: Sequence[Card]) -> dict[str, str]:
-    found = {} if place is None else {str(card.id): place.link(card.id) for card in cards}
-    return {ident: link for ident, link in found.items() if link is not None}
-
-
 def _page_of(reviewer: str, out: Path) -> Path:
     return out.with_name(f"{out.stem}-{file_name_of(reviewer)}{out.suffix or '.html'}")
 
 
-def _about(count: int, gallery: Gallery, place: Pictures | None, reviewer: str, *, has_texts: bool = False) -> str:
+def _describe_contents(count: int, gallery: Gallery, page: Page) -> str:
     """Say whose data the page holds: it may be sent on."""
-    shown = f"{count:,} examples to look at" + (f", for {reviewer}" if reviewer else "")
-    if place is None or gallery.mode == "none":
-        return f"{shown}. This file holds ids{', texts' if has_texts else ''} and labels, and no pictures."
+    shown = f"{count:,} examples to look at" + (f", for {page.reviewer}" if page.reviewer else "")
+    if page.place is None or gallery.mode == "none":
+        return f"{shown}. This file holds ids{', texts' if page.texts else ''} and labels, and no pictures."
     verb = "This file holds" if gallery.mode == "embed" else "This file links to"
     lost = f"; {gallery.num_missing:,} could not be read" if gallery.num_missing else ""
-    return f"{shown}. {verb} {len(gallery.sources):,} pictures of {place.about}{lost}."
+    return f"{shown}. {verb} {len(gallery.sources):,} pictures of {page.place.about}{lost}."
 
 
 def _list_id(cards: Sequence[Card]) -> str:

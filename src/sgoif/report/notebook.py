@@ -12,10 +12,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from sgoif.findings.label import class_name
-from sgoif.pictures import data_uri, displayed, find_pictures, thumbnail
-from sgoif.pictures.decode import PictureError
+from sgoif.pictures import data_uri, find_pictures, thumbnail
 from sgoif.report.cards import Card, flagged_cards
 from sgoif.report.findings import Findings, overview, share
+from sgoif.report.gallery import read_image
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,14 +123,12 @@ def _issues_html(table: pa.Table) -> str | None:
 
 
 def _cell(card: Card, value: Any, display: Callable[[Any], Any] | None, names: Sequence[str]) -> str:
-    try:
-        encoded = None if value is None else thumbnail(displayed(value, display), _SIDE)
-    except PictureError:
-        encoded = None
+    image = read_image(value, display)
     size = f"width:{_SIDE}px;height:{_SIDE}px"
-    if encoded is None:
+    if image is None:
         picture = f'<div style="{size};background:#8884"></div>'
     else:
+        encoded = thumbnail(image, _SIDE)
         style = f"{size};object-fit:contain;image-rendering:{'pixelated' if encoded[:4] == _PNG else 'auto'}"
         picture = f'<img style="{style}" src="{data_uri(encoded)}" alt="">'
     label = escape(class_name(card.given, names))

@@ -9,18 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
 from sgoif.findings.label import class_name
+from sgoif.pictures import Pictures
 from sgoif.report.cards import Beside, Card, Context
-from sgoif.report.findings import Findings, Overview
-from sgoif.report.gallery import Gallery
+from sgoif.report.findings import Findings, Overview, overview
+from sgoif.report.gallery import Gallery, Mode
 from sgoif.report.health import health_figures, health_signs
 
-__all__ = ["PageSettings", "render_page"]
+__all__ = ["Page", "render_page"]
 
 SCRIPTS = (
     *("document", "estimate", "csv", "decisions", "grid", "actions"),
@@ -31,29 +32,29 @@ _OWN = ("low", "high", "confidence", "visits")
 
 
 @dataclass(frozen=True, slots=True)
-class PageSettings:
-    """What distinguishes one page of a run from another."""
+class Page:
+    """What distinguishes one page of a run from another: what it asks, whom, and what it shows."""
 
-    title: str
-    about: str
-    list_id: str
+    title: str = "Label review"
+    about: str = ""
+    list_id: str | None = None  # which list; named by its cards if left out
     reviewer: str = ""
-    blind: bool = False
+    place: Pictures | None = None  # where pictures are
+    mode: Mode = "embed"
+    display: Callable[[Any], Any] | None = None  # makes a picture of an item of the data, where it is not a plain one
+    blind: bool = False  # hide what the run thinks
     tokens: Sequence[str] | None = None  # what cards are called where ids would tell what some are there for
-    links: Mapping[str, str] | None = None  # addresses of originals, by the text of an id
-    asked: Sequence[Any] = ()  # what the cards are an answer to
+    links: Mapping[str, str] = field(default_factory=dict)  # addresses of originals, by the text of an id
+    overview: Overview | None = None  # the top of the page; that of the run if left out
+    asked: Sequence[Any] = ()  # what the cards are an answer to: rows of pictures, see `sgoif.report.questions.Asked`
+    typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)  # instead of what the run finds typical
     is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
-    texts: Mapping[str, str] | None = None  # what examples are, where that is text; by the text of an id
+    texts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what examples are, where that is text; by the text of an id
 
 
-def render_page(
-    run: Findings,
-    overview: Overview,
-    cards: Sequence[Card],
-    context: Context,
-    gallery: Gallery,
-    settings: PageSettings,
-) -> str:
+def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page) -> str:
     """Write the page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -61,62 +62,55 @@ def render_page(
     style, script = _asset("page.css"), _script()
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_asset("page.html"))
-    document = _document(run, overview, cards, context, gallery, settings)
+    top = page.overview or overview(run)
     return template.render(
-        title=settings.title,
-        about=settings.about,
+        title=page.title,
+        about=page.about,
         policy=_policy(style, script, gallery.mode),
         style=Markup(style),
         script=Markup(script),
-        document=Markup(_as_script_data(document)),
-        overview=_drawn(overview),
-        asked=settings.asked,
-        is_sample=settings.is_sample,
-        signs=[] if settings.is_sample else health_signs(run),
-        health_figures=[] if settings.is_sample else [_figure(figure) for figure in health_figures(run)],
+        document=Markup(_as_script_data(_describe(run, top.p_sum, cards, context, gallery, page))),
+        overview=top,
+        asked=page.asked,
+        is_sample=page.is_sample,
+        signs=[] if page.is_sample else health_signs(run),
+        health_figures=[] if page.is_sample else health_figures(run),
     )
 
 
-def _document(
-    run: Findings,
-    overview: Overview,
-    cards: Sequence[Card],
-    context: Context,
-    gallery: Gallery,
-    settings: PageSettings,
+def _describe(
+    run: Findings, p_sum: float, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page
 ) -> dict[str, Any]:
     """What the page's script works on: cards by columns, pictures by number."""
-    links = settings.links or {}
-    texts = settings.texts or {}
     on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
-    is_secret = settings.tokens is not None
+    is_secret = page.tokens is not None
 
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:
         return [[gallery.number(item.id), item.label, "" if is_secret else str(item.id)] for item in items or ()]
 
     return {
         "format": _FORMAT,
-        "list": settings.list_id,
-        "reviewer": settings.reviewer,
-        "blind": settings.blind,
+        "list": page.list_id,
+        "reviewer": page.reviewer,
+        "blind": page.blind,
         "secret": is_secret,
-        "asked": len(settings.asked) > 0,
-        "sample": settings.is_sample,
+        "asked": len(page.asked) > 0,
+        "sample": page.is_sample,
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
-        "beyond": {"errors": max(overview.p_sum - on_page, 0.0)},
+        "beyond": {"errors": max(p_sum - on_page, 0.0)},
         "cards": {
-            "id": list(settings.tokens or [str(card.id) for card in cards]),
+            "id": list(page.tokens or [str(card.id) for card in cards]),
             "given": [card.given for card in cards],
-            "suggested": [[] if settings.blind else list(card.suggested) for card in cards],
+            "suggested": [[] if page.blind else list(card.suggested) for card in cards],
             "p": [card.p for card in cards],
             # a check has no interval of its own: any that it were given would tell it from the rest
             **{name: [None if is_secret else getattr(card, name) for card in cards] for name in _OWN},
-            "why": ["" if settings.blind else card.why for card in cards],
+            "why": ["" if page.blind else card.why for card in cards],
             "source": ["train" if is_secret else card.source for card in cards],
             "picture": [gallery.number(card.id) for card in cards],
-            "text": [texts.get(str(card.id), "") for card in cards],
-            "link": [links.get(str(card.id)) for card in cards],
+            "text": [page.texts.get(str(card.id), "") for card in cards],
+            "link": [page.links.get(str(card.id)) for card in cards],
             "content": [gallery.content.get(str(card.id), "") for card in cards],
         },
         "beside": {
@@ -136,17 +130,6 @@ def _names(run: Findings, cards: Sequence[Card], context: Context) -> list[str]:
         used += [item.label for item in items]
     count = max([len(run.class_names), len(run.info.get("held_out_per_class") or ()), *(label + 1 for label in used)])
     return [class_name(label, run.class_names) for label in range(count)]
-
-
-def _drawn(overview: Overview) -> dict[str, Any]:
-    figures = [_figure(figure) for figure in overview.figures]
-    return {"numbers": overview.numbers, "classes": overview.classes, "figures": figures}
-
-
-def _figure(figure: Any) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    return {"heading": figure.heading, "svg": Markup(figure.svg), "caption": figure.caption}
 
 
 def _as_script_data(document: Mapping[str, Any]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sgoif.findings.label import phrase
-from sgoif.report.cards import Card, isolated
+from sgoif.report.cards import Card, isolate
 from sgoif.report.findings import Findings
 from sgoif.review.plan import FLAGGED, PlannedCard, ReviewPlan, draw_canaries, draw_unlisted, make_plan
+from sgoif.summary import read_transition
 
 __all__ = ["cards_of", "plan_review"]
 
@@ -53,34 +54,23 @@ def cards_of(plan: ReviewPlan, reviewer: str, flagged: Sequence[Card], run: Find
     known = {(str(card.id), card.given): card for card in flagged}
     rng = np.random.default_rng([int(plan.list_id, 16) % 2**32, len(reviewer), *reviewer.encode()])
     return [
-        known[planned.key] if planned.kind == FLAGGED else _disguised(planned, flagged, run, rng)
+        known[planned.key] if planned.kind == FLAGGED else _disguise(planned, flagged, run, rng)
         for planned in plan.cards[reviewer]
     ]
 
 
-def _disguised(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:
-    def drawn() -> Card:
+def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:
+    def draw() -> Card:
         return flagged[int(rng.integers(len(flagged)))]
 
-    suggested = _suggested(planned, max(len(drawn().suggested), 1), run)
-    kind, p = drawn().kind, planned.p_shown
-    names = [isolated(name) for name in run.class_names]
-    return Card(
-        id=planned.id,
-        given=planned.given_label,
-        suggested=suggested,
-        p=None if p is None else round(p, 4),
-        low=None,
-        high=None,
-        confidence=None,
-        visits=0,
-        why=phrase(planned.given_label, suggested[0], kind, names),
-        kind=kind,
-        source=planned.source,
-    )
+    suggested = _suggest(planned, max(len(draw().suggested), 1), run)
+    kind, p = draw().kind, planned.p_shown
+    why = phrase(planned.given_label, suggested[0], kind, [isolate(name) for name in run.class_names])
+    shown = None if p is None else round(p, 4)
+    return Card(planned.id, planned.given_label, suggested, shown, why=why, kind=kind, source=planned.source)
 
 
-def _suggested(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ...]:
+def _suggest(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ...]:
     """As many suggestions as others have; the truth of a canary is always among them."""
     others = [label for label in planned.suggested if label != planned.given_label]
     others = others or [_confused_with(planned.given_label, run)]
@@ -91,8 +81,8 @@ def _suggested(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ..
 
 def _confused_with(label: int, run: Findings) -> int:
     """The class that a label most often stands for by mistake; the next one where the run does not know."""
-    shares = np.array(run.info.get("transition") or np.zeros((0, 0)), dtype=np.float64)
-    if shares.ndim == 2 and label < len(shares) > 1:
+    shares = read_transition(run.info)
+    if label < len(shares) > 1:
         others = np.nan_to_num(shares[:, label])
         others[label] = -1
         return int(others.argmax())

@@ -1,4 +1,8 @@
-"""The page on bad predictions: what was asked about, the training examples nearest to it, and suspects to decide on."""
+"""Pages that ask something else than the run's own list.
+
+One is about bad predictions: the queries, the training examples nearest to them, and suspects to decide on. The other
+is a random sample of labels to check: one question per card, and nothing of what the run thinks.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
 from sgoif.findings.poison import NUM_NEAREST
-from sgoif.pictures import Pictures, data_uri, displayed, find_pictures, thumbnail
-from sgoif.pictures.decode import PictureError
+from sgoif.pictures import Pictures, data_uri, find_pictures, thumbnail
 from sgoif.report.cards import Beside, Card
 from sgoif.report.findings import Findings, Overview
-from sgoif.report.make import Look, Question, write_page
+from sgoif.report.gallery import Mode, read_image
+from sgoif.report.make import write_page
+from sgoif.report.page import Page
+from sgoif.review.verify import CheckedList
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-__all__ = ["Asked", "Shown", "write_suspects_page"]
+__all__ = ["Asked", "Shown", "write_sample_page", "write_suspects_page"]
 
 _MOST_ASKED = 20  # queries that are shown
 _SIDE = 96
@@ -76,16 +82,51 @@ def write_suspects_page(
     place = None if images is None else find_pictures(images)
     label = flagged[0]["given_label"]
     target = class_name(label, run.class_names)
-    look = Look(place, display=display, title=title or f"Which training examples made the model predict {target}?")
-    question = Question(
-        top=_overview(rows, flagged, len(queries), target),
-        asked=_asked(rows, list(queries[:_MOST_ASKED]), place, display),
-        typical={label: [Beside(row["id"], label) for row in _farthest(rows)]},
+    numbers = (
+        (f"{len(queries):,}", "bad predictions asked about", f"taken for {target}"),
+        (f"{len(flagged):,}", "training examples stand with them", "nearer to them than to their class"),
+        (f"{len(rows):,}", "examples looked at", f"labelled {target}"),
     )
-    return write_page(run, [_card(row) for row in flagged[:top]], out, look, question=question)
+    page = Page(
+        title or f"Which training examples made the model predict {target}?",
+        place=place,
+        display=display,
+        overview=Overview(len(rows), False, numbers),
+        asked=_find_nearest(rows, list(queries[:_MOST_ASKED]), place, display),
+        typical={label: [Beside(row["id"], label) for row in _find_farthest(rows)]},
+    )
+    return write_page(run, [_card(row) for row in flagged[:top]], out, page)
 
 
-def _farthest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def write_sample_page(
+    run: Findings,
+    found: CheckedList,
+    out: str | os.PathLike[str],
+    *,
+    images: Any = None,
+    pictures: Mode = "embed",
+    texts: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the page of a sample; ``texts`` has what examples are, where that is text, by the text of an id."""
+    advice = "click a card for a larger view; do not guess, say so where you cannot tell"
+    numbers = (
+        (f"{len(found.cards)}", "labels to check", f"drawn at random from {found.design.num_examples:,}"),
+        ("1", "question: is the label right?", advice),
+    )
+    page = Page(
+        "Check these labels",
+        list_id=found.list_id,
+        place=None if images is None else find_pictures(images),
+        mode=pictures,
+        blind=True,
+        overview=Overview(found.design.num_examples, False, numbers),
+        is_sample=True,
+        texts=texts or {},
+    )
+    return write_page(run, [Card(card.id, card.given_label) for card in found.cards], out, page)
+
+
+def _find_farthest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Examples of the class that stand farthest from the queries; what a poisoned run finds typical may be poisoned."""
     return [row for row in rows[-NUM_NEAREST:] if not row["is_suspect"]]
 
@@ -93,29 +134,18 @@ def _farthest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _card(row: Mapping[str, Any]) -> Card:
     """A suspect, without what the run thinks of its label: a network that was taught a backdoor believes in it."""
     score = float(row["score"])
-    return Card(
-        id=row["id"],
-        given=row["given_label"],
-        suggested=(),
-        p=None,
-        low=None,
-        high=None,
-        confidence=round(score, 4),
-        visits=0,
-        why=f"It stands {score:.0%} of the way from its class to the queries",
-        kind=(),
-        source="train",
-    )
+    why = f"It stands {score:.0%} of the way from its class to the queries"
+    return Card(row["id"], row["given_label"], confidence=round(score, 4), why=why)
 
 
-def _asked(
+def _find_nearest(
     rows: Sequence[Mapping[str, Any]],
     queries: Sequence[Any],
     place: Pictures | None,
     display: Callable[[Any], Any] | None,
 ) -> list[Asked]:
     nearest = [[row for row in rows if number in row["near_queries"]] for number in range(len(queries))]
-    nearest.append(_farthest(rows))
+    nearest.append(_find_farthest(rows))
     ids = list({str(row["id"]): row["id"] for part in nearest for row in part}.values())
     values = place.read(ids) if place is not None else iter([None] * len(ids))
     sources = {str(ident): _source(value, display) for ident, value in zip(ids, values)}
@@ -128,20 +158,5 @@ def _asked(
 
 
 def _source(value: Any, display: Callable[[Any], Any] | None) -> str:
-    if value is None:
-        return ""
-    try:
-        return data_uri(thumbnail(displayed(value, display), _SIDE))
-    except PictureError:
-        return ""
-
-
-def _overview(
-    rows: Sequence[Mapping[str, Any]], flagged: Sequence[Mapping[str, Any]], num_queries: int, target: str
-) -> Overview:
-    numbers = (
-        (f"{num_queries:,}", "bad predictions asked about", f"taken for {target}"),
-        (f"{len(flagged):,}", "training examples stand with them", "nearer to them than to their class"),
-        (f"{len(rows):,}", "examples looked at", f"labelled {target}"),
-    )
-    return Overview(len(rows), False, numbers, (), (), 0.0)
+    image = read_image(value, display)
+    return "" if image is None else data_uri(thumbnail(image, _SIDE))
