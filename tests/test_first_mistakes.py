@@ -74,3 +74,38 @@ def test_a_log_softmax_is_named_and_works_with_nll_loss():
         optimizer.zero_grad()
     assert monitor.counters["visits"] > 0 and not monitor.faults
     monitor.close()
+
+
+@pytest.mark.parametrize("as_given", [lambda ids: ids, lambda ids: ids.tolist()], ids=["tensor", "list"])
+def test_ids_and_targets_in_the_wrong_order_are_told_the_order(as_given):
+    model, ids = network(), torch.arange(1000, 1040)
+    for shift in (0, 1000):  # with and without some ids that could be classes
+        monitor = sgoif.watch(model, anchors=HELD, train_size=40)
+        step = monitor.step(as_given(TRAIN[1]), ids - shift)
+        step.__enter__()
+        F.cross_entropy(model(TRAIN[0]), TRAIN[1]).backward()
+        with pytest.raises(SgoifError, match=r"step\(ids, targets\) takes the ids first and the targets second"):
+            step.__exit__(None, None, None)
+
+
+def test_tags_and_ids_in_the_wrong_order_are_told_the_order():
+    model, tags = network(), F.one_hot(Y, 3).float()
+    monitor = sgoif.watch(model, anchors=(X[40:], tags[40:]), train_size=40, task="multilabel")
+    with pytest.raises(SgoifError, match=r"takes the ids first"), monitor.step(tags[:40], torch.arange(40)):
+        F.binary_cross_entropy_with_logits(model(TRAIN[0]), tags[:40]).backward()
+
+
+def test_ids_that_are_strings_in_the_place_of_targets_are_told_the_order():
+    monitor = sgoif.watch(network(), anchors=HELD, train_size=40)
+    with pytest.raises(SgoifError, match=r"pass them first: step\(ids, targets\)"):
+        monitor.step(TRAIN[1], [f"{i}.png" for i in range(40)]).__enter__()
+
+
+def test_ids_that_are_below_the_number_of_classes_are_not_taken_for_targets():
+    model = network()
+    monitor = sgoif.watch(model, anchors=HELD, train_size=40)
+    targets = TRAIN[1].clone()
+    targets[:5] = -100
+    with monitor.step(torch.arange(40) % 3, targets):
+        F.cross_entropy(model(TRAIN[0]), targets).backward()
+    assert monitor.counters["visits"] and not monitor.faults

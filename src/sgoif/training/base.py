@@ -37,7 +37,7 @@ from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.step_capture import StepCapture
 from sgoif.training.stepids import StepIds
-from sgoif.training.targets import check_targets
+from sgoif.training.targets import check_targets, refuse_swapped
 
 __all__ = ["BaseMonitor", "Reading", "Step", "WatchedLoop"]
 
@@ -274,6 +274,8 @@ class BaseMonitor(ABC):
     def _leave(self, ids: Any, targets: Tensor) -> None:
         """After backward: judge what was captured."""
         calls, head = self._seen.take()
+        if self._may_raise:
+            refuse_swapped(ids, targets, self._head.shape.outputs)
         try:
             kept = self._ids.read(ids, len(targets))
         except SgoifError as error:

@@ -28,6 +28,7 @@ __all__ = [
     "check_targets",
     "read_classes",
     "read_targets",
+    "refuse_swapped",
     "without_classes",
 ]
 
@@ -83,8 +84,34 @@ def check_targets(targets: Any) -> None:
     kind = type(targets).__name__
     values = np.asarray(targets, dtype=object).reshape(-1)
     if any(isinstance(value, str | bytes) for value in values[:1]):
-        raise SgoifError(f"{needed} a {kind} of strings; number the classes 0..C-1 and pass those numbers as a tensor.")
+        raise SgoifError(
+            f"{needed} a {kind} of strings; number the classes 0..C-1 and pass those numbers as a tensor. If the strings "
+            "are ids, pass them first: step(ids, targets)."
+        )
     raise SgoifError(f"{needed} a {kind}; pass torch.as_tensor(targets).")
+
+
+def refuse_swapped(ids: Any, targets: Tensor, num_classes: int) -> None:
+    """Raise where ids and targets were given in the wrong order: the ids could be targets, and the targets could not.
+
+    Several numbers above the classes cannot have entered the loss, which would have raised; ``ignore_index`` is one.
+    """
+    if targets.dim() != 1 or targets.is_floating_point() or not isinstance(ids, Tensor | np.ndarray | list | tuple):
+        return
+    try:
+        could_be = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError):  # strings
+        return
+    if could_be.dim() == 2:
+        is_swapped = could_be.shape == (len(targets), num_classes)
+    else:
+        is_classes = not could_be.is_floating_point() and bool(((could_be >= 0) & (could_be < num_classes)).all())
+        is_swapped = is_classes and len(targets[targets >= num_classes].unique()) > 1
+    if is_swapped:
+        raise SgoifError(
+            f"step(ids, targets) takes the ids first and the targets second: the targets given go up to "
+            f"{int(targets.max())}, where the model has {num_classes} outputs, and the ids could be targets. Swap them."
+        )
 
 
 def read_targets(
