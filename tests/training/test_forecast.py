@@ -177,6 +177,14 @@ def test_the_plan_tells_its_price_when_printed_and_is_the_same_plan(caplog):
     assert "forecast" not in str(monitor.governor.state_dict()["plan"])
 
 
+@pytest.mark.parametrize("keep_visits", ["all", "last", "none"])
+def test_visits_that_are_not_kept_take_no_memory(keep_visits, tmp_path):
+    for out in (None, str(tmp_path / keep_visits)):
+        monitor, *_ = watched(keep_visits=keep_visits, out=out, batch_size=64)
+        assert (monitor.forecast.visits_mb == 0) == (keep_visits == "none")
+        assert ("MB of visits" in str(monitor.plan)) == (keep_visits != "none")
+
+
 def test_a_rarer_plan_costs_less():
     shares = []
     for plan in (sgoif.Plan(), sgoif.Plan(refresh_every=40), sgoif.Plan(observe_every=10), sgoif.Plan(stride=2)):

@@ -79,7 +79,7 @@ class Sizes:
             bytes_per_example=recorder.bytes_per_example,
             tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
             has_probe=engine.settings.probe,
-            keeps_visits=recorder.sink is not None,
+            keeps_visits=recorder.sink is not None and recorder.sink.keep_visits != "none",
             ranks=engine.peers.size,
         )
 
