@@ -7,6 +7,7 @@ from torch import nn
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.settings import group_settings
+from sgoif.training.models import FROZEN_DAMPING
 
 HELD = torch.randn(12, 4), torch.arange(12) % 3
 
@@ -90,3 +91,26 @@ def test_unknown_names_raise():
         sgoif.Method(solver="cg")
     with pytest.raises(SgoifError, match="gate must be one of"):
         sgoif.Method(gate="open")
+
+
+def test_a_run_names_the_method_that_was_used(tmp_path):
+    torch.manual_seed(0)
+    x, y, model = torch.randn(60, 4), torch.arange(60) % 3, nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    train, held = (x[:40], y[:40]), (x[40:], y[40:])
+    asked = sgoif.Method(curvature="diagonal", gate="linear", layers=["0"])
+    monitor = sgoif.watch(model, anchors=held, train_size=40, out=str(tmp_path / "run"), method=asked)
+    with monitor.step(torch.arange(40), train[1]):
+        nn.functional.cross_entropy(model(train[0]), train[1]).backward()
+    known = {"curvature": "diagonal", "curvature_settings": {}, "solver": "richardson", "gate": "linear"}
+    assert (
+        monitor.close().info["method"] == sgoif.load(tmp_path / "run").info["method"] == {**known, "layers": ["2", "0"]}
+    )
+    audited = sgoif.audit(model, train, anchors=held).info["method"]
+    known = {"curvature": "kfac", "curvature_settings": {}, "solver": "direct", "gate": "none"}
+    assert audited == {**known, "layers": ["2"]}
+    model[0].requires_grad_(False)  # frozen features are damped more, which the run says too
+    frozen = sgoif.audit(model, train, anchors=held).info["method"]["curvature_settings"]
+    assert frozen == {"relative_damping": FROZEN_DAMPING}
+    tags = nn.functional.one_hot(y, 3).float()
+    of_tags = sgoif.audit(model, (x[:40], tags[:40]), anchors=(x[40:], tags[40:]), task="multilabel").info["method"]
+    assert of_tags.keys() == audited.keys() and of_tags["layers"] == ["2"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curriculum import renewed_weights
-from sgoif.distributed import find_peers
+from sgoif.distributed import Peers, find_peers
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.explain import attribute
@@ -32,10 +32,10 @@ from sgoif.gradients.models import (
 from sgoif.influence import HoldOut
 from sgoif.inputs.examples import Examples
 from sgoif.inputs.overlap import refuse_overlap
-from sgoif.multilabel import GivenHoldout, audit_multilabel, empty_multilabel, watch_multilabel
+from sgoif.multilabel import audit_multilabel, empty_multilabel, watch_multilabel
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
-from sgoif.settings import Budget, Loss, Method, group_settings, make_governor
+from sgoif.settings import Budget, Loss, Method, Request, describe_method, group_settings, make_governor
 from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.base import WatchedLoop
@@ -45,12 +45,13 @@ from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
-from sgoif.training.models import counted_head, curvature_settings_of
+from sgoif.training.models import counted_head, damp_frozen
 from sgoif.training.monitor import Monitor
 from sgoif.training.multilabel.monitor import MultilabelMonitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.sinks import MemorySink
+from sgoif.training.work import Work
 
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
@@ -111,7 +112,6 @@ def watch(
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
     settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
-    loss, method, budget = settings.loss, settings.method, settings.budget
     if os.environ.get("SGOIF_DISABLE") == "1":
         empty = (
             collect_run(Recorder(2, 0, MemorySink()), {"disabled": True})
@@ -119,56 +119,34 @@ def watch(
             else empty_multilabel()
         )
         log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
-        return NoMonitor(budget.plan, on_close=lambda: empty)
-    if task == "multilabel":
-        given = GivenHoldout(anchors, class_names, trusted, seed)
-        sink = make_sink(out, "none", overwrite=overwrite)
-        return watch_multilabel(model, optimizer, settings, given, train_size=train_size, sink=sink, forward=forward)
-    wrapped, model = model, plain_model(model)
-    peers = find_peers(wrapped, timeout_s=budget.peer_timeout_s)
-    device = next(model.parameters()).device
-    run_forward = forward or default_forward(model)
-    held = Examples(anchors, device=device)
-    held.need_labels()
-    few = held.inputs(torch.arange(min(2, len(held))))
-    found, work = counted_head(model, lambda: run_forward(few), method.head)
-    _refuse_head(model, found, method, loss, lambda: run_forward(few))
-    classes = found.shape.outputs
-    check_class_names(class_names, classes)
-    holdout = HoldOut(held, num_classes=classes, seed=seed, device=device, class_names=class_names)
-    start = budget.plan or Plan()
-    others = other_layers(model, found, method.layers if method.layers != "auto" else start.layers)
-    for other in others:
-        refuse_compiled(model, other.module_name)
-        refuse_in_pieces(other)
-    damped = curvature_settings_of(model, found, method.curvature, method.curvature_settings)
-    engine = Engine(
-        found,
-        others,
-        holdout,
-        replace(method, curvature_settings=damped, rank=method.rank or start.rank),
-        train_size=train_size,
-        per_refresh=start.examples_per_refresh,
-        seed=seed,
-        peers=peers,
+        return NoMonitor(settings.budget.plan, on_close=lambda: empty)
+    plain = plain_model(model)
+    request = Request(
+        plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
     )
-    facts = {"trusted": trusted, "class_names": list(class_names or []), "seed": seed, "train_size": train_size}
-    facts |= warn_of_few(holdout.counts.numpy(), class_names or (), quiet=peers.rank > 0)
-    recorder = make_recorder(classes, train_size, out, budget.keep_visits, peers, overwrite=overwrite)
-    log.info("head %s, %s", found.name, survey(model))
+    if task == "multilabel":
+        sink = make_sink(out, "none", overwrite=overwrite)
+        return watch_multilabel(request, find_peers(model), optimizer, train_size=train_size, sink=sink)
+    peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
+    engine, work = _build_engine(request, train_size, peers)
+    facts = request.facts | {"train_size": train_size, "method": describe_method(engine.settings, engine.layers)}
+    facts |= warn_of_few(engine.holdout.counts.numpy(), class_names or (), quiet=peers.rank > 0)
+    recorder = make_recorder(
+        engine.holdout.num_classes, train_size, out, settings.budget.keep_visits, peers, overwrite=overwrite
+    )
+    log.info("head %s, %s", engine.head.name, survey(plain))
     ledger = CanaryLedger(engine, trusted=trusted)
     forecaster = Forecaster(
-        Sizes.of(engine, recorder, ledger, accumulate=loss.accumulate),
+        Sizes.of(engine, recorder, ledger, accumulate=settings.loss.accumulate),
         work,
-        num_counted=min(2, len(holdout)),
-        parameter_bytes=sum(p.nbytes for p in model.parameters()),
-        device=device,
-        batch_size=budget.batch_size,
+        num_counted=min(2, len(engine.holdout)),
+        parameter_bytes=sum(p.nbytes for p in plain.parameters()),
+        device=request.device,
+        batch_size=settings.budget.batch_size,
     )
-    governor = make_governor(budget, device)
-    loop = WatchedLoop(model, optimizer, run_forward, loss, governor, facts, forecaster, peers)
+    governor = make_governor(settings.budget, request.device)
     return Monitor(
-        loop,
+        WatchedLoop(plain, optimizer, request.forward, settings.loss, governor, facts, forecaster, peers),
         engine,
         recorder=recorder,
         ledger=ledger,
@@ -176,6 +154,26 @@ def watch(
         on_snapshot=_keep_snapshot,
         on_weights=renewed_weights,
     )
+
+
+def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engine, Work | None]:
+    """The engine of a training, and what a forward pass over a few hold-out examples computes."""
+    model, method, start = request.model, request.settings.method, request.settings.budget.plan or Plan()
+    held = Examples(request.anchors, device=request.device)
+    run = _run_few(request, held)
+    head, work = counted_head(model, run, method.head)
+    _check_head(request, head, run)
+    holdout = _hold_out(request, held, head)
+    others = other_layers(model, head, method.layers if method.layers != "auto" else start.layers)
+    for other in others:
+        refuse_compiled(model, other.module_name)
+        refuse_in_pieces(other)
+    method = replace(damp_frozen(method, model, head), rank=method.rank or start.rank)
+    per_refresh = start.examples_per_refresh
+    engine = Engine(
+        head, others, holdout, method, train_size=train_size, per_refresh=per_refresh, seed=request.seed, peers=peers
+    )
+    return engine, work
 
 
 def audit(
@@ -219,47 +217,36 @@ def audit(
     """
     check_out(out, overwrite)
     settings = group_settings("audit", former, loss=loss, method=method)
-    method = settings.method
+    plain = plain_model(model)
+    request = Request(
+        plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
+    )
     if task == "multilabel":
         if keep_anchors or snapshot is not None:
             raise SgoifError("task='multilabel' has no keep_anchors and no snapshot; leave them out.")
-        given = GivenHoldout(anchors, class_names, trusted, seed)
         sink = make_sink(out, "none", overwrite=overwrite)
-        return audit_multilabel(model, dataset, settings, given, sink=sink, forward=forward, batch_size=batch_size)
-    if method.layers != "auto":
+        return audit_multilabel(request, dataset, sink=sink, batch_size=batch_size)
+    if settings.method.layers != "auto":
         raise SgoifError(
             "audit scores the head alone; leave Method(layers=...) out, or see sgoif.attribute(layers=...)."
         )
-    model = plain_model(model)
-    device = next(model.parameters()).device
-    run_forward = forward or default_forward(model)
-    held, trained = Examples(anchors, device=device), Examples(dataset, role="dataset", device=device)
+    held, trained = Examples(anchors, device=request.device), Examples(dataset, role="dataset", device=request.device)
     refuse_overlap(held, trained)
-    held.need_labels()
-    few = held.inputs(torch.arange(min(2, len(held))))
-    found = find_head(model, lambda: run_forward(few), name=method.head)
-    _refuse_head(model, found, method, settings.loss, lambda: run_forward(few))
-    check_class_names(class_names, found.shape.outputs)
-    known: dict[str, Any] = {"num_classes": found.shape.outputs, "seed": seed, "class_names": class_names}
-    holdout, examples = (HoldOut(source, device=device, **known) for source in (held, trained))
-    damped = curvature_settings_of(model, found, method.curvature, method.curvature_settings)
-    engine = audit_engine(
-        found,
-        holdout,
-        train_size=len(examples),
-        batch_size=batch_size,
-        method=replace(method, curvature_settings=damped),
-    )
-    recorder = Recorder(found.shape.outputs, len(examples), make_sink(out, "all", overwrite=overwrite))
+    run = _run_few(request, held)
+    head = find_head(plain, run, name=settings.method.head)
+    _check_head(request, head, run)
+    holdout, examples = (_hold_out(request, source, head) for source in (held, trained))
+    damped = damp_frozen(settings.method, plain, head)
+    engine = audit_engine(head, holdout, train_size=len(examples), batch_size=batch_size, method=damped)
+    recorder = Recorder(head.shape.outputs, len(examples), make_sink(out, "all", overwrite=overwrite))
 
     def batches() -> Iterator[tuple[Any, Tensor, Any]]:
-        for start in range(0, len(examples), batch_size):
-            positions = torch.arange(start, min(start + batch_size, len(examples)))
+        for positions in torch.arange(len(examples)).split(batch_size):
             ids = [examples.ids[int(i)] for i in positions]
             yield examples.inputs(positions), examples.labels[positions], ids
 
     ledger = CanaryLedger(engine, trusted=trusted)
-    part = AuditPart(model, engine, batches, run_forward, settings.loss.losses)
+    part = AuditPart(plain, engine, batches, request.forward, settings.loss.losses)
     kept = KeptAnchors(engine) if keep_anchors else None
     audit_examples([part], recorder, ledger, keep=kept)
     if snapshot is not None:
@@ -267,19 +254,32 @@ def audit(
 
         write_snapshot(snapshot_audit(part, ledger, recorder, class_names or ()), snapshot)
     more = {} if kept is None else {INFLUENCE: kept.column(len(recorder.index))}
-    facts = {"kind": "audit", "trusted": trusted, "class_names": list(class_names or []), "seed": seed}
-    facts |= {"head": found.name, "nearly_same": LIKENESS_NEARLY_SAME}
+    facts = {"kind": "audit", **request.facts, "head": head.name, "nearly_same": LIKENESS_NEARLY_SAME}
+    facts["method"] = describe_method(engine.settings, engine.layers)
     present = (holdout.counts + examples.counts > 0).numpy()
     facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
     return calibrated_run(ledger, recorder, engine, facts, more=more)
 
 
-def _refuse_head(model: nn.Module, head: Layer, method: Method, loss: Loss, run: Callable[[], Tensor]) -> None:
-    """Refuse a head whose gradients cannot be seen, or are not those of logits."""
-    refuse_compiled(model, head.module_name)
+def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:
+    """A forward pass over the first hold-out examples, by which the head is found."""
+    held.need_labels()
+    few = held.inputs(torch.arange(min(2, len(held))))
+    return lambda: request.forward(few)
+
+
+def _check_head(request: Request, head: Layer, run: Callable[[], Tensor]) -> None:
+    """Refuse a head whose gradients cannot be seen, or are not those of logits, or that has other classes."""
+    refuse_compiled(request.model, head.module_name)
     refuse_one_output(head)
-    if method.head is not None and loss.per_example is None:
-        refuse_softmax(model, head, run)
+    if request.settings.method.head is not None and request.settings.loss.per_example is None:
+        refuse_softmax(request.model, head, run)
+    check_class_names(request.class_names, head.shape.outputs)
+
+
+def _hold_out(request: Request, source: Examples, head: Layer) -> HoldOut:
+    names = request.class_names
+    return HoldOut(source, num_classes=head.shape.outputs, seed=request.seed, device=request.device, class_names=names)
 
 
 def _keep_snapshot(monitor: Monitor, seen: HoldoutPass, path: str | None) -> Snapshot:

@@ -31,10 +31,11 @@ from sgoif.types import Columns
 
 if TYPE_CHECKING:
     from sgoif.store.deferred import DeferredSink
+    from sgoif.training.multilabel.monitor import MultilabelMonitor
 
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "save_run"]
+__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "save_run", "watch_facts"]
 
 
 _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
@@ -49,7 +50,23 @@ def finish_run(monitor: Monitor) -> Run | None:
 
     Among several processes that write one run, rank 0 adds it up and the others get None.
     """
-    facts = {
+    facts = watch_facts(monitor)
+    recorder, peers = monitor.recorder, monitor.peers
+    if not peers.is_alone:
+        facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _sync_counters(monitor, facts["counters"])}
+        peers.abort()
+        if not recorder.keeps_evidence and peers.rank != 0:
+            return None
+    if monitor.ledger is None:
+        return collect_run(recorder, facts, sketches=monitor.sketches, unjudged=monitor.unjudged)
+    return calibrated_run(
+        monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches, unjudged=monitor.unjudged
+    )
+
+
+def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
+    """What a run's information says of the training that was watched."""
+    return {
         "kind": "watch",
         "switched_off": None,  # in this attempt; one that was killed may have written another word
         **monitor.facts,
@@ -62,17 +79,6 @@ def finish_run(monitor: Monitor) -> Run | None:
         "plan_changes": monitor.governor.changes,
         "head": monitor.engine.head.name,
     }
-    recorder, peers = monitor.recorder, monitor.peers
-    if not peers.is_alone:
-        facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _sync_counters(monitor, facts["counters"])}
-        peers.abort()
-        if not recorder.keeps_evidence and peers.rank != 0:
-            return None
-    if monitor.ledger is None:
-        return collect_run(recorder, facts, sketches=monitor.sketches, unjudged=monitor.unjudged)
-    return calibrated_run(
-        monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches, unjudged=monitor.unjudged
-    )
 
 
 def _sync_counters(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from sgoif.distributed import find_peers
+from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
-from sgoif.finish import save_run
+from sgoif.finish import save_run, watch_facts
 from sgoif.gradients import Layer, find_head
-from sgoif.gradients.models import check_class_names, default_forward, plain_model, refuse_compiled, refuse_in_pieces
+from sgoif.gradients.models import check_class_names, refuse_compiled, refuse_in_pieces
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
-from sgoif.settings import Settings, describe_changes, make_governor
+from sgoif.settings import Request, Settings, describe_changes, make_governor
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.base import WatchedLoop
 from sgoif.training.multilabel.audit import audit_examples
-from sgoif.training.multilabel.calibration import MultilabelCalibration, calibrate_multilabel
+from sgoif.training.multilabel.calibration import calibrate_multilabel
 from sgoif.training.multilabel.engine import MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.training.multilabel.monitor import MultilabelMonitor
@@ -35,109 +33,67 @@ from sgoif.training.schedule import Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.types import Columns
 
-__all__ = [
-    "GivenHoldout",
-    "audit_multilabel",
-    "collect_multilabel",
-    "empty_multilabel",
-    "finish_multilabel",
-    "watch_multilabel",
-]
+__all__ = ["audit_multilabel", "collect_multilabel", "empty_multilabel", "finish_multilabel", "watch_multilabel"]
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class GivenHoldout:
-    """The hold-out as :func:`sgoif.watch` and :func:`sgoif.audit` are given it."""
-
-    anchors: Any
-    class_names: Sequence[str] | None
-    is_trusted: bool
-    seed: int  # of its order
-
-    def facts(self) -> dict[str, Any]:
-        """What a run's information keeps."""
-        return {"trusted": self.is_trusted, "class_names": list(self.class_names or []), "seed": self.seed}
+_METHOD = {"curvature": "kfac-diagonal", "curvature_settings": {}, "solver": "direct", "gate": "explained"}
 
 
 def watch_multilabel(
-    model: nn.Module,
+    request: Request,
+    peers: Peers,
     optimizer: torch.optim.Optimizer | None,
-    settings: Settings,
-    given: GivenHoldout,
     *,
     train_size: int,
     sink: ScoreSink | None,
-    forward: Callable[[Any], Tensor] | None,
 ) -> MultilabelMonitor:
-    """Watch a multi-label training; the arguments are those of :func:`sgoif.watch`, targets are ``[B, C]``."""
+    """Watch a multi-label training; see :func:`sgoif.watch`. Targets are ``[B, C]``."""
+    settings = request.settings
     _refuse_changes(settings)
-    loss = settings.loss if settings.loss.per_example else replace(settings.loss, per_example=example_losses)
-    wrapped, model = model, plain_model(model)
-    if not find_peers(wrapped).is_alone:
+    if not peers.is_alone:
         raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
-    device = next(model.parameters()).device
-    run_forward = forward or default_forward(model)
-    holdout = MultilabelHoldOut(given.anchors, seed=given.seed, device=device)
-    head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
+    loss = settings.loss if settings.loss.per_example else replace(settings.loss, per_example=example_losses)
+    holdout = MultilabelHoldOut(request.anchors, seed=request.seed, device=request.device)
     start = settings.budget.plan or Plan()
-    engine = MultilabelEngine(head, holdout, per_refresh=start.examples_per_refresh)
-    governor, facts = make_governor(settings.budget, device), given.facts() | {"train_size": train_size}
+    engine = MultilabelEngine(_head_of(request, holdout), holdout, per_refresh=start.examples_per_refresh)
+    governor, facts = make_governor(settings.budget, request.device), request.facts | {"train_size": train_size}
     return MultilabelMonitor(
-        WatchedLoop(model, optimizer, run_forward, loss, governor, facts),
+        WatchedLoop(request.model, optimizer, request.forward, loss, governor, facts),
         engine,
         recorder=MultilabelRecorder(holdout.num_tags),
-        ledger=MultilabelLedger(engine, trusted=given.is_trusted, seed=given.seed),
+        ledger=MultilabelLedger(engine, trusted=request.trusted, seed=request.seed),
         train_size=train_size,
         sink=sink,
         on_close=finish_multilabel,
     )
 
 
-def audit_multilabel(
-    model: nn.Module,
-    dataset: Any,
-    settings: Settings,
-    given: GivenHoldout,
-    *,
-    sink: ScoreSink | None,
-    forward: Callable[[Any], Tensor] | None,
-    batch_size: int,
-) -> Run:
+def audit_multilabel(request: Request, dataset: Any, *, sink: ScoreSink | None, batch_size: int) -> Run:
     """Judge the tags of every training example by a finished model, in one pass; see :func:`sgoif.audit`."""
-    _refuse_changes(settings, are_losses_own=True)
-    model = plain_model(model)
-    device = next(model.parameters()).device
-    run_forward = forward or default_forward(model)
-    holdout = MultilabelHoldOut(given.anchors, seed=given.seed, device=device)
-    examples = MultilabelHoldOut(dataset, seed=given.seed, device=device, role="dataset")
-    refuse_overlap(holdout.examples, examples.examples)
-    head = _head_of(model, run_forward, holdout, settings.method.head, given.class_names)
-    engine = MultilabelEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
-    recorder, ledger = (
-        MultilabelRecorder(holdout.num_tags),
-        MultilabelLedger(engine, trusted=given.is_trusted, seed=given.seed),
+    _refuse_changes(request.settings, are_losses_own=True)
+    holdout, examples = (
+        MultilabelHoldOut(source, seed=request.seed, device=request.device, role=role)
+        for source, role in ((request.anchors, "anchors="), (dataset, "dataset"))
     )
-    audit_examples(model, engine, examples, run_forward, recorder, ledger, batch_size)
-    facts = {"kind": "audit", **given.facts(), "head": engine.head.name}
+    refuse_overlap(holdout.examples, examples.examples)
+    head = _head_of(request, holdout)
+    engine = MultilabelEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
+    recorder = MultilabelRecorder(holdout.num_tags)
+    ledger = MultilabelLedger(engine, trusted=request.trusted, seed=request.seed)
+    audit_examples(request.model, engine, examples, request.forward, recorder, ledger, batch_size)
+    facts = {"kind": "audit", **request.facts, "head": head.name}
     return collect_multilabel(recorder, ledger, engine, sink, facts)
 
 
-def _head_of(
-    model: nn.Module,
-    forward: Callable[[Any], Tensor],
-    holdout: MultilabelHoldOut,
-    name: str | None,
-    class_names: Sequence[str] | None,
-) -> Layer:
+def _head_of(request: Request, holdout: MultilabelHoldOut) -> Layer:
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
-    found = find_head(model, lambda: forward(few), name=name)
-    refuse_compiled(model, found.module_name)
+    found = find_head(request.model, lambda: request.forward(few), name=request.settings.method.head)
+    refuse_compiled(request.model, found.module_name)
     refuse_in_pieces(found)
     if found.shape.outputs != holdout.num_tags:
         raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
-    check_class_names(class_names, found.shape.outputs)
+    check_class_names(request.class_names, found.shape.outputs)
     return found
 
 
@@ -161,17 +117,7 @@ def empty_multilabel() -> Run:
 
 def finish_multilabel(monitor: MultilabelMonitor) -> Run:
     """Add up what a monitor recorded and write the run down."""
-    facts = {
-        "kind": "watch",
-        **monitor.facts,
-        "counters": monitor.counters,
-        "faults": dict(monitor.faults),
-        "overhead": monitor.governor.overhead,
-        "overhead_by_part": monitor.governor.shares,
-        "plan": asdict(monitor.plan),
-        "plan_changes": monitor.governor.changes,
-        "head": monitor.engine.head.name,
-    }
+    facts = watch_facts(monitor)
     return collect_multilabel(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts, monitor.sketches)
 
 
@@ -188,6 +134,7 @@ def collect_multilabel(
     absent, present = recorder.num_pairs
     held = engine.holdout.counts.tolist()
     facts = {**facts, "task": "multilabel", "num_absent": absent, "num_present": present, "num_pairs": len(tags["id"])}
+    facts["method"] = _METHOD | {"layers": [engine.head.name]}
     facts |= {"held_out": len(engine.holdout), "held_out_per_tag": held[1], "most_absent": engine.most_absent}
     try:
         calibration = calibrate_multilabel(ledger, tags)
@@ -199,7 +146,7 @@ def collect_multilabel(
     where, examples = recorder.example_rows()
     if calibration is not None:
         tags |= {"p_wrong": calibration.p_wrong, "p_wrong_low": calibration.p_low, "p_wrong_high": calibration.p_high}
-        facts |= _calibration_facts(calibration, ledger)
+        facts |= {"expected_tag_errors": calibration.expected, "share_noticed": ledger.share_noticed()}
         examples |= _any_wrong(tags, where, len(examples["id"]))
     else:
         tags |= {f"p_wrong{tail}": np.full(len(tags["id"]), np.nan) for tail in ("", "_low", "_high")}
@@ -232,10 +179,3 @@ def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:
         is_judged = np.bincount(where[is_known], minlength=count) > 0
         found[f"p_mislabeled{tail}"] = np.where(is_judged, -np.expm1(sound), np.nan)
     return found
-
-
-def _calibration_facts(calibration: MultilabelCalibration, ledger: MultilabelLedger) -> dict[str, Any]:
-    return {
-        "expected_tag_errors": calibration.expected,
-        "share_noticed": ledger.share_noticed(),
-    }

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
+from sgoif.gradients import Layer
 from sgoif.training.clock import Clock, PairedProbe
 from sgoif.training.engine import Method
 from sgoif.training.losses import Loss, Losses
 from sgoif.training.schedule import MAX_OVERHEAD, Governor, Plan
 from sgoif.training.sinks import KeepVisits
 
-__all__ = ["Budget", "Loss", "Method", "Settings", "as_loss", "describe_changes", "group_settings", "make_governor"]
+__all__ = [
+    "Budget",
+    "Loss",
+    "Method",
+    "Request",
+    "Settings",
+    "as_loss",
+    "describe_changes",
+    "describe_method",
+    "group_settings",
+    "make_governor",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,28 @@ class Settings:
     loss: Loss
     method: Method
     budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a call of :func:`sgoif.watch` or :func:`sgoif.audit` asks for, whatever the task."""
+
+    model: nn.Module  # without a wrapper
+    forward: Callable[[Any], Tensor]  # inputs to logits
+    anchors: Any
+    settings: Settings
+    class_names: Sequence[str] | None
+    trusted: bool
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run's information keeps of it."""
+        return {"trusted": self.trusted, "class_names": list(self.class_names or []), "seed": self.seed}
 
 
 _GROUPS: Mapping[str, type] = {"loss": Loss, "method": Method, "budget": Budget}
@@ -137,6 +172,17 @@ def make_governor(budget: Budget, device: torch.device) -> Governor:
         clock=clock,
         probe=paired,
     )
+
+
+def describe_method(method: Method, layers: Sequence[Layer]) -> dict[str, Any]:
+    """What a run's information says of how influence was estimated, and at which layers."""
+    return {
+        "curvature": method.curvature,
+        "curvature_settings": dict(method.curvature_settings or {}),
+        "solver": method.solver,
+        "gate": method.gate_settings.mode,
+        "layers": [layer.name for layer in layers],
+    }
 
 
 def describe_changes(settings: Settings, allowed: Mapping[str, tuple[str, ...]]) -> list[str]:

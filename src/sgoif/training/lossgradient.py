@@ -104,8 +104,8 @@ def _target_cause(inside: Tensor, labels: Tensor) -> str | None:
     if bool((inside.amax(1) >= 0.98).all()):
         wrong = float((inside.argmax(1) != labels).double().mean())
         return (
-            f"For {100 * wrong:.0f}% of the rows another class entered the loss than the one given to step(ids, targets): "
-            "pass the targets of this batch, in its order, as the second argument."
+            f"For {100 * wrong:.0f}% of the rows another class entered the loss than the one given to step(): pass "
+            "the targets of this batch, in its order, after its ids."
         )
     return (
         "The targets that entered the loss are spread over classes (Mixup, CutMix, soft labels): pass those "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,10 @@ from torch import Tensor, nn
 from sgoif.distributed import is_sharded, left_sharded
 from sgoif.gradients import Layer, find_head, quiet_eval
 from sgoif.gradients.head import check_output
+from sgoif.training.engine import Method
 from sgoif.training.work import Work, count_work
 
-__all__ = [
-    "FROZEN_DAMPING",
-    "counted_head",
-    "curvature_settings_of",
-]
+__all__ = ["FROZEN_DAMPING", "counted_head", "damp_frozen"]
 
 # Times the mean eigenvalue of each factor, where features do not learn. Pretrained features have a few strong
 # directions (the largest eigenvalue is 50 times the mean, unstandardised 390 times) and a thousand weak ones, which 0.1
@@ -27,15 +24,13 @@ __all__ = [
 FROZEN_DAMPING = 100.0
 
 
-def curvature_settings_of(
-    model: nn.Module, head: Layer, curvature: str, given: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
-    """Those given; else K-FAC's damping for features that do not learn, if it is the head alone that does."""
+def damp_frozen(method: Method, model: nn.Module, head: Layer) -> Method:
+    """Damp K-FAC for features that do not learn, where the head alone does and no settings of it are given."""
     learning = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     is_head_alone = learning == {id(parameter) for parameter in head.parameters.values()}
-    if given is not None or curvature != "kfac" or not is_head_alone:
-        return given
-    return {"relative_damping": FROZEN_DAMPING}
+    if method.curvature_settings is not None or method.curvature != "kfac" or not is_head_alone:
+        return method
+    return replace(method, curvature_settings={"relative_damping": FROZEN_DAMPING})
 
 
 def counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:

@@ -85,8 +85,8 @@ def check_targets(targets: Any) -> None:
     values = np.asarray(targets, dtype=object).reshape(-1)
     if any(isinstance(value, str | bytes) for value in values[:1]):
         raise SgoifError(
-            f"{needed} a {kind} of strings; number the classes 0..C-1 and pass those numbers as a tensor. If the strings "
-            "are ids, pass them first: step(ids, targets)."
+            f"{needed} a {kind} of strings; number the classes 0..C-1 and pass those numbers as a tensor. If they are "
+            "ids, pass them first: step(ids, targets)."
         )
     raise SgoifError(f"{needed} a {kind}; pass torch.as_tensor(targets).")
 
