@@ -61,11 +61,8 @@ print(json.dumps([seconds("torch"), seconds("sgoif")]))
     assert ours <= 0.05 * torch, (ours, torch)
 
 
-def test_few_names_are_stable_and_the_reference_lists_them():
-    page = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
-    stable = [name for name in sgoif.__all__ if name != "__version__"]
-    assert len(stable) <= 14
-    assert [name for name in stable if f"::: sgoif.{name}\n" not in page] == []
+def test_few_names_are_stable():
+    assert len(sgoif.__all__) <= 15  # with __version__; tests/docs/test_reference.py compares them with the reference
 
 
 @pytest.mark.parametrize("name", ["ood", "shift", "unlearning", "explain"])

@@ -21,7 +21,7 @@ from sgoif.errors import SgoifError
 from sgoif.integrations.closing import close_run, state_of
 from sgoif.settings import as_loss
 
-__all__ = ["InfluenceCallback", "given_targets", "taken_ids"]
+__all__ = ["InfluenceCallback"]
 
 
 def taken_ids(batch: Any) -> Any:

@@ -20,7 +20,7 @@ from sgoif.errors import SgoifError
 from sgoif.integrations.closing import close_run, state_of
 from sgoif.settings import Method, as_loss
 
-__all__ = ["IdCollator", "InfluenceCallback", "watch_trainer"]
+__all__ = ["InfluenceCallback", "watch_trainer"]
 
 log = logging.getLogger(__name__)
 
