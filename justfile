@@ -1,6 +1,8 @@
-# Everything a contributor runs; `just` lists it. `.ci/run` does all of it in fresh environments.
+# Everything a contributor runs; `just` lists it. `.ci/run` runs the same recipes in fresh environments.
 
+# One thread per process: two OpenMP threads on two busy cores spin against each other.
 export OMP_NUM_THREADS := "1"
+export MKL_NUM_THREADS := "1"
 
 # list the recipes
 default:
@@ -18,16 +20,29 @@ lint:
     lint-imports
     codespell
 
-# the tests that need no data, no browser and no Ray; arguments go to pytest
-test *ARGS:
-    pytest -n 2 --dist loadgroup --ignore tests/browser --ignore tests/scoring/test_on_ray.py {{ARGS}}
+# known vulnerabilities of the oldest versions that are allowed, and of the installed ones
+holes:
+    python scripts/holes.py --floors
+    python scripts/holes.py
+
+# the tests and the examples in docstrings, without Ray; or what the arguments tell pytest: `just test tests/linalg`
+test *ARGS="--doctest-modules --ignore src/sgoif/integrations src/sgoif tests":
+    python -m pytest -n 2 --dist loadgroup --ignore tests/scoring/test_on_ray.py {{ARGS}}
+
+# the tests of scoring on Ray, which needs both cores to start
+ray:
+    PYTHONPATH=src:. python -m pytest tests/scoring/test_on_ray.py
+
+# the tests marked `floors`, against the installed package
+floors:
+    python -m pytest -n 2 --dist loadgroup -o pythonpath=. -m "floors and not slow"
 
 # what must be green before a change is proposed
 check: lint test docs
 
-# the documentation, strictly, into site/
-docs:
-    NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+# the documentation, strictly
+docs SITE="site":
+    NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir {{SITE}}
 
 # a small slice of every benchmark, a few minutes; needs SGOIF_DATA
 bench *ARGS:
@@ -36,6 +51,10 @@ bench *ARGS:
 # the tables of docs/benchmarks from the raw results
 tables:
     python -m benchmarks tables
+
+# sdist, wheel, SBOM and checksums into OUT; arguments go to scripts/release
+release *ARGS:
+    PYTHON=python scripts/release {{ARGS}}
 
 # everything, from a clean checkout, as continuous integration does it
 ci:

@@ -38,6 +38,13 @@ def test_every_dependency_states_its_oldest_version(capsys):
     assert sum(line.startswith("Pillow==") for line in lines) == 1  # one per Python, though two are declared
 
 
+def test_every_path_that_is_repeated_with_the_oldest_versions_is_there(pytestconfig):
+    from tests.conftest import FLOORS
+
+    files = [floor.partition("::")[0] for floor in FLOORS]
+    assert [file for file in files if not (pytestconfig.rootpath / file).exists()] == []
+
+
 @pytest.mark.parametrize(
     ("reason", "code"),
     [("data test: no image data", 0), ("could not import 'wandb': No module", 0), ("could not import 'ray'", 1)],
