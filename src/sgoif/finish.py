@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
+from sgoif.evidence.examples import read_examples
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
@@ -391,26 +392,9 @@ def _joined(parts: list[Columns]) -> Columns:
 
 
 def _added_up(recorder: Recorder) -> Columns:
-    evidence, count = recorder.evidence, len(recorder.index)
-    suggested = evidence.suggested_label(top=3)
-    visits = evidence.column("num_visits")[:count]
-    table: Columns = {
-        "id": np.asarray(recorder.index.ids),
-        "given_label": recorder.given[:count],
-        "suggested_label": suggested.labels[:count, 0],
-        "suggested_label_2": suggested.labels[:count, 1],
-        "suggested_label_3": suggested.labels[:count, 2],
-        "suggested_share": suggested.share()[:count, 0],
-        "n_visits": visits,
-        "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(visits, 1),
-    }
-    table |= recorder.likely.top(count).columns()
-    for name in recorder.means.signals:
-        table[name] = recorder.means.mean(name)[:count]
-    for name in evidence.signals:
-        table[name] = evidence.mean_raw(name)[:count]
-        table[f"{name}_std"] = evidence.mean(name)[:count]
-        table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
+    count = len(recorder.index)
+    table: Columns = {"id": np.asarray(recorder.index.ids), "given_label": recorder.given[:count]}
+    table |= read_examples(recorder.evidence, recorder.likely, recorder.means, count=count)
     words = recorder.likeness.words(count)
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 

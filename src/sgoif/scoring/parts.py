@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sgoif.files.locations import Place
-from sgoif.store.blocks import encode_part, table_groups, table_of
+from sgoif.store.blocks import encode_table, table_of
 from sgoif.store.info import environment, find_info, now, write_info
 from sgoif.store.parts import name_part
 from sgoif.store.reader import RunFiles
@@ -53,7 +53,7 @@ def write_part(
     }
     table |= {name: columns[name] for name in (*MEAN_SIGNALS, *_JUDGED) if name in columns}
     found = table_of("examples", table, 0, kind)[0].sort_by("id_hash").combine_chunks()
-    place.write(name_part("examples", _SCORED, _EDITION, number), encode_part(found.schema, table_groups(found)))
+    place.write(name_part("examples", _SCORED, _EDITION, number), encode_table(found))
 
 
 def write_quarantine(place: Place, number: int, records: Sequence[tuple[str, str]]) -> None:
@@ -109,7 +109,7 @@ def copy_judged(run: RunFiles, place: Place) -> int:
         rows = [_judged(table) for table in run.read_part(part)]
         table = pa.concat_tables(rows).combine_chunks() if rows else run.empty("examples")
         total += len(table)
-        place.write(name_part("examples", _COPIED, _EDITION, number), encode_part(table.schema, table_groups(table)))
+        place.write(name_part("examples", _COPIED, _EDITION, number), encode_table(table))
     return total
 
 

@@ -3,31 +3,38 @@
 A part is sorted by the hash of the id and cut into row groups at fixed values of the hash, the same in every part: the
 range of all hashes in 2, 4, 8, … equal pieces. A reader that wants one piece of all ids, a *bucket*, takes the row
 groups whose statistics lie in it and leaves the rest where it is.
+
+Ids are kept as given, int64 or text, and beside either a 64-bit hash to join by: :func:`sgoif.evidence.hash_ids`, so
+that folds, splits and buckets agree wherever they are made. Numpy holds strings at the width of the longest, so that
+one id of 10 kB among a million short ones would take 40 GB: here they are hashed in groups of like length, and kept by
+Arrow, which stores each at its own length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import StoreError
+from sgoif.evidence import hash_ids
 from sgoif.records import ScoreBatch
-from sgoif.store.ids import arrow_ids, check_kind, kind_of_ids
 from sgoif.store.schema import FLAGS_NOT_FINITE, IdKind, id_column, schema_of
 
 __all__ = [
-    "Columns",
+    "PartRows",
+    "check_kind",
     "encode_part",
+    "encode_table",
     "hash_edges",
-    "join_chunks",
+    "kind_of_ids",
     "sorted_groups",
-    "table_groups",
     "table_of",
     "visit_columns",
 ]
@@ -35,9 +42,87 @@ __all__ = [
 _MIN_GROUP_ROWS = 8192  # smaller row groups cost more in the footer than they save
 _MAX_GROUPS = 32  # 20,000 rows in a part of 64 MB; the footer is then 0.1% of it
 _PLAIN_GROUP_ROWS = 122_880  # of tables that are not read by bucket
+_JOINED_ROWS = 8192  # steps are joined up to this many rows before they are converted: a step alone is mostly overhead
+_WIDE_ID_BYTES = 1024  # fixed-width ids beyond this are converted at once, so that no array of that width grows
+_HASHED_AT_ONCE = 16 << 20  # bytes of fixed-width text
+_NAMES = {"int": "integers", "string": "strings"}
 _CHECKSUMS = {"write_page_checksum": True} if int(pa.__version__.split(".")[0]) >= 15 else {}
 
 Columns = dict[str, Any]  # numpy arrays, and Arrow's for ids
+Ids = NDArray[Any]
+
+
+class PartRows:
+    """The rows of one table whose part is not full yet.
+
+    Args:
+        table: its name.
+        attempt: of the run.
+        epoch: of all its rows, where parts are cut by epoch.
+        lose: called with rows that could not be converted, and why.
+    """
+
+    def __init__(self, table: str, attempt: int, epoch: int | None, lose: Callable[[int, Exception], None]) -> None:
+        self.name, self.attempt, self.epoch = table, attempt, epoch
+        self.num_rows, self.num_bytes, self.num_blocks = 0, 0, 0
+        self.num_visible = 0  # rows that a part on disk holds already
+        self._lose = lose
+        self._steps: list[ScoreBatch] = []
+        self._step_rows = 0
+        self._chunks: list[Columns] = []
+        self._tables: list[pa.Table] = []
+
+    def add(self, rows: ScoreBatch | pa.Table) -> None:
+        """Take a step's visits, or rows of another table."""
+        self.num_blocks += 1
+        if isinstance(rows, pa.Table):
+            self._tables.append(rows)
+            self.num_rows += len(rows)
+            self.num_bytes += rows.nbytes
+            return
+        self.num_rows += len(rows.ids)
+        is_wide = rows.ids.dtype.itemsize > _WIDE_ID_BYTES
+        if is_wide:
+            self._convert()
+        self._steps.append(rows)
+        self._step_rows += len(rows.ids)
+        if is_wide or self._step_rows >= _JOINED_ROWS:
+            self._convert()
+
+    def encode(self, kind: IdKind, *, is_last: bool = True) -> pa.Buffer | None:
+        """Make a part of all rows; None where none is left. Visits are sorted by the hash of their ids.
+
+        Args:
+            kind: of the ids.
+            is_last: whether the rows may be forgotten.
+        """
+        if self.name != "visits":
+            return encode_table(pa.concat_tables(self._tables, promote_options="default").combine_chunks())
+        self._convert()
+        schema = schema_of("visits", kind)
+        if not self._chunks:
+            return None
+        # column by column, each taken out of its chunks, so that rows are held once
+        joined = {field.name: _join([chunk.pop(field.name) for chunk in self._chunks]) for field in schema}
+        self._chunks = [] if is_last else [joined]
+        return encode_part(schema, sorted_groups(joined, schema))
+
+    def _convert(self) -> None:
+        steps, self._steps, self._step_rows = self._steps, [], 0
+        try:
+            if steps:
+                self._keep(steps)
+        except Exception:  # one of them is malformed: the others shall not be lost with it
+            for step in steps:
+                try:
+                    self._keep([step])
+                except Exception as error:
+                    self.num_rows, self.num_blocks = self.num_rows - len(step.ids), self.num_blocks - 1
+                    self._lose(len(step.ids), error)
+
+    def _keep(self, steps: list[ScoreBatch]) -> None:
+        self._chunks.append(visit_columns(steps, self.attempt, kind_of_ids(np.asarray(steps[0].ids))))
+        self.num_bytes += sum(int(column.nbytes) for column in self._chunks[-1].values())
 
 
 def visit_columns(batches: Sequence[ScoreBatch], attempt: int, kind: IdKind) -> Columns:
@@ -106,11 +191,6 @@ def table_of(
     return pa.table({**arrays, **extra}, schema=wide), None if id_name is None or not rows else kind
 
 
-def join_chunks(chunks: list[Columns], schema: pa.Schema) -> Columns:
-    """Join chunks into one, column by column; the chunks are emptied, so that rows are held once."""
-    return {field.name: _concatenated([chunk.pop(field.name) for chunk in chunks]) for field in schema}
-
-
 def sorted_groups(joined: Columns, schema: pa.Schema) -> Iterator[pa.Table]:
     """Hand the rows of a chunk out by hash, one row group after another; only the row group at hand is copied."""
     order = np.argsort(joined["id_hash"])
@@ -126,11 +206,11 @@ def sorted_groups(joined: Columns, schema: pa.Schema) -> Iterator[pa.Table]:
         yield pa.table(arrays, schema=schema)
 
 
-def table_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Cut a table into row groups: at edges of the hash where its rows are sorted by it."""
+def encode_table(table: pa.Table) -> pa.Buffer:
+    """Encode a table as a Parquet file, cut into row groups at edges of the hash where its rows are sorted by it."""
     hashes = table["id_hash"].to_numpy() if "id_hash" in table.column_names and len(table) else None
-    for start, stop in pairwise(_cuts(hashes, len(table))):
-        yield table.slice(start, stop - start)
+    cuts = pairwise(_cuts(hashes, len(table)))
+    return encode_part(table.schema, (table.slice(start, stop - start) for start, stop in cuts))
 
 
 def encode_part(schema: pa.Schema, groups: Iterable[pa.Table]) -> pa.Buffer:
@@ -164,6 +244,59 @@ def hash_edges(pieces: int) -> NDArray[np.int64]:
     return np.array([-(1 << 63) + k * ((1 << 64) // pieces) for k in range(1, pieces)], np.int64)
 
 
+def kind_of_ids(ids: Ids) -> IdKind:
+    """Tell whether ids are integers or strings.
+
+    Raises:
+        StoreError: They are neither, or a mixture, or do not fit into 64 signed bits.
+    """
+    kind = ids.dtype.kind
+    if ids.ndim != 1:
+        raise StoreError(f"ids are a vector, got shape {ids.shape}.")
+    if kind == "O" and len(ids):
+        if all(isinstance(item, str) for item in ids):
+            return "string"
+        if all(isinstance(item, int | np.integer) for item in ids):
+            return kind_of_ids(np.asarray(ids.tolist()))
+    if kind == "u" and len(ids) and int(ids.max()) > np.iinfo(np.int64).max:
+        raise StoreError(f"integer ids must fit into 64 signed bits, got {ids.max()}; pass them as strings.")
+    if kind in "iu":
+        return "int"
+    if kind in "UT":
+        return "string"
+    raise StoreError(f"ids are all integers or all strings, got {ids.dtype}; convert them, for example with str().")
+
+
+def check_kind(found: IdKind, known: IdKind | None) -> None:
+    """Refuse ids of a kind that differs from the run's."""
+    if known is not None and found != known:
+        raise StoreError(
+            f"this run's ids are {_NAMES[known]}, but a block came with {_NAMES[found]}; keep the ids of a run to one "
+            "type, or write to another folder."
+        )
+
+
+def arrow_ids(ids: Ids, kind: IdKind) -> tuple[pa.Array, NDArray[np.int64]]:
+    r"""Return ids for Arrow, and their hashes.
+
+    UTF-8 has no form for half of a surrogate pair, as in undecodable file names: it is written out as ``\udc80``.
+    """
+    if kind == "int":
+        whole = np.ascontiguousarray(ids, dtype=np.int64)
+        return pa.array(whole), hash_ids(whole).view(np.int64)
+    texts = ids if ids.dtype.kind == "U" else np.array(ids.tolist(), dtype=object)
+    try:
+        column = pa.array(texts, pa.string())
+        # Arrow ends fixed-width text at its first NUL
+        is_whole = texts.dtype.kind != "U" or pc.sum(pc.utf8_length(column)).as_py() == np.char.str_len(texts).sum()
+    except (pa.ArrowInvalid, UnicodeError):
+        is_whole = False
+    if not is_whole:
+        plain = [text.encode("utf-8", "backslashreplace").decode() for text in texts.tolist()]
+        texts, column = np.array(plain, dtype=object), pa.array(plain, pa.string())
+    return column, _hash_texts(texts)
+
+
 def _cuts(hashes: NDArray[np.int64] | None, num_rows: int) -> list[int]:
     if hashes is None or (hashes[1:] < hashes[:-1]).any():
         return [*range(0, num_rows, _PLAIN_GROUP_ROWS), num_rows]
@@ -171,7 +304,7 @@ def _cuts(hashes: NDArray[np.int64] | None, num_rows: int) -> list[int]:
     return [0, *np.searchsorted(hashes, hash_edges(groups)).tolist(), num_rows]
 
 
-def _concatenated(pieces: list[Any]) -> Any:
+def _join(pieces: list[Any]) -> Any:
     return pa.concat_arrays(pieces) if isinstance(pieces[0], pa.Array) else np.concatenate(pieces)
 
 
@@ -219,3 +352,19 @@ def _array(values: Any, kind: pa.DataType | None) -> pa.Array:
         return pa.array(found, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise StoreError(f"a column cannot be written: {error}.") from error
+
+
+def _hash_texts(texts: Ids) -> NDArray[np.int64]:
+    if texts.dtype.kind == "U" and texts.dtype.itemsize <= 1024:
+        return hash_ids(texts).view(np.int64)
+    lengths = (
+        np.char.str_len(texts) if texts.dtype.kind == "U" else np.fromiter(map(len, texts), np.int64, count=len(texts))
+    )
+    widths = 1 << np.ceil(np.log2(np.maximum(lengths, 16))).astype(np.int64)
+    hashes = np.empty(len(texts), np.int64)
+    for width in np.unique(widths).tolist():
+        rows = np.flatnonzero(widths == width)
+        for part in np.array_split(rows, 1 + len(rows) * width * 4 // _HASHED_AT_ONCE):
+            if len(part):
+                hashes[part] = hash_ids(texts[part].astype(f"U{width}")).view(np.int64)
+    return hashes

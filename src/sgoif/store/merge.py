@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sgoif.errors import StoreError
 from sgoif.evidence import Evidence, LikelyClasses, WeightedMeans
-from sgoif.store.blocks import encode_part, table_groups, table_of
+from sgoif.evidence.examples import read_examples
+from sgoif.store.blocks import encode_table, table_of
 from sgoif.store.buckets import bucket_rows, count_buckets
 from sgoif.store.info import write_info
 from sgoif.store.parts import name_part, numbers_taken
@@ -64,8 +64,8 @@ def merge_evidence(
         memory_bytes: what the rows of one bucket may take.
         scratch: local folder for rows that must be laid out by bucket first; see :mod:`sgoif.store.buckets`.
     """
-    for found in _merged(files, buckets, memory_bytes, scratch):
-        yield {**found, "id": _numpy_ids(found["id"])}
+    for found in _merge(files, buckets, memory_bytes, scratch):
+        yield {**found, "id": np.asarray(found["id"].to_numpy(zero_copy_only=False))}
 
 
 def write_examples(
@@ -79,7 +79,7 @@ def write_examples(
 
     Readers see the new edition when all of it is written.
     """
-    return write_edition(files, _merged(files, buckets, memory_bytes, scratch))
+    return write_edition(files, _merge(files, buckets, memory_bytes, scratch))
 
 
 def write_edition(files: RunFiles, tables: Iterable[Mapping[str, Any]]) -> int:
@@ -109,11 +109,11 @@ def write_edition(files: RunFiles, tables: Iterable[Mapping[str, Any]]) -> int:
 def _write_part(files: RunFiles, waiting: list[pa.Table], edition: int, part: int) -> int:
     table = pa.concat_tables(waiting).sort_by("id_hash").combine_chunks()
     waiting.clear()
-    files.place.write(name_part("examples", 0, edition, part), encode_part(table.schema, table_groups(table)))
+    files.place.write(name_part("examples", 0, edition, part), encode_table(table))
     return len(table)
 
 
-def _merged(
+def _merge(
     files: RunFiles, buckets: int | None, memory_bytes: int, scratch: str | os.PathLike[str] | None
 ) -> Iterator[dict[str, Any]]:
     if memory_bytes < 1:
@@ -125,18 +125,22 @@ def _merged(
 
 def _merge_bucket(table: pa.Table) -> dict[str, Any]:
     """Add up the visits of a bucket; the ids stay Arrow's, so that one long id does not widen all."""
-    coded = pc.dictionary_encode(table["id"])
-    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
-    ids, rows = _dictionary(coded)
+    coded = table["id"].combine_chunks().dictionary_encode()
+    ids, rows = coded.dictionary, coded.indices.to_numpy().astype(np.int64)
     column = {name: table[name].to_numpy() for name in _COLUMNS if name != "id"}
-    anchors = column["worst_anchor"]
-    evidence = Evidence(STANDARDISED, max(1, int(anchors.max(initial=0)) + 1), len(ids))
+    num_anchors, num_classes = (max(1, int(column[name].max(initial=0)) + 1) for name in ("worst_anchor", "runner_up"))
+    evidence, likely = Evidence(STANDARDISED, num_anchors, len(ids)), LikelyClasses(num_classes)
     means = [WeightedMeans(names) for names in _MEANS]
-    likely = LikelyClasses(max(1, int(column["runner_up"].max(initial=0)) + 1))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         _add(evidence, means, likely, rows[part], {name: values[part] for name, values in column.items()})
-    return _read_out(ids, rows, column, evidence, means) | likely.top(len(ids)).columns()
+    last = np.lexsort((column["micro_step"], column["step"], column["attempt"]))  # an example's last row comes last
+    last = last[column["given_label"][last] >= 0]  # a mixed or soft target names no class, and takes none away
+    given, hashes = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
+    given[rows[last]] = column["given_label"][last]
+    hashes[rows] = column["id_hash"]
+    found = {"id": ids, "id_hash": hashes, "given_label": given}
+    return found | read_examples(evidence, likely, *means, count=len(ids))
 
 
 def _add(
@@ -163,47 +167,3 @@ def _add(
         step=column["step"],
         raw=np.stack([column[name] for name in STANDARDISED], 1),
     )
-
-
-def _read_out(
-    ids: pa.Array,
-    rows: NDArray[np.int64],
-    column: dict[str, NDArray[Any]],
-    evidence: Evidence,
-    means: list[WeightedMeans],
-) -> dict[str, Any]:
-    visits = evidence.column("num_visits")
-    last = np.lexsort((column["micro_step"], column["step"], column["attempt"]))  # an example's last row comes last
-    last = last[column["given_label"][last] >= 0]  # a mixed or soft target names no class, and takes none away
-    given, hashes = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
-    given[rows[last]] = column["given_label"][last]
-    hashes[rows] = column["id_hash"]
-    suggested = evidence.suggested_label(top=3)
-    table: dict[str, Any] = {
-        "id": ids,
-        "id_hash": hashes,
-        "given_label": given,
-        "suggested_label": suggested.labels[:, 0],
-        "suggested_label_2": suggested.labels[:, 1],
-        "suggested_label_3": suggested.labels[:, 2],
-        "suggested_share": suggested.share()[:, 0],
-        "n_visits": visits,
-        "confidence": evidence.column("sum_c")[:, 0] / np.maximum(visits, 1),
-    }
-    for some in means:
-        table |= {name: some.mean(name) for name in some.signals}
-    for name in STANDARDISED:
-        table[name] = evidence.mean_raw(name)
-        table[f"{name}_std"] = evidence.mean(name)
-        table[f"{name}_std_error"] = evidence.standard_error(name)
-    return table
-
-
-def _dictionary(coded: Any) -> tuple[pa.Array, NDArray[np.int64]]:
-    if isinstance(coded, pa.ChunkedArray):  # no rows at all
-        return pa.array([], coded.type.value_type), np.zeros(0, np.int64)
-    return coded.dictionary, coded.indices.to_numpy().astype(np.int64)
-
-
-def _numpy_ids(ids: pa.Array) -> NDArray[Any]:
-    return np.asarray(ids.to_numpy(zero_copy_only=False))

@@ -25,15 +25,13 @@ from numpy.typing import ArrayLike
 from sgoif.errors import StoreError
 from sgoif.files.locations import place_of
 from sgoif.records import ScoreBatch
-from sgoif.store.blocks import table_of
-from sgoif.store.ids import check_kind, kind_of_ids
+from sgoif.store.blocks import check_kind, kind_of_ids, table_of
 from sgoif.store.info import environment, find_info, now, restarts
 from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import free_attempt, older_parts
-from sgoif.store.queue import BoundedQueue, Item
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
 from sgoif.store.write_errors import WriteErrors
-from sgoif.store.writing import PartWriter
+from sgoif.store.writing import BoundedQueue, Item, PartWriter
 
 __all__ = ["KeepVisits", "Pace", "ParquetSink"]
 
@@ -72,7 +70,7 @@ class ParquetSink(PartWriter):
             for one process; with several, rank 0 asks :func:`next_attempt` and tells the others.
         start_step: the first step that this attempt will write. What earlier attempts wrote from there on is
             superseded and no reader sees it again.
-        keep_visits: ``all``; ``last`` for those of each example's last epoch (see :mod:`sgoif.store.retention`);
+        keep_visits: ``all``; ``last`` for those of each example's last epoch (see :mod:`sgoif.store.ownparts`);
             ``none``.
         pace: how much is gathered, and how long is waited.
         facts: free-form facts about the run for ``run.json``.

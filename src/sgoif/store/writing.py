@@ -1,29 +1,99 @@
-"""The writing thread of a sink: gathers rows into parts, writes them in time, and keeps ``run.json``."""
+"""The writing thread of a sink: gathers rows into parts, writes them in time, and keeps ``run.json``.
+
+The training thread only hands over, through a queue with a bound in bytes. Where the queue is full it waits for room,
+which is counted; where there is none after a while, as when a network filesystem hangs, the block is given up rather
+than the training.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sgoif.errors import TakenOver
 from sgoif.files.locations import Place
-from sgoif.store.gathering import Gathering
+from sgoif.store.blocks import PartRows
 from sgoif.store.info import find_info, now, write_info
-from sgoif.store.ownparts import OwnParts
+from sgoif.store.ownparts import EpochParts, OwnParts
 from sgoif.store.parts import list_parts, open_part
-from sgoif.store.queue import BoundedQueue, Item
-from sgoif.store.retention import EpochParts
 from sgoif.store.schema import LOGS, IdKind
 from sgoif.store.write_errors import WriteErrors
 
-__all__ = ["PartWriter"]
+__all__ = ["BoundedQueue", "Item", "PartWriter"]
 
 _STATES = {"checkpoint": "running", "close": "finished", "unclosed": "unclosed"}  # what run.json says after each
 _FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
 _REWRITTEN_PER_S = 256 << 10  # bytes of parts that are not full: one of 64 MB is rewritten every four minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something to do for the writing thread."""
+
+    kind: str
+    value: Any
+    num_bytes: int = 0
+    num_rows: int = 0
+
+
+class BoundedQueue:
+    """First in, first out, by bytes.
+
+    Args:
+        max_bytes: bytes that may wait; one item may be larger, when it is alone.
+        patience_s: longest wait for room. When it was in vain, later items do not wait again until there is room.
+    """
+
+    def __init__(self, max_bytes: int, patience_s: float) -> None:
+        self.max_bytes, self.patience_s = max_bytes, patience_s
+        self.waited_s = 0.0
+        self.peak_bytes = 0
+        self._items: deque[Item] = deque()
+        self._bytes = 0  # waiting, and taken but not done
+        self._is_stuck = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Item) -> bool:
+        """Hand over; False where there was no room in time."""
+        with self._changed:
+            if not self._has_room(item):
+                begun = time.monotonic()
+                found = self._changed.wait_for(lambda: self._has_room(item), 0 if self._is_stuck else self.patience_s)
+                self.waited_s += time.monotonic() - begun
+                self._is_stuck = not found
+                if not found:
+                    return False
+            self._is_stuck = False
+            self._items.append(item)
+            self._bytes += item.num_bytes
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
+            self._changed.notify_all()
+            return True
+
+    @property
+    def has_items(self) -> bool:
+        """Whether something waits to be taken."""
+        return bool(self._items)
+
+    def take(self, timeout_s: float | None = None) -> Item | None:
+        """Wait for the next item; None where none came in time."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: bool(self._items), timeout_s)
+            return self._items.popleft() if found else None
+
+    def done(self, item: Item) -> None:
+        """Give back the room of an item that was taken."""
+        with self._changed:
+            self._bytes -= item.num_bytes
+            self._changed.notify_all()
+
+    def _has_room(self, item: Item) -> bool:
+        return not item.num_bytes or not self._bytes or self._bytes + item.num_bytes <= self.max_bytes
 
 
 class PartWriter(ABC):
@@ -51,7 +121,7 @@ class PartWriter(ABC):
 
     def __init__(self) -> None:
         self._rows_settled = 0
-        self._gathering: dict[str, Gathering] = {}  # by table
+        self._gathering: dict[str, PartRows] = {}  # by table
         self._unflushed_since: float | None = None
         self._flushed_bytes = 0  # by the last flush
         self._complete_editions: dict[str, int] = {}
@@ -107,8 +177,8 @@ class PartWriter(ABC):
                 self._guarded(lambda: self._write_info("running"))  # the kind of the ids is known from now on
             if epoch is not None and self._epochs.checkpoint_epoch is None and self.start_step > 0:
                 self._guarded(lambda: self._know_older_epochs(epoch))
-            found = self._gathering[item.kind] = Gathering(item.kind, self.attempt, epoch, self._lose)
-        found.add(item)
+            found = self._gathering[item.kind] = PartRows(item.kind, self.attempt, epoch, self._lose)
+        found.add(item.value)
         if item.kind in LOGS and self._unflushed_since is None:
             self._unflushed_since = time.monotonic()
         if found.num_bytes * self._ratios.get(item.kind, _FIRST_RATIO) >= self.part_bytes:
@@ -168,7 +238,7 @@ class PartWriter(ABC):
                     self._epochs.add(path, found.epoch, found.num_visible)
                     self._remove(self._epochs.outdated())
 
-    def _show(self, path: str, found: Gathering) -> None:
+    def _show(self, path: str, found: PartRows) -> None:
         """Count rows that a reader sees now."""
         self._rows_settled += found.num_rows - found.num_visible
         found.num_visible = self._parts.rows[path] = found.num_rows
