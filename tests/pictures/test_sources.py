@@ -66,9 +66,9 @@ def test_mistakes_are_named(tmp_path):
         open_source(tmp_path / "nowhere")
     with pytest.raises(SgoifError, match="one folder per class"):
         open_source(tmp_path)
-    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "a.txt").write_text("x")
     with pytest.raises(SgoifError, match="neither a folder nor"):
-        open_source(tmp_path / "a.csv")
+        open_source(tmp_path / "a.txt")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(SgoifError, match="cannot be read as parquet"):
         open_source(tmp_path / "b.parquet")
@@ -92,3 +92,17 @@ def test_a_table_without_pictures_will_do_where_its_embeddings_are_given(tmp_pat
     assert list(source.ids) == ["a", "b", "c"] and source.class_names == ("x", "y")
     with pytest.raises(SgoifError, match="no column with an encoded picture"):
         next(iter(source.encoded(np.arange(1))))
+
+
+def test_a_csv_table_is_read_where_its_embeddings_are_given(tmp_path):
+    place = tmp_path / "table.csv"
+    place.write_text("id;label;height\na;'=x;1.0\nb;y;2\nc;'=x;3\n")
+    with pytest.raises(
+        SgoifError, match=r"no column with an encoded picture: it has id, label, height.* Pass features"
+    ):
+        open_source(place, hint="Pass features.")
+    source = open_source(place, has_pictures=False)
+    assert (list(source.ids), source.labels.tolist(), source.class_names) == (["a", "b", "c"], [0, 1, 0], ("=x", "y"))
+    (tmp_path / "table.xlsx").write_text("")
+    with pytest.raises(SgoifError, match=r"neither a folder nor a \.parquet, \.arrow, \.csv or \.tsv file; convert"):
+        open_source(tmp_path / "table.xlsx")

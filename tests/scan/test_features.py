@@ -21,12 +21,15 @@ def test_rows_by_position_and_by_id_come_in_the_order_of_the_data(tmp_path):
     np.savez(tmp_path / "named.npz", ids=np.array(names), features=shuffled)
     pq.write_table(pa.table({"id": names, "row": shuffled.tolist()}), tmp_path / "lists.parquet")
     pq.write_table(pa.table({"id": names, "a": shuffled[:, 0], "b": shuffled[:, 1]}), tmp_path / "columns.parquet")
+    lines = ["id;label;a;b", *(f"{name};7;{a:.0f};{b:.1f}" for name, (a, b) in zip(names, shuffled))]
+    (tmp_path / "columns.csv").write_text("\n".join(lines) + "\n")  # whole numbers are features too, the label is none
     assert np.array_equal(read_features(tmp_path / "plain.npy", IDS), ROWS)
     for name, ids in (
         ("shuffled.npy", tmp_path / "ids.txt"),
         ("named.npz", None),
         ("lists.parquet", None),
         ("columns.parquet", None),
+        ("columns.csv", None),
     ):
         assert np.array_equal(read_features(tmp_path / name, IDS, ids), ROWS)
         assert order_of(tmp_path / name, ids, IDS) == "by id"
@@ -60,7 +63,7 @@ def test_what_does_not_fit_is_refused_with_what_is_needed(tmp_path):
         ("no.npz", lambda p: np.savez(p, rows=ROWS), "lacks ids and features: it holds rows", None),
         ("rows.npy", lambda p: np.save(p, ROWS), "has 6 rows, expected", short),
         ("rows.npy", lambda p: np.save(p, ROWS), "names 1 ids more than once", twice),
-        ("rows.txt", lambda p: p.write_text("1"), "is neither .npy, .npz nor .parquet", None),
+        ("rows.txt", lambda p: p.write_text("1"), "is neither .npy, .npz, .parquet nor .csv", None),
         ("a.parquet", lambda p: pq.write_table(pa.table({"id": IDS, "n": ["x"] * 6}), p), "none of numbers", None),
         ("b.parquet", lambda p: pq.write_table(pa.table({"a": [1.0]}), p), "no column `id`", None),
         ("c.parquet", lambda p: pq.write_table(pa.table({"id": ["x"], "r": [[1.0]]}), p), "lacks 6 of 6 ids", None),

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "CSV_SUFFIXES",
     "encode_csv",
     "guarded",
     "read_columns",
+    "read_csv",
     "read_csv_rows",
     "replacing",
     "unguarded",
@@ -31,6 +33,7 @@ __all__ = [
     "write_text",
 ]
 
+CSV_SUFFIXES = (".csv", ".tsv")
 _DELIMITERS = ",;\t"
 # What a spreadsheet runs: a cell that begins with one of these, after blanks and quotes. Full-width ones count too.
 # The single quote is among them so that reading undoes writing.
@@ -108,37 +111,48 @@ def read_columns(path: str, names: Sequence[str]) -> pa.Table:
         SgoifError: The file is of another kind, cannot be read, or lacks a column.
     """
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet
 
     suffix = Path(path).suffix.lower()
-    if suffix not in (".parquet", ".csv", ".tsv"):
+    if suffix not in (".parquet", *CSV_SUFFIXES):
         raise SgoifError(f"'{path}' must end in .parquet, .csv or .tsv.")
     if not os.path.isfile(path):
         raise SgoifError(f"'{path}' is no file.")
     try:
-        if suffix == ".parquet":
-            present = pyarrow.parquet.read_schema(path).names
-            _need(path, present, names)
-            table = pyarrow.parquet.read_table(path, columns=list(names))
-        else:
-            with open(path, encoding="utf-8-sig", errors="replace") as file:
-                first = file.readline()
-            delimiter = max(_DELIMITERS, key=first.count)
-            _need(path, next(csv.reader(io.StringIO(first), delimiter=delimiter), []), names)
-            table = pyarrow.csv.read_csv(
-                path,
-                parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(names), column_types=dict.fromkeys(names, pa.string())
-                ),
-            )
-        texts = {name: table[name].cast(pa.string()) for name in names}
         if suffix != ".parquet":
-            texts = {name: pa.array(map(_unguarded_or_none, texts[name].to_pylist()), pa.string()) for name in names}
-        return pa.table(texts)
+            return read_csv(path, names)
+        _need(path, pyarrow.parquet.read_schema(path).names, names)
+        table = pyarrow.parquet.read_table(path, columns=list(names))
+        return pa.table({name: table[name].cast(pa.string()) for name in names})
     except (pa.ArrowException, OSError) as error:
         raise SgoifError(f"'{path}' cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def read_csv(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> pa.Table:
+    """Read columns of a CSV file as text, or all columns, each in the type that its values have.
+
+    Commas, semicolons or tabs, quotes and a byte order mark are fine, as in :func:`read_csv_rows`.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        first = file.readline()
+    delimiter = max(_DELIMITERS, key=first.count)
+    if names is not None:
+        _need(path, next(csv.reader(io.StringIO(first), delimiter=delimiter), []), names)
+    types = dict.fromkeys(names or (), pa.string())
+    table = pyarrow.csv.read_csv(
+        path,
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types),
+    )
+    found = {name: table[name] for name in table.column_names}
+    for name, column in found.items():
+        if column.type == pa.string():
+            texts = (None if text is None else unguarded(text) for text in column.to_pylist())
+            found[name] = pa.array(texts, pa.string())
+    return pa.table(found)
 
 
 def write_csv(table: pa.Table, path: str | os.PathLike[str]) -> None:
@@ -223,11 +237,7 @@ def _mode(place: Path) -> int:
     return 0o666 & ~mask
 
 
-def _unguarded_or_none(text: str | None) -> str | None:
-    return None if text is None else unguarded(text)
-
-
-def _need(path: str, present: Sequence[str], names: Sequence[str]) -> None:
+def _need(path: str | os.PathLike[str], present: Sequence[str], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in present]
     if missing:
         raise SgoifError(f"'{path}' has no column {' and no '.join(missing)}; it has {', '.join(map(str, present))}.")

@@ -1,4 +1,4 @@
-"""Where labelled pictures come from: a folder of class folders, Parquet, or a dataset saved by Hugging Face.
+"""Where labelled pictures come from: a folder of class folders, a table, or a dataset saved by Hugging Face.
 
 A source knows ids, labels and class names at once, and reads pictures when asked, in order or one by one. What cannot
 be read is passed over and counted, never fatal.
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.files.tables import CSV_SUFFIXES, read_csv
 from sgoif.pictures.decode import PictureError
 
 __all__ = [
@@ -104,13 +105,16 @@ class TableSource:
     class_names: tuple[str, ...]
 
     @classmethod
-    def open(cls, files: Sequence[Path], *, is_labelled: bool = True, has_pictures: bool = True) -> TableSource:
+    def open(
+        cls, files: Sequence[Path], *, is_labelled: bool = True, has_pictures: bool = True, hint: str = ""
+    ) -> TableSource:
         """Find the columns and read the labels.
 
         Args:
             files: Parquet or Arrow, all with the same columns.
             is_labelled: whether labels are needed; without, all of them are -1.
             has_pictures: whether pictures are needed.
+            hint: what to do where a table has none, for the message.
 
         Raises:
             SgoifError: No file can be read, or a column is missing; the message names the columns there are.
@@ -119,7 +123,7 @@ class TableSource:
         schema = next(iter(tables[0])).schema
         image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
         if has_pictures:
-            image = find_column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0])
+            image = find_column(schema.names, IMAGE_COLUMNS, "an encoded picture", files[0], hint)
         label = find_column(schema.names, LABEL_COLUMNS, "a label", files[0]) if is_labelled else None
         key = next((name for name in ID_COLUMNS if name in schema.names and name != image), None)
         raw: list[Any] = []
@@ -159,12 +163,13 @@ class TableSource:
             yield bytes_of(held[int(i - starts[group])].as_py(), self.files[0].parent)
 
 
-def open_source(path: str | Path, *, has_pictures: bool = True) -> FolderSource | TableSource:
-    """Open a folder of class folders, a Parquet file, or a folder of Parquet or Arrow files.
+def open_source(path: str | Path, *, has_pictures: bool = True, hint: str = "") -> FolderSource | TableSource:
+    """Open a folder of class folders, a Parquet, Arrow or CSV file, or a folder of Parquet or Arrow files.
 
     Args:
         path: of the folder or file.
         has_pictures: whether a table needs a column of pictures: not where its embeddings are given.
+        hint: what to do where it needs one and has none, for the message.
 
     Raises:
         SgoifError: The path does not exist, or holds nothing of the kind.
@@ -173,11 +178,14 @@ def open_source(path: str | Path, *, has_pictures: bool = True) -> FolderSource 
     if not place.exists():
         raise SgoifError(f"'{place}' does not exist; pass a folder of class folders or a Parquet file with pictures.")
     if place.is_file():
-        if place.suffix not in (".parquet", ".arrow"):
-            raise SgoifError(f"'{place}' is neither a folder nor a .parquet or .arrow file.")
-        return TableSource.open([place], has_pictures=has_pictures)
+        if place.suffix not in (".parquet", ".arrow", *CSV_SUFFIXES):
+            raise SgoifError(
+                f"'{place}' is neither a folder nor a .parquet, .arrow, .csv or .tsv file; convert it, for example by "
+                "pandas.DataFrame.to_parquet."
+            )
+        return TableSource.open([place], has_pictures=has_pictures, hint=hint)
     files = table_files(place)
-    return TableSource.open(files, has_pictures=has_pictures) if files else FolderSource.open(place)
+    return TableSource.open(files, has_pictures=has_pictures, hint=hint) if files else FolderSource.open(place)
 
 
 def table_files(folder: Path) -> list[Path]:
@@ -202,6 +210,10 @@ def _groups(path: Path, columns: list[str] | None = None) -> Iterator[Any]:
                 yield file.schema_arrow.empty_table()
             for number in range(file.num_row_groups):
                 yield file.read_row_group(number, columns=columns)
+            return
+        if path.suffix in CSV_SUFFIXES:
+            table = read_csv(path)
+            yield table if columns is None else table.select(columns)
             return
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
             for batch in stream:
@@ -254,7 +266,7 @@ def _file_below(text: str, folder: Path | None) -> Path | PictureError:
     return path
 
 
-def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str | Path) -> str:
+def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str | Path, hint: str = "") -> str:
     """Name the first column that is one of the known ones.
 
     Raises:
@@ -264,6 +276,7 @@ def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str
     if found is None:
         raise SgoifError(
             f"'{path}' has no column with {what}: it has {', '.join(names)}; looked for {', '.join(known)}."
+            f"{hint and ' '}{hint}"
         )
     return found
 

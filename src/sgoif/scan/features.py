@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.files.tables import CSV_SUFFIXES, read_csv
+from sgoif.pictures.sources import LABEL_COLUMNS
 from sgoif.scan.standardise import check_features
 
 __all__ = ["order_of", "read_features"]
@@ -18,7 +20,7 @@ Floats = NDArray[Any]
 
 _FORMS = (
     "a .npy file of [N, D], in the order of the data or with --feature-ids; a .npz file of `ids` and `features`; or a "
-    ".parquet file with a column `id`"
+    ".parquet or .csv file with a column `id`"
 )
 
 
@@ -27,8 +29,8 @@ def read_features(path: str | Path, ids: Sequence[Any], feature_ids: str | Path 
 
     Args:
         path: ``.npy`` holds ``[N, D]``: row ``i`` belongs to the ``i``-th id, or to the ``i``-th line of
-            ``feature_ids``. ``.npz`` holds ``ids`` ``[N]`` and ``features`` ``[N, D]``. Parquet holds a column ``id``
-            and either one column of lists or one number per column. By id, rows may be more and in any order.
+            ``feature_ids``. ``.npz`` holds ``ids`` ``[N]`` and ``features`` ``[N, D]``. Parquet or CSV holds a column
+            ``id`` and either one column of lists or one number per column. By id, rows may be more and in any order.
         ids: of the data, in its order.
         feature_ids: a text file with one id per line, in the order of the rows of a ``.npy`` file.
 
@@ -53,9 +55,9 @@ def read_features(path: str | Path, ids: Sequence[Any], feature_ids: str | Path 
                 raise SgoifError(f"'{place}' lacks {' and '.join(missing)}: it holds {', '.join(kept)}.")
             names, values = _member(kept, "ids", place).tolist(), _member(kept, "features", place)
             return _by_id(check_features(values, len(names), f"'{place}'"), names, ids, f"'{place}'")
-    if place.suffix != ".parquet":
-        raise SgoifError(f"'{place}' is neither .npy, .npz nor .parquet; pass embeddings as {_FORMS}.")
-    names, values = _read_parquet(place)
+    if place.suffix not in (".parquet", *CSV_SUFFIXES):
+        raise SgoifError(f"'{place}' is neither .npy, .npz, .parquet nor .csv; pass embeddings as {_FORMS}.")
+    names, values = _read_table(place)
     return _by_id(check_features(values, name=f"'{place}'"), names, ids, f"'{place}'")
 
 
@@ -94,16 +96,21 @@ def _read_ids(place: Path) -> list[str]:
         raise SgoifError(f"'{place}' is not UTF-8 text; --feature-ids is a text file with one id per line.") from error
 
 
-def _read_parquet(place: Path) -> tuple[list[Any], Floats]:
+def _read_table(place: Path) -> tuple[list[Any], Floats]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    is_csv = place.suffix in CSV_SUFFIXES
     try:
-        table = pq.read_table(place)
+        table = read_csv(place) if is_csv else pq.read_table(place)
     except (pa.ArrowException, OSError) as error:
-        raise SgoifError(f"'{place}' cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        kind = "CSV" if is_csv else "Parquet"
+        raise SgoifError(f"'{place}' cannot be read as {kind}: {str(error).splitlines()[0]}") from error
     if "id" not in table.column_names:
-        raise SgoifError(f"'{place}' has no column `id`: it has {', '.join(table.column_names)}.")
+        raise SgoifError(
+            f"'{place}' has no column `id`: it has {', '.join(table.column_names)}. Add one; where the data has no ids "
+            "either, they are its row numbers, from 0."
+        )
     own = table["id"].to_pylist()
     lists = [
         field.name for field in table.schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
@@ -117,16 +124,13 @@ def _read_parquet(place: Path) -> tuple[list[Any], Floats]:
                 "embedding of the same length is needed for each id."
             )
         return own, np.asarray(column.to_pylist(), dtype=np.float32)
-    numbers = [f.name for f in table.schema if f.name != "id" and _is_number(f.type)]
+    # a column of whole numbers in Parquet is a label or a code; in CSV it may be a feature as well
+    is_whole, is_float = pa.types.is_integer, pa.types.is_floating
+    fields = [field for field in table.schema if field.name not in ("id", *(LABEL_COLUMNS if is_csv else ()))]
+    numbers = [field.name for field in fields if is_float(field.type) or (is_csv and is_whole(field.type))]
     if not numbers:
         raise SgoifError(f"'{place}' has no column of lists and none of numbers beside `id`.")
     return own, np.stack([table[name].to_numpy().astype(np.float32) for name in numbers], 1)
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_floating(kind))
 
 
 def _by_id(rows: Floats, own: Sequence[Any], ids: Sequence[Any], where: str) -> Floats:

@@ -38,6 +38,9 @@ UNREADABLE_FILE = "unreadable.csv"  # of a run: pictures that could not be read,
 
 _CROSS_FITTED = 12_000  # examples up to which a network is trained once per fold
 _FOLDS = 4
+_TABLE_HINT = (
+    "For a table of numbers pass its columns as features (--features): .parquet or .csv with a column `id`, or .npy."
+)
 _NAMED = 20  # pictures that run.json names; the file names all of them
 
 
@@ -58,7 +61,7 @@ def scan(
 
     Args:
         data: a folder of class folders, a Parquet file with encoded pictures, or a folder saved by Hugging Face. Beside
-            ``features`` a table needs only labels.
+            ``features`` a table, Parquet or CSV, needs only labels.
         out: where to write the run; None keeps it in memory.
         features: embeddings; ``.npy`` with one row per example in the order of the data, which is that of sorted paths
             in a folder and of rows in tables; or by id, see :func:`sgoif.scan.features.read_features`.
@@ -70,7 +73,7 @@ def scan(
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
     """
-    source = open_source(data, has_pictures=features is None)
+    source = open_source(data, has_pictures=features is None, hint=_TABLE_HINT)
     found = choose_examples(source, verified)
     facts: dict[str, Any] = {
         "kind": "scan",
