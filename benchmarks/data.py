@@ -227,6 +227,11 @@ def reported(n: int = NUM_DEVELOPMENT, seed: int = 1, held: int = 2_000) -> Spli
     return Split(images.take(np.sort(order[:n])), images.take(np.sort(order[n : n + held])), trusted_holdout())
 
 
+def draw(split: str, n: int, seed: int) -> Split:
+    """The ``development`` set, or what a seed draws of the ``reported`` one."""
+    return development(n) if split == "development" else reported(n, seed)
+
+
 def reported_cifar100(n: int = 30_000, seed: int = 1, held: int = 3_000) -> Split:
     """Draw ``n`` train and ``held`` other images from CIFAR-100, on which nothing is tuned; 10 trusted per class."""
     images = cifar100("train")

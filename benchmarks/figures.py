@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.label_noise_tables import places
 from benchmarks.records import read_results
 from benchmarks.tables.pages import FOLDER as PAGES
 from benchmarks.tables.rows import Run
-from benchmarks.tables.watched import places
 
 FOLDER = PAGES / "figures"
 SETTINGS = {"pair-20": "#b5532a", "sym-40": "#2a6f97", "worst": "#4c7a34"}

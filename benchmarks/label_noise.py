@@ -1,4 +1,4 @@
-"""Label errors found while a small ResNet-9 trains on noisy images: ``python -m benchmarks.label_noise``.
+"""Label errors found while a small ResNet-9 trains on noisy images.
 
 One monitored training gives every signal of every visit; the report shows what each signal finds when its visits are
 added up by the gate, over the second half of the training, by a ramp in time, or when only the last one counts, and
@@ -7,38 +7,23 @@ what one audit of the finished model finds.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import noise, stability
-from benchmarks.metrics import calibration_of_top, detection_report
-from benchmarks.records import append_result, is_recorded
+from benchmarks import label_noise_tables as tables
+from benchmarks import stability
+from benchmarks.experiment import Experiment
+from benchmarks.metrics import calibration_of_top, detection_report, weighted_mean
 from benchmarks.trainings import Setup, Trained, train
 
 SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "own_solved", "probe_margin")
 SIGNALS = (
-    "harm",
-    "worst",
-    "harm_std",
-    "worst_std",
-    "harm_identity",
-    "worst_identity",
-    "own",
-    "harm_solved",
-    "worst_solved",
-    "probe_loss",
-    "probe_margin",
-    "margin",
-    "loss",
-    "el2n",
+    *("harm", "worst", "harm_std", "worst_std", "harm_identity", "worst_identity", "own", "harm_solved"),
+    *("worst_solved", "probe_loss", "probe_margin", "margin", "loss", "el2n"),
 )
-WINDOWS = ("gate", "second half", "all", "ramp", "ramp2", "last")
 TRACKED = ("harm", "worst", "probe_margin", "margin")  # from epoch to epoch
 AUDITED = ("harm", "worst", "harm_identity", "worst_identity", "probe_loss", "probe_margin", "margin", "loss")
 FACTS = ("seconds", "overhead", "counters", "accuracy")
@@ -123,16 +108,6 @@ def _audited(found: Trained) -> list[str]:
     return [*AUDITED, *(["p_mislabeled"] if "p_mislabeled" in found.audit else [])]
 
 
-def weighted_mean(
-    ids: NDArray[np.int64], values: NDArray[Any], weight: NDArray[Any], count: int
-) -> NDArray[np.float64]:
-    """Mean value of each example's visits; an example without weight is the least suspicious."""
-    total = np.bincount(ids, weights=values * weight, minlength=count)
-    mass = np.bincount(ids, weights=weight, minlength=count)
-    mean = total / np.maximum(mass, 1e-12)
-    return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)
-
-
 def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[float]:
     parts = [values[visits["epoch"] == epoch] for epoch in range(int(visits["epoch"].max()) + 1)]
     finite = [part[np.isfinite(part)] for part in parts]  # a direction that has not been solved yet has no residual
@@ -167,102 +142,62 @@ def suggestion_accuracy(found: Trained) -> dict[str, float]:
     }
 
 
-def show(report: Mapping[str, Any]) -> None:
+def describe(row: Mapping[str, Any]) -> str:
+    """What was found, in a line."""
+    report = row["report"]
     if "claimed" in report:
-        for name, said in report["claimed"].items():
-            print(f"{name}: no label is wrong; {said['flagged']:.0f} of {said['examples']:.0f} are called so, ", end="")
-            print(f"{said['expected']:.0f} expected, {said['first 1%']:.0f}% of the first 1%", flush=True)
-        return
-    print(f"{'AP (P@1% by gate)':18s}" + "".join(f"{window:>13s}" for window in WINDOWS) + f"{'audit':>13s}")
-    for name in SIGNALS:
-        row, late = report["signals"][name], report["audit"].get(name)
-        windows = "".join(f"{row[w]['ap']:13.1f}" for w in WINDOWS)
-        print(
-            f"{name:18s}{windows}" + (f"{late['ap']:13.1f}" if late else 13 * " ") + f"   ({row['gate']['p@1%']:.1f})"
-        )
-    if report["p_mislabeled"] is not None:
-        row, errors, late = report["p_mislabeled"], report["errors"], report["audit"].get("p_mislabeled")
-        print(f"p_mislabeled: AP {row['ap']:.1f}, AUROC {row['auroc']:.1f}, P@1% {row['p@1%']:.1f}", end="")
-        print(f"; audited AP {late['ap']:.1f}" if late else "", end="; ")
-        print(f"errors expected {errors['expected']:.0f}, true {errors['true']}; hold-out {report['cleaning']}")
-        for item in report["precision"]:
-            print(f"  top {100 * item['top']:.0f}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}")
-    right = report["suggested label right, of true errors"]
-    print(f"suggested label right for {right['all']:.0f}% of the true errors, {right['top 5%']:.0f}% in the top 5%")
-    print(f"residual by epoch {report['residual by epoch']}, confidence {report['confidence by epoch']}")
-    print(f"test accuracy {100 * report['accuracy']:.1f}%, {report['seconds']:.0f} s", end="")
-    print(f", overhead by the monitor's own clock {100 * report['overhead']:.1f}%", flush=True)
+        said = (f"{name}: {item['flagged']:.0f} of {item['examples']:.0f}" for name, item in report["claimed"].items())
+        return f"no label is wrong; called so by {', '.join(said)}"
+    found = {name: report["signals"][name]["gate"] for name in TRACKED}
+    found |= {"p_mislabeled": report["p_mislabeled"]} if report["p_mislabeled"] else {}
+    return "; ".join(f"{name} AP {item['ap']:.1f}, P@1% {item['p@1%']:.1f}" for name, item in found.items())
 
 
-def summarise(reports: Sequence[Mapping[str, Any]]) -> None:
-    """Mean over seeds and its 95% t-interval, of the rows that bars are set on."""
-    print(f"\nmean over {len(reports)} seeds ± half a 95% t-interval")
-    rows = {f"{name}, gate": [r["signals"][name]["gate"] for r in reports] for name in SIGNALS}
-    if all(r["p_mislabeled"] is not None for r in reports):
-        rows["p_mislabeled"] = [r["p_mislabeled"] for r in reports]
-    for name, row in rows.items():
-        ap, precision = (_mean_and_half([item[key] for item in row]) for key in ("ap", "p@1%"))
-        print(f"  {name:20s} AP {ap[0]:5.1f} ± {ap[1]:4.1f}   P@1% {precision[0]:5.1f} ± {precision[1]:4.1f}")
+def measure(setup: Setup) -> dict[str, Any]:
+    return {"report": report_on(train(setup))}
 
 
-def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
-    t = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}.get(len(values), 1.96)
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return float(np.mean(values)), t * spread / len(values) ** 0.5
+_SHARED: Mapping[str, Any] = {
+    "settings": Setup,
+    "run": measure,
+    "unrecorded": (),
+    "benchmark": "label_noise",
+    "describe": describe,
+}
+_SMALL = {"examples": 2_000, "epochs": 2}
+_CLASSIC = {"split": "reported", "holdout": ("trusted", "as-given"), "seed": (1, 2, 3)}
 
-
-def setups(options: argparse.Namespace) -> list[Setup]:
-    """All trainings that the options ask for."""
-    dataset = "cifar100" if options.setting.startswith("cifar100-") else "cifar10"
-    sizes = dict(TIERS[options.tier][dataset])
-    common: dict[str, Any] = {
-        "setting": options.setting.removeprefix("cifar100-"),
-        "dataset": dataset,
-        "split": options.split,
-        "examples": options.examples or sizes["examples"],
-        "epochs": options.epochs or sizes["epochs"],
-        "curvature": options.curvature,
-        "solver": options.solver,
-    }
-    kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
-    seeds = [int(text) for text in options.seeds.split(",")]
-    return [Setup(holdout=kind, seed=seed, **common) for kind in kinds for seed in seeds]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    known = [*noise.settings("cifar10"), *(f"cifar100-{name}" for name in noise.settings("cifar100"))]
-    parser.add_argument("--setting", default="pair-20", help=f"one of {', '.join(known)}")
-    parser.add_argument("--tier", choices=sorted(TIERS), default="M")
-    parser.add_argument("--seeds", default="0", help="comma-separated")
-    parser.add_argument("--holdout", choices=["trusted", "as-given", "both"], default="trusted")
-    parser.add_argument("--split", choices=["development", "reported"], help="by default reported, for seed 0 not")
-    parser.add_argument("--epochs", type=int, help="instead of the tier's")
-    parser.add_argument("--examples", type=int, help="instead of the tier's")
-    parser.add_argument("--curvature", default="kfac")
-    parser.add_argument("--solver", default="richardson")
-    parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
-    parser.add_argument("--save", metavar="FILE", help="append to a JSONL file under benchmarks/results")
-    parser.add_argument("--again", action="store_true", help="measure also what that file holds already")
-    options = parser.parse_args()
-    options.split = options.split or ("development" if options.seeds == "0" else "reported")
-    results: list[dict[str, Any]] = []
-    for setup in setups(options):
-        if options.save and not options.again and is_recorded(options.save, asdict(setup), setup.seed):
-            continue
-        print(f"\n{options.setting}, {setup.holdout} hold-out, {setup.split} set, seed {setup.seed}", flush=True)
-        report = report_on(train(setup))
-        show(report)
-        result = {"benchmark": "label_noise", "settings": asdict(setup), "seed": setup.seed, "report": report}
-        results.append(append_result(options.save, result) if options.save else result)
-    for kind in dict.fromkeys(result["settings"]["holdout"] for result in results):
-        same = [result["report"] for result in results if result["settings"]["holdout"] == kind]
-        if len(same) > 1 and "signals" in same[0]:
-            print(f"\n{options.setting}, {kind} hold-out", end="")
-            summarise(same)
-    if options.json:
-        print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+LABEL_NOISE = Experiment(
+    name="label_noise",
+    file=tables.FILE,
+    tables={
+        "label_noise": tables.label_noise,
+        "signals": tables.signals,
+        "calibration": tables.calibration,
+        "persistence": tables.persistence,
+        "ablations": tables.ablations,
+    },
+    full=(
+        {**_CLASSIC, "setting": ("pair-20", "worst", "sym-40", "aggre", "sym-2", "pair-3", "clean")},
+        {**_CLASSIC, "setting": ("cl-20-0", "cl-40-.6", "pair-10", "sym-20"), "holdout": "as-given", "seed": 1},
+        {**_CLASSIC, "setting": "pair-20", "holdout": "trusted", "dataset": "cifar100", **TIERS["M"]["cifar100"]},
+    ),
+    small={**_SMALL, "holdout": ("trusted", "as-given")},
+    **_SHARED,
+)
+LENGTHS = Experiment(
+    name="lengths",
+    file="label_noise_lengths.jsonl",
+    tables={"lengths": tables.lengths},
+    full={"split": "reported", "epochs": 1, "seed": (1, 2, 3)},
+    small={**_SMALL, "epochs": 1},
+    **_SHARED,
+)
+BACKENDS = Experiment(
+    name="backends",
+    file="label_noise_backends.jsonl",
+    tables={"backends": tables.backends},
+    full={"split": "reported", "curvature": "diagonal", "seed": 1},
+    small={**_SMALL, "epochs": 1, "curvature": "diagonal"},
+    **_SHARED,
+)

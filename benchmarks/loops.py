@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
+import sgoif
 from benchmarks.context import CONTEXT
-
-__all__ = ["Batch", "Recipe", "accuracy", "augment", "autocast", "epochs", "logits", "optimiser", "schedule", "train"]
+from sgoif.training.monitor import Monitor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +120,7 @@ def train(
 ) -> None:
     """Train a model in place by the bare recipe: the baseline that instrumented loops are compared with.
 
-    Args:
-        model: Trained in place; build it under ``torch.manual_seed`` for a repeatable start.
-        images: Normalised train images, ``[N, 3, H, W]``.
-        labels: Given labels, ``[N]``.
-        recipe: Settings of the run.
-        seed: Seed of order and augmentation.
-        after_step: Called with the batch and its detached logits after every optimiser step.
+    Build the model under ``torch.manual_seed`` for a repeatable start. ``after_step`` gets the batch and its logits.
     """
     optimizer = optimiser(model, recipe)
     scheduler = schedule(optimizer, recipe, len(images))
@@ -139,6 +133,41 @@ def train(
         scheduler.step()
         if after_step is not None:
             after_step(batch, outputs.detach())
+
+
+def watch(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    seed: int,
+    *,
+    ids: Tensor | None = None,
+    method: sgoif.Method | None = None,
+    before_step: Callable[[Monitor, int], None] | None = None,
+    after_step: Callable[[Batch, Tensor], None] | None = None,
+    **settings: Any,
+) -> Monitor:
+    """Train as :func:`train` does, under ``sgoif.watch`` with these settings; the monitor is not closed yet."""
+    optimizer = optimiser(model, recipe)
+    scheduler = schedule(optimizer, recipe, len(images))
+    steps = recipe.num_epochs * recipe.steps_per_epoch(len(images))
+    method = replace(method or sgoif.Method(), planned_steps=steps)
+    monitor = sgoif.watch(model, optimizer, train_size=len(images), seed=seed, method=method, **settings)
+    assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
+    model.train()
+    for batch in epochs(images, labels, recipe, seed):
+        if before_step is not None:
+            before_step(monitor, batch.step)
+        with monitor.step(batch.indices if ids is None else ids[batch.indices], batch.labels):
+            outputs = logits(model, batch.images, recipe)
+            F.cross_entropy(outputs, batch.labels).backward()
+        if after_step is not None:
+            after_step(batch, outputs.detach())
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    return monitor
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ metric never depends on the order in which the examples arrived. Functions retur
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -160,3 +160,13 @@ def calibration_of_top(p: ArrayLike, is_error: ArrayLike) -> list[dict[str, floa
             {"top": top, "count": len(first), "value": float(values[first].mean()), "true": float(wrong[first].mean())}
         )
     return found
+
+
+def weighted_mean(
+    ids: NDArray[np.int64], values: NDArray[Any], weight: NDArray[Any], count: int
+) -> NDArray[np.float64]:
+    """Mean value of each example's visits; an example without weight is the least suspicious."""
+    total = np.bincount(ids, weights=values * weight, minlength=count)
+    mass = np.bincount(ids, weights=weight, minlength=count)
+    mean = total / np.maximum(mass, 1e-12)
+    return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from benchmarks.context import CONTEXT
 from sgoif.scan.network import SmallResNet
 
-__all__ = ["ResNet9", "ResNet18", "SmallViT"]
-
 
 class ResNet9(SmallResNet):
     """The network of most benchmarks, as wide as the context says."""
@@ -23,6 +21,12 @@ class ResNet9(SmallResNet):
     def __init__(self, widths: Sequence[int] = (16, 32, 64, 128), num_classes: int = 10) -> None:
         super().__init__([CONTEXT.width * width for width in widths], num_classes)
         self.to(CONTEXT.device)
+
+
+def fresh_model(seed: int, num_classes: int = 10) -> ResNet9:
+    """A network whose start repeats itself."""
+    torch.manual_seed(seed)
+    return ResNet9(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class ResNet18(nn.Module):

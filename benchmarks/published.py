@@ -1,4 +1,4 @@
-"""Confident learning from its own published probabilities, on our images: ``python -m benchmarks.published``.
+"""Confident learning from its own published probabilities, on our images.
 
 The confident-learning study released its noisy CIFAR-10 labels and the out-of-sample probabilities of a ResNet-50
 trained four times on all 50,000 images. Their scores need no training here, so they are an anchor from outside: on the
@@ -7,18 +7,18 @@ whole set, and on the very images that our watched trainings of the same setting
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import data
+from benchmarks.experiment import Experiment, option
+from benchmarks.label_noise_tables import places, values
 from benchmarks.metrics import detection_report
-from benchmarks.records import append_result, is_recorded
+from benchmarks.tables.rows import grouped, latest, means, table
 
-FILE = "published.jsonl"
-RATES, SPARSITIES = (20, 40, 70), (0, 20, 40, 60)
 Floats = NDArray[np.float64]
 
 
@@ -31,33 +31,46 @@ def scores(probabilities: Floats, given: NDArray[np.int64]) -> dict[str, Floats]
     return {"self-confidence": -own, "normalised margin": others.max(1) - own}
 
 
-def measure(rate: int, sparsity: int, seed: int | None) -> dict[str, Any]:
-    """Report both rankings, over all images or over those of a seed."""
-    images = data.cifar10("train")
-    given = data.class_conditional_labels(rate, sparsity)
-    probabilities = data.confident_learning_probabilities(rate, sparsity)
-    rows = np.arange(len(given)) if seed is None else data.reported(seed=seed).train.ids
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One set of published labels, over all images or over those of a seed."""
+
+    rate: int = option(20, (20, 40, 70))
+    sparsity: int = option(0, (0, 20, 40, 60))
+    images: Literal["all", "reported"] = "all"
+    seed: int = 0
+
+
+def measure(setup: Setup) -> dict[str, Any]:
+    """Report both rankings."""
+    images, given = data.cifar10("train"), data.class_conditional_labels(setup.rate, setup.sparsity)
+    probabilities = data.confident_learning_probabilities(setup.rate, setup.sparsity)
+    rows = np.arange(len(given)) if setup.images == "all" else data.reported(seed=setup.seed).train.ids
     wrong = given[rows] != images.labels[rows]
-    return {name: detection_report(found, wrong) for name, found in scores(probabilities[rows], given[rows]).items()}
+    found = scores(probabilities[rows], given[rows])
+    return {"report": {name: detection_report(values, wrong) for name, values in found.items()}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="1,2,3", help="comma-separated, beside the whole set")
-    options = parser.parse_args()
-    for rate in RATES:
-        for sparsity in SPARSITIES:
-            for seed in (None, *map(int, options.seeds.split(","))):
-                settings = {"rate": rate, "sparsity": sparsity, "images": "all" if seed is None else "reported"}
-                if is_recorded(FILE, settings, seed or 0):
-                    continue
-                found = measure(rate, sparsity, seed)
-                append_result(
-                    FILE, {"benchmark": "published", "settings": settings, "seed": seed or 0, "report": found}
-                )
-                said = ", ".join(f"{name} AP {row['ap']:.1f}, P@1% {row['p@1%']:.1f}" for name, row in found.items())
-                print(f"{rate}%, sparsity {sparsity}%, {settings['images']}, seed {seed}: {said}", flush=True)
+def published() -> str:
+    """AP and P@1% of confident learning by its own published probabilities, beside ours where we trained."""
+    ours = {setting: runs for (_, setting, holdout), runs in places() if holdout == "as-given"}
+    names, rows = ("self-confidence", "normalised margin"), []
+    for (rate, sparsity), runs in grouped(latest(EXPERIMENT.results), ("rate", "sparsity")):
+        whole = next(run["report"] for run in runs if run["settings"]["images"] == "all")
+        cells = [f"{whole[name]['ap']:.1f} ({whole[name]['p@1%']:.0f})" for name in names]
+        setting = f"cl-{rate}-{f'.{int(sparsity) // 10}' if int(sparsity) else '0'}"
+        mine = means(values(ours[setting], "p_mislabeled")) if setting in ours else ""
+        rows.append([setting, *cells, mine])
+    return table(("setting", *(f"{name}: AP (P@1%)" for name in names), "`p_mislabeled`, as given, tier M"), rows)
 
 
-if __name__ == "__main__":
-    main()
+_ALL = {"rate": (20, 40, 70), "sparsity": (0, 20, 40, 60)}
+
+EXPERIMENT = Experiment(
+    name="published",
+    settings=Setup,
+    run=measure,
+    tables={"published": published},
+    full=({**_ALL, "images": "all", "seed": 0}, {**_ALL, "images": "reported", "seed": (1, 2, 3)}),
+    describe=lambda row: ", ".join(f"{name} AP {found['ap']:.1f}" for name, found in row["report"].items()),
+)

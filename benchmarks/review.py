@@ -30,8 +30,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import sgoif
 from benchmarks import data, loops, noise
-from benchmarks.label_noise import weighted_mean
-from benchmarks.metrics import detection_report
+from benchmarks.metrics import detection_report, weighted_mean
 from benchmarks.models import ResNet9
 from benchmarks.records import append_result, is_recorded
 from sgoif.review.decisions import Decision, read_decisions, write_decisions

@@ -18,31 +18,6 @@ class Table:
 
 
 TABLES = {
-    "label_noise": Table(
-        "label errors found while a network trains",
-        "benchmarks.label_noise --tier S --setting pair-20 --seeds 0 --holdout both",
-        "benchmarks.label_noise --setting pair-20 --seeds 1,2,3 --holdout both --save label_noise_reported.jsonl",
-    ),
-    "lengths": Table(
-        "one epoch, ten, forty",
-        "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0",
-        "benchmarks.label_noise --setting pair-20 --epochs 1 --seeds 1,2,3 --save label_noise_lengths.jsonl",
-    ),
-    "single_pass": Table(
-        "one epoch, and a second look by a snapshot",
-        "benchmarks.single_pass --split development --examples 2000 --seeds 0 --setting pair-20 --holdout trusted",
-        "benchmarks.single_pass --save single_pass.jsonl",
-    ),
-    "backends": Table(
-        "curvatures and solvers",
-        "benchmarks.label_noise --tier S --epochs 1 --setting pair-20 --seeds 0 --curvature diagonal",
-        "benchmarks.label_noise --setting pair-20 --seeds 1 --curvature diagonal --save label_noise_backends.jsonl",
-    ),
-    "published": Table(
-        "confident learning by its own published probabilities",
-        None,  # it trains nothing: the full one takes half a minute
-        "benchmarks.published",
-    ),
     "rivals": Table(
         "what others find in the same training",
         "benchmarks.rivals --tier S --setting sym-40 --seeds 0",
@@ -104,11 +79,6 @@ TABLES = {
         "benchmarks.multilabel --examples 2000 --epochs 2 --seeds 0",
         "benchmarks.multilabel --part reported --seeds 1,2 --save multilabel.jsonl",
         ("cleanlab",),
-    ),
-    "controller": Table(
-        "whether the gate earns its place",
-        "benchmarks.controller --seeds 0 --epochs 2 --examples 800",
-        "benchmarks.controller --seeds 1,2,3 --save controller.jsonl",
     ),
     "overhead": Table(
         "what the monitor costs",

@@ -1,4 +1,4 @@
-"""A training of one epoch, and what a second look at its examples is worth: ``python -m benchmarks.single_pass``.
+"""A training of one epoch, and what a second look at its examples is worth.
 
 Every example is met once, most of them by a model that knows little. The run ranks what it judged as it went; then a
 snapshot of the finished model scores the examples again, all of them or those that were not judged, in one pass.
@@ -6,24 +6,20 @@ snapshot of the finished model scores the examples again, all of them or those t
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
-import sgoif
 from benchmarks import data, loops, noise
+from benchmarks.experiment import Experiment
 from benchmarks.metrics import average_precision
-from benchmarks.models import ResNet9
-from benchmarks.records import append_result, is_recorded
+from benchmarks.models import fresh_model
 from sgoif.gradients import quiet_eval
 from sgoif.snapshot import Snapshot
-from sgoif.training.monitor import Monitor
 
 _BATCH = 250
 _SIGNALS = ("p_mislabeled", "worst", "probe_margin", "margin")
@@ -32,19 +28,31 @@ _LOW_IS_BAD = ("probe_margin", "margin")
 Columns = dict[str, NDArray[Any]]
 
 
-def run_once(setting: str, holdout: str, seed: int, *, split: str, examples: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One training."""
+
+    setting: str = "pair-20"
+    holdout: Literal["trusted", "given"] = "trusted"
+    split: Literal["development", "reported"] = "reported"
+    epochs: Literal[1] = 1
+    examples: int = 20_000
+    seed: int = 1
+
+
+def run_once(setup: Setup) -> dict[str, Any]:
     """Train one epoch, watched, take a snapshot, score again."""
-    torch.set_num_threads(1)
-    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
-    given, given_held = noise.apply_to_split(setting, parts, seed)
-    is_trusted = holdout == "trusted"
+    parts = data.draw(setup.split, setup.examples, setup.seed)
+    given, given_held = noise.apply_to_split(setup.setting, parts, setup.seed)
+    is_trusted = setup.holdout == "trusted"
     held = parts.trusted if is_trusted else data.as_given_holdout(parts.held, given_held)
     images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS).contiguous(memory_format=torch.channels_last)
     labels, wrong = torch.from_numpy(given.astype(np.int64)), given != parts.train.labels
     anchors = (data.normalise(held.pixels, *data.CIFAR10_STATS), torch.from_numpy(held.labels))
 
     clock = _Clock()
-    model, monitor, recipe = _train(images, labels, anchors, is_trusted, seed)
+    recipe, model = loops.Recipe(num_epochs=1, batch_size=_BATCH), fresh_model(setup.seed)
+    monitor = loops.watch(model, images, labels, recipe, setup.seed, anchors=anchors, trusted=is_trusted)
     clock.stop("epoch")
     snapshot = monitor.snapshot()
     clock.stop("snapshot")
@@ -85,36 +93,6 @@ class _Clock:
         now = time.perf_counter(), time.process_time()
         self.wall_s[stage], self.cpu_s[stage] = now[0] - self._last[0], now[1] - self._last[1]
         self._last = now
-
-
-def _train(
-    images: torch.Tensor, labels: torch.Tensor, anchors: Any, is_trusted: bool, seed: int
-) -> tuple[torch.nn.Module, Monitor, loops.Recipe]:
-    recipe = loops.Recipe(num_epochs=1, batch_size=_BATCH)
-    torch.manual_seed(seed)
-    model = ResNet9(num_classes=10)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = loops.optimiser(model, recipe)
-    scheduler = loops.schedule(optimizer, recipe, len(images))
-    steps = recipe.steps_per_epoch(len(images))
-    monitor = sgoif.watch(
-        model,
-        optimizer,
-        anchors=anchors,
-        train_size=len(images),
-        trusted=is_trusted,
-        seed=seed,
-        method=sgoif.Method(planned_steps=steps),
-    )
-    assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
-    model.train()
-    for batch in loops.epochs(images, labels, recipe, seed):
-        with monitor.step(batch.indices, batch.labels):
-            F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-    return model, monitor, recipe
 
 
 def second_look(
@@ -164,27 +142,11 @@ def _ap_merged(
     return None if np.isnan(p).all() else 100 * average_precision(np.nan_to_num(p, nan=-1.0), wrong)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", nargs="+", default=["pair-20", "worst"])
-    parser.add_argument("--holdout", nargs="+", default=["trusted", "given"])
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--split", choices=["development", "reported"], default="reported")
-    parser.add_argument("--examples", type=int, default=20_000)
-    parser.add_argument("--save", help="a file under benchmarks/results")
-    options = parser.parse_args(arguments)
-    for seed in map(int, options.seeds.split(",")):
-        for setting in options.setting:
-            for holdout in options.holdout:
-                settings = {"setting": setting, "holdout": holdout, "split": options.split, "epochs": 1}
-                settings["examples"] = options.examples
-                if options.save and is_recorded(options.save, settings, seed):
-                    continue
-                found = run_once(setting, holdout, seed, split=options.split, examples=options.examples)
-                print(setting, holdout, seed, found, flush=True)
-                if options.save:
-                    append_result(options.save, {"settings": settings, "seed": seed, **found})
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    name="single_pass",
+    settings=Setup,
+    run=run_once,
+    full={"setting": ("pair-20", "worst"), "holdout": ("trusted", "given"), "seed": (1, 2, 3)},
+    small={"split": "development", "examples": 2_000, "seed": 0},
+    describe=lambda row: f"{row['ap']}, judged online {row['share judged online']:.3f}",
+)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -24,12 +24,9 @@ from numpy.typing import NDArray
 
 import sgoif
 from benchmarks import data, loops, noise
-from benchmarks.models import ResNet9
+from benchmarks.experiment import option
+from benchmarks.models import fresh_model
 from sgoif.training.monitor import Monitor
-
-__all__ = ["Setup", "Trained", "train"]
-
-Fault = Literal["none", "reset", "corrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +34,14 @@ class Setup:
     """What is trained and watched; the defaults are tier M, pair-20, on the development set."""
 
     setting: str = "pair-20"
-    dataset: str = "cifar10"
-    split: str = "development"
-    holdout: str = "trusted"
+    dataset: str = option("cifar10", ("cifar10", "cifar100"))
+    split: str = option("development", ("development", "reported"))
+    holdout: Literal["trusted", "as-given"] = "trusted"
     seed: int = 0
     examples: int = 20_000
     epochs: int = 10
     cycles: int = 1  # of the learning rate
-    fault: Fault = "none"  # of the tracking: forget all directions at 60%, or 5% of the draws with shuffled labels
+    fault: Literal["none", "reset", "corrupted"] = "none"  # forget all directions at 60%; 5% of the draws go wrong
     curvature: str = "kfac"
     solver: str = "richardson"
 
@@ -72,19 +69,18 @@ def train(setup: Setup, *, cached: bool = True) -> Trained:
         return _train(setup)
     key = json.dumps(asdict(setup), sort_keys=True) + _source_hash()
     folder = Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif") / "trainings"
-    path = folder / f"{setup.setting}-{setup.seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    path = folder / f"{setup.setting}-{setup.seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pickle"
     if path.exists():
-        return _read(path)
+        return cast(Trained, pickle.loads(path.read_bytes()))
     found = _train(setup)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part.npz")
-    _write(partial, found)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    partial.write_bytes(pickle.dumps(found))
     os.replace(partial, path)
     return found
 
 
 def _train(setup: Setup) -> Trained:
-    torch.set_num_threads(1)
     parts, stats = _parts(setup)
     parts = noise.thinned(setup.setting, parts)
     given, given_held = noise.apply_to_split(setup.setting, parts, setup.seed, setup.dataset)
@@ -95,37 +91,24 @@ def _train(setup: Setup) -> Trained:
     anchors = (data.normalise(held.pixels, *stats), torch.from_numpy(held.labels))
     recipe = loops.Recipe(num_epochs=setup.epochs, cycles=setup.cycles)
     started = time.perf_counter()
+    model = fresh_model(setup.seed, parts.train.num_classes)
+    residuals: list[NDArray[np.float64] | None] = []
+    el2n: list[torch.Tensor] = []
+    spoil = _fault(setup, recipe.num_epochs * recipe.steps_per_epoch(len(images)))
 
-    torch.manual_seed(setup.seed)
-    model = ResNet9(num_classes=parts.train.num_classes)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = loops.optimiser(model, recipe)
-    scheduler = loops.schedule(optimizer, recipe, len(images))
-    steps = setup.epochs * recipe.steps_per_epoch(len(images))
-    monitor = sgoif.watch(
-        model,
-        optimizer,
+    def before_step(monitor: Monitor, step: int) -> None:
+        spoil(monitor, step)
+        reading = monitor.engine.reading
+        residuals.append(None if reading is None else reading.residual.double().numpy().copy())
+
+    monitor = loops.watch(
+        *(model, images, labels, recipe, setup.seed),
         anchors=anchors,
-        train_size=len(images),
-        seed=setup.seed,
         trusted=is_trusted,
-        method=sgoif.Method(planned_steps=steps, curvature=setup.curvature, solver=setup.solver),
+        method=sgoif.Method(curvature=setup.curvature, solver=setup.solver),
+        before_step=before_step,
+        after_step=lambda batch, logits: el2n.append(_error_norm(logits, batch.labels)),
     )
-    assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
-    residuals, el2n = [], []
-    model.train()
-    with _faulty(monitor, setup, steps) as before_step:
-        for batch in loops.epochs(images, labels, recipe, setup.seed):
-            before_step(batch.step)
-            reading = monitor.engine.reading
-            residuals.append(None if reading is None else reading.residual.double().numpy().copy())
-            with monitor.step(batch.indices, batch.labels):
-                logits = loops.logits(model, batch.images, recipe)
-                F.cross_entropy(logits, batch.labels).backward()
-            el2n.append(_error_norm(logits.detach(), batch.labels))
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
     run = monitor.close()
     seconds = time.perf_counter() - started
     assert run.info["counters"]["faults"] == 0, run.info["faults"]
@@ -152,9 +135,7 @@ def _train(setup: Setup) -> Trained:
 def _parts(setup: Setup) -> tuple[data.Split, Any]:
     if setup.dataset == "cifar100":
         return data.reported_cifar100(setup.examples, setup.seed), data.CIFAR100_STATS
-    if setup.split == "development":
-        return data.development(setup.examples), data.CIFAR10_STATS
-    return data.reported(setup.examples, setup.seed), data.CIFAR10_STATS
+    return data.draw(setup.split, setup.examples, setup.seed), data.CIFAR10_STATS
 
 
 def _error_norm(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -169,30 +150,35 @@ def _test_accuracy(model: torch.nn.Module, setup: Setup, stats: Any, recipe: loo
     return loops.accuracy(model, images, torch.from_numpy(test.labels), recipe)
 
 
-@contextmanager
-def _faulty(monitor: Monitor, setup: Setup, steps: int) -> Iterator[Any]:
+def _fault(setup: Setup, steps: int) -> Callable[[Monitor, int], None]:
     """What goes wrong with the tracking in a run: called before each step."""
-    engine, rng = monitor.engine, np.random.default_rng(setup.seed)
-    fresh = (engine.curvature.state_dict(), engine.tracker.state_dict())
-    refresh, holdout = engine.anchors.refresh, engine.holdout
+    rng, fresh = np.random.default_rng(setup.seed), {}
 
-    def corrupted(*arguments: Any) -> Any:
-        if rng.random() >= 0.05:
-            return refresh(*arguments)
-        kept, holdout.labels = holdout.labels, holdout.labels[torch.from_numpy(rng.permutation(len(holdout)))]
-        try:
-            return refresh(*arguments)
-        finally:
-            holdout.labels = kept
+    def corrupt(monitor: Monitor) -> None:
+        refresh, holdout = monitor.engine.anchors.refresh, monitor.engine.holdout
 
-    def before_step(step: int) -> None:
+        def corrupted(*arguments: Any) -> Any:
+            if rng.random() >= 0.05:
+                return refresh(*arguments)
+            kept, holdout.labels = holdout.labels, holdout.labels[torch.from_numpy(rng.permutation(len(holdout)))]
+            try:
+                return refresh(*arguments)
+            finally:
+                holdout.labels = kept
+
+        monitor.engine.anchors.refresh = corrupted  # type: ignore[method-assign, assignment]
+
+    def spoil(monitor: Monitor, step: int) -> None:
+        parts = (monitor.engine.curvature, monitor.engine.tracker)
+        if step == 0:
+            fresh.update({part: part.state_dict() for part in parts})
+            if setup.fault == "corrupted":
+                corrupt(monitor)
         if setup.fault == "reset" and step == round(0.6 * steps):
-            engine.curvature.load_state_dict(fresh[0])
-            engine.tracker.load_state_dict(fresh[1])
+            for part in parts:
+                part.load_state_dict(fresh[part])
 
-    if setup.fault == "corrupted":
-        engine.anchors.refresh = corrupted  # type: ignore[method-assign, assignment]
-    yield before_step
+    return spoil
 
 
 def _by_id(table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -209,28 +195,3 @@ def _source_hash() -> str:
     root = Path(sgoif.__file__).parent
     texts = [path.read_bytes() for path in sorted(root.rglob("*.py"))]
     return hashlib.sha256(b"".join([*texts, Path(__file__).read_bytes()])).hexdigest()
-
-
-def _write(path: Path, found: Trained) -> None:
-    arrays: dict[str, Any] = {"info": np.array(json.dumps(found.info))}
-    for field in fields(found):
-        value = getattr(found, field.name)
-        if isinstance(value, np.ndarray):
-            arrays[field.name] = value
-        elif field.name != "info":
-            # reasons are text with gaps, which numpy keeps as objects only; no table of results needs them
-            arrays |= {f"{field.name}/{name}": column for name, column in value.items() if column.dtype != object}
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def _read(path: Path) -> Trained:
-    values: dict[str, Any] = {"visits": {}, "table": {}, "audit": {}}
-    with np.load(path) as arrays:
-        for name in arrays.files:
-            group, _, column = name.partition("/")
-            if column:
-                values[group][column] = arrays[name]
-            else:
-                values[group] = arrays[name]
-    return Trained(**{**values, "info": json.loads(str(values["info"]))})

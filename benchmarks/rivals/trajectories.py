@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.label_noise import weighted_mean
+from benchmarks.metrics import weighted_mean
 from benchmarks.rivals.case import Bare, Case, Floats, Found, stopwatch
 
 __all__ = ["NAMES", "find", "forgetting_events", "score_visits"]

@@ -6,9 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.tables.calibration import calibration_cells, calibration_header
-from benchmarks.tables.rows import Run, grouped, interval, latest, means, seeds_said, table
-from benchmarks.tables.watched import ORDER
+from benchmarks.label_noise_tables import ORDER
+from benchmarks.tables.rows import (
+    Run,
+    calibration_cells,
+    calibration_header,
+    grouped,
+    interval,
+    latest,
+    means,
+    seeds_said,
+    table,
+)
 
 __all__ = ["LABEL_FREE", "PROBE", "aps", "frozen_calibration", "frozen_noise", "frozen_places", "scan", "verified"]
 

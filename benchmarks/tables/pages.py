@@ -10,7 +10,6 @@ from pathlib import Path
 from benchmarks import run
 from benchmarks.experiment import EXPERIMENTS, load
 from benchmarks.tables import (
-    ablations,
     bars,
     cleaning,
     cost,
@@ -35,21 +34,12 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 _OLD: Mapping[str, Callable[[], str]] = {
     "bars": bars.bars,
-    "label_noise": training.label_noise,
-    "signals": training.signals,
     "rivals": training.rivals,
-    "published": training.published,
-    "calibration": training.calibration,
-    "lengths": training.lengths,
-    "persistence": training.persistence,
     "frozen_noise": frozen.frozen_noise,
     "frozen_calibration": frozen.frozen_calibration,
     "verified": frozen.verified,
     "frozen_backends": frozen_backends.frozen_backends,
     "scan": frozen.scan,
-    "ablations": ablations.ablations,
-    "backends": ablations.backends,
-    "controller": ablations.controller,
     "review": cleaning.review,
     "cleaned": cleaning.cleaned,
     "overhead": cost.overhead,

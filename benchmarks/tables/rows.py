@@ -9,8 +9,6 @@ import numpy as np
 
 from benchmarks.records import RESULTS, read_results
 
-__all__ = ["Run", "grouped", "half_interval", "interval", "latest", "means", "seeds_said", "table"]
-
 Run = dict[str, Any]
 
 _T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # of a 95% interval, by number of seeds
@@ -69,3 +67,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Lay out a Markdown table."""
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def calibration_header(first: str) -> tuple[str, ...]:
+    tops = ("top 1%: mean p / wrong, %", "top 5%", "top 10%")
+    return (first, *tops, "most above the truth", "errors estimated / true")
+
+
+def calibration_cells(found: Sequence[Run]) -> list[str]:
+    """Mean precision of the top 1, 5 and 10%, the largest excess over the truth, and the number of errors.
+
+    Args:
+        found: What holds ``precision`` and ``errors``, one per seed.
+    """
+    cells, over = [], []
+    for items in zip(*(run["precision"] for run in found), strict=True):
+        said, true = (100 * np.mean([item[key] for item in items]) for key in ("value", "true"))
+        cells.append(f"{said:.0f} / {true:.0f}")
+        over += [100 * (item["value"] - item["true"]) for item in items]
+    expected, true = (np.mean([run["errors"][key] for run in found]) for key in ("expected", "true"))
+    return [*cells, f"{max(over):+.0f}", f"{expected:,.0f} / {true:,.0f}"]
