@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SIGNALS", "TAG_SIGNALS", "BlockShape", "GradientRows", "ScoreBatch"]
+__all__ = ["CLASS_SIGNALS", "SIGNALS", "TAG_SIGNALS", "BlockShape", "GradientRows", "ScoreBatch", "VisitFlag"]
 
 # The signals of a visit, in the one order in which they travel from the device to the sink and lie on disk.
 SIGNALS = (
@@ -44,6 +45,12 @@ SIGNALS = (
     "flags",
 )
 
+# What is about the given class, and has no meaning without one, by the value that says so.
+CLASS_SIGNALS = {
+    name: -1.0 if name in ("runner_up", "worst_anchor") else float("nan")
+    for name in SIGNALS
+    if name not in ("loss", "harm", "harm_identity", "harm_solved", "confidence", "flags")
+}
 # Those of one tag of an example, in a multi-label run: influence on the tag as a whole, on the hold-out examples with
 # the other bit, and on those with the given one.
 TAG_SIGNALS = (
@@ -109,3 +116,15 @@ class ScoreBatch:
     rank: int
     micro_step: int
     columns: Mapping[str, NDArray[np.floating[Any]]]  # the signals, [B] each
+
+
+class VisitFlag(IntFlag):
+    """Why a visit's scores should be read with care."""
+
+    NONE = 0
+    NOT_JUDGED = 1  # the gate was shut, or there was no direction yet: stored, adds nothing
+    NOT_FINITE = 2  # a loss or gradient was NaN or infinite
+    MIXED = 4  # Mixup or CutMix: the row belongs to several examples, so it is not scored
+    SOFT = 8  # a soft target: `harm` has a meaning, per-class columns have none
+    REPEATED = 16  # the id came several times in one step; the visit is their mean
+    IGNORED = 32  # the label is no class (ignore_index): counted as refused, and not recorded

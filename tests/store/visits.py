@@ -4,8 +4,7 @@ import atexit
 
 import numpy as np
 
-from sgoif.records import ScoreBatch
-from sgoif.training.signals import SIGNALS
+from sgoif.records import SIGNALS, ScoreBatch
 
 
 def batch(ids, step=0, epoch=0, seed=None, micro_step=0, **changes):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import sgoif
+from sgoif.records import VisitFlag
 from sgoif.training.checkpoint import unpack
-from sgoif.training.signals import VisitFlag
 from tests.cases import images
 from tests.grouped import grouped
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 import sgoif
 from sgoif.errors import SgoifError
+from sgoif.records import SIGNALS, VisitFlag
 from sgoif.training.accounting import AFTER_SWITCHED_OFF, OUTSIDE_CLASSES, VisitCounts
-from sgoif.training.signals import SIGNALS, VisitFlag
 from sgoif.training.visits import PendingVisits, read_visits
 from tests.training.loops import batches, data, fresh, run_twins, train, watch
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import sgoif
 from benchmarks.metrics import average_precision, calibration_of_top
+from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS
-from sgoif.training.signals import SIGNALS
 
 
 def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):

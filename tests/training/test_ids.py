@@ -10,7 +10,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.influence import HoldOut
 from sgoif.inputs.ids import ids_of
-from sgoif.training.signals import VisitFlag
+from sgoif.records import VisitFlag
 from tests.training.loops import data, fresh, watch
 
 
@@ -111,7 +111,7 @@ def test_what_is_no_id_is_refused_on_the_first_step_with_the_cure(name):
 
 
 def test_ids_that_stay_on_a_device_are_checked_by_their_kind_alone():
-    from sgoif.training.stepids import StepIds
+    from sgoif.training.step_ids import StepIds
 
     ids = StepIds()
     assert ids.read(torch.zeros(4, dtype=torch.long, device="meta"), 4).device.type == "meta"  # where a wait raises

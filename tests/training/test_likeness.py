@@ -11,11 +11,11 @@ from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings import has_likeness
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut, packed_signs
+from sgoif.records import VisitFlag
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.tasks.classification import example_losses
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.recorder import Recorder
-from sgoif.training.signals import VisitFlag
 from tests.training.loops import data, fresh, older_state, run_twins, train, watch
 
 

@@ -56,8 +56,8 @@ def test_the_dual_form_equals_the_direct_solve():
 def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise(classes):
     from sgoif.gradients import Capture, select_layers
     from sgoif.influence import HoldOut
+    from sgoif.records import SIGNALS
     from sgoif.training.engine import Engine, Method
-    from sgoif.training.signals import SIGNALS
 
     model = GroupNormNet(classes).to("meta")
     (head,) = select_layers(model, ["fc"])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sgoif.errors import SgoifError
-from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
+from sgoif.records import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.targets import read_targets, without_classes
 from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, train, watch
 

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.training.signals import VisitFlag
+from sgoif.records import VisitFlag
 from tests.cli.runs import invoke
 from tests.training.killing import train_until_killed
 from tests.training.twins import (

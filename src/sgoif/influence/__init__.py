@@ -3,7 +3,6 @@
 from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.gaussnewton import GaussNewton
-from sgoif.influence.health import AnchorHealth, coverage, curvature_gap, gram_health
 from sgoif.influence.holdout import MIN_HELD_OUT, HoldOut, why_not_judged
 from sgoif.influence.judge import INFLUENCE_SIGNALS, HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
@@ -18,7 +17,6 @@ __all__ = [
     "MIN_HELD_OUT",
     "MOST_PROJECTED",
     "AnchorDraw",
-    "AnchorHealth",
     "Anchors",
     "DualAnchors",
     "Gate",
@@ -32,9 +30,6 @@ __all__ = [
     "Scores",
     "Tracker",
     "Weighting",
-    "coverage",
-    "curvature_gap",
-    "gram_health",
     "most_probable",
     "packed_signs",
     "refit_head",

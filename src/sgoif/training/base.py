@@ -26,17 +26,16 @@ from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import IdIndex, Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
-from sgoif.training.accounting import AFTER_SWITCHED_OFF, VisitCounts
+from sgoif.training.accounting import AFTER_SWITCHED_OFF, FaultLog, VisitCounts, cause_of
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
-from sgoif.training.faults import FaultLog, cause_of
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import Loss, logits_of
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.step_capture import StepCapture
-from sgoif.training.stepids import StepIds
+from sgoif.training.step_ids import StepIds
 from sgoif.training.targets import check_targets, refuse_swapped
 
 __all__ = ["BaseMonitor", "Reading", "Step", "WatchedLoop"]

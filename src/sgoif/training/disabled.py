@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,26 +59,19 @@ class NoMonitor:
         """Zero for whatever is asked."""
         return Counter()
 
-    def flush(self) -> None:
-        """Nothing is waiting."""
-
     def close(self) -> Any:
         """An empty run."""
         return None if self._on_close is None else self._on_close()
-
-    def snapshot(self, path: str | None = None) -> None:
-        """Nothing to keep."""
 
     def weights(self, ids: Any) -> Tensor:
         """All examples count alike."""
         return torch.ones(len(ids), device=ids.device if isinstance(ids, Tensor) else "cpu")
 
-    def detach(self) -> None:
-        """Nothing to detach."""
-
     def state_dict(self) -> dict[str, Any]:
         """Nothing to save."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to load."""
+    def _skip(self, *_: Any, **__: Any) -> None:
+        """Nothing is waiting, and there is nothing to keep, to detach or to load."""
+
+    flush = snapshot = detach = load_state_dict = _skip

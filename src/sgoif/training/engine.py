@@ -46,9 +46,8 @@ from sgoif.influence import (
 )
 from sgoif.influence.scoring import KnownAnchors
 from sgoif.linalg import KroneckerInverse, Richardson, norm
-from sgoif.records import GradientRows
+from sgoif.records import SIGNALS, GradientRows, VisitFlag
 from sgoif.training.exchange import gather_draw, reduce_curvature
-from sgoif.training.signals import SIGNALS, VisitFlag
 from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine", "Method"]

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED
+from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
-from sgoif.training.signals import SIGNALS
 from sgoif.training.work import Speed, Work, measure_speed
 
 __all__ = ["Forecast", "Forecaster", "Sizes", "forecast", "work_per_step"]

@@ -22,15 +22,14 @@ from sgoif.evidence import IdIndex, as_ids
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.influence import HoldOut
-from sgoif.training.accounting import OUTSIDE_CLASSES
-from sgoif.training.anchorlog import anchor_health, anchor_rows
+from sgoif.training.accounting import OUTSIDE_CLASSES, FaultLog
+from sgoif.training.anchor_health import anchor_rows
 from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
-from sgoif.training.faults import FaultLog
 from sgoif.training.losses import HoldoutPass, holdout_losses
-from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
+from sgoif.training.step_ids import IdNotices
 from sgoif.training.targets import read_targets, without_classes
 from sgoif.training.visit_buffer import VisitBuffer
 from sgoif.training.weights import Weights, WeightTable
@@ -138,7 +137,7 @@ class Monitor(BaseMonitor):
         if not len(draw.positions):
             return
         if self.recorder.sink is not None and self.peers.rank == 0:
-            rows = anchor_rows(self.engine, anchor_health(self.engine, draw), step)
+            rows = anchor_rows(self.engine, draw, step)
             if rows:
                 self.recorder.sink.write_table("anchors", rows)
         if self.ledger is not None and self.ledger.add(draw, self.engine, step):

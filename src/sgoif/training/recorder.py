@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.evidence import Evidence, IdIndex, LatestWords, LikelyClasses, Standardiser, WeightedMeans
-from sgoif.records import ScoreBatch
+from sgoif.records import CLASS_SIGNALS, SIGNALS, ScoreBatch, VisitFlag
 from sgoif.training.exchange import StepScores
-from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.visits import STANDARDISED, PendingVisits, ReadVisits, read_visits
 

@@ -67,23 +67,10 @@ class MemorySink:
     def write_table(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
         self._others.setdefault(name, []).append(columns)
 
-    def check_folder(self) -> None:
-        """Memory holds no other run."""
+    def _skip(self, *_: Any, **__: Any) -> None:
+        """Memory holds no other run, and all of it is readable until the process ends."""
 
-    def resume(self, step: int) -> None:
-        """What was recorded before came with the state of the recorder."""
-
-    def write_info(self, facts: Mapping[str, Any]) -> None:
-        """Facts come with the finished run."""
-
-    def checkpoint(self) -> None:
-        """Everything is readable."""
-
-    def end(self, timeout_s: float) -> None:
-        """Memory ends with the process."""
-
-    def close(self) -> None:
-        """Nothing is left to write."""
+    check_folder = resume = write_info = checkpoint = end = close = _skip
 
     def tables(self) -> dict[str, dict[str, NDArray[Any]]]:
         """All tables but visits, as columns in the order of writing."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.training.signals import CLASS_SIGNALS, SIGNALS, VisitFlag
+from sgoif.records import CLASS_SIGNALS, SIGNALS, VisitFlag
 
 __all__ = [
     "GivenLabels",
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 SoftTargets = Literal["mixed", "soft"]
 
 _ROUNDING = 1e-3  # a probability of one class, computed in half precision, may fall short of 1 by this much
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _PATIENCE = 50  # scored steps without a single usable row before a word is said
 
 
@@ -100,12 +101,12 @@ def refuse_swapped(ids: Any, targets: Tensor, num_classes: int) -> None:
         return
     try:
         could_be = torch.as_tensor(ids)
-    except (TypeError, ValueError, RuntimeError):  # strings
+    except Exception:  # strings, and what is no id either
         return
     if could_be.dim() == 2:
         is_swapped = could_be.shape == (len(targets), num_classes)
     else:
-        is_classes = not could_be.is_floating_point() and bool(((could_be >= 0) & (could_be < num_classes)).all())
+        is_classes = could_be.dtype in _INTEGERS and bool(((could_be >= 0) & (could_be < num_classes)).all())
         is_swapped = is_classes and len(targets[targets >= num_classes].unique()) > 1
     if is_swapped:
         raise SgoifError(

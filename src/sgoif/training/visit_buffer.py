@@ -21,12 +21,12 @@ from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_BITS, as_ids
 from sgoif.influence import packed_signs
+from sgoif.records import SIGNALS
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
 from sgoif.training.ending import undisturbed
 from sgoif.training.exchange import gather_scores
-from sgoif.training.noticing import IdNotices
 from sgoif.training.recorder import Recorder
-from sgoif.training.signals import SIGNALS
+from sgoif.training.step_ids import IdNotices
 from sgoif.training.targets import MixedSteps
 from sgoif.training.visits import STANDARDISED, PendingVisits, read_visits
 
@@ -171,7 +171,7 @@ class WaitingVisits:
     def add(
         self, ids: Any, labels: Tensor, signals: Tensor, step: int, micro_step: int, signs: Tensor | None = None
     ) -> None:
-        """Keep one micro-step's visits, with ids as :class:`sgoif.training.stepids.StepIds` gives them."""
+        """Keep one micro-step's visits, with ids as :class:`sgoif.training.step_ids.StepIds` gives them."""
         self._visits.append(_Visits(ids, labels, signals, step, micro_step, signs))
 
     def take(self, on_failure: OnFailure) -> list[PendingVisits]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.training.signals import SIGNALS, VisitFlag
+from sgoif.records import SIGNALS, VisitFlag
 
 __all__ = ["STANDARDISED", "PendingVisits", "ReadVisits", "read_visits"]
 

@@ -17,8 +17,8 @@ from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.multilabel.engine import MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.training.multilabel.recorder import MultilabelRecorder
-from sgoif.training.noticing import IdNotices
 from sgoif.training.sinks import ScoreSink
+from sgoif.training.step_ids import IdNotices
 
 __all__ = ["MultilabelMonitor"]
 

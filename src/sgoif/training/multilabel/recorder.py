@@ -19,7 +19,7 @@ from torch import Tensor
 from sgoif.evidence import IdIndex, WeightedMeans, as_ids
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
-from sgoif.training.noticing import IdNotices
+from sgoif.training.step_ids import IdNotices
 from sgoif.training.visit_buffer import OnFailure
 
 __all__ = ["MultilabelRecorder"]

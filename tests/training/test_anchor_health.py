@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgoif.influence.health import coverage, curvature_gap, gram_health
+from sgoif.training.anchor_health import coverage, curvature_gap, gram_health
 
 
 @settings(max_examples=20)
