@@ -51,20 +51,6 @@ def test_any_order_and_any_split_of_the_visits_gives_the_same_evidence(seed, cou
     parts = np.split(order, np.sort(rng.integers(0, count + 1, cuts)))
     whole = gather(visits, [np.arange(count)])
     assert_same(whole, gather(visits, parts))
-    merged = Evidence(SIGNALS, CLASSES, num_rows=9)
-    for part in parts:
-        merged.merge(gather(visits, [part]))
-    assert_same(whole, merged)
-
-
-@given(seed=st.integers(0, 2**31))
-def test_merging_evidence_that_numbers_its_rows_otherwise(seed):
-    visits = random_visits(seed, 50)
-    places = np.random.default_rng(seed).permutation(9)
-    other = gather(visits | {"rows": np.argsort(places)[visits["rows"]]}, [np.arange(50)])
-    merged = Evidence(SIGNALS, CLASSES, num_rows=9)
-    merged.merge(other, rows=places)
-    assert_same(gather(visits, [np.arange(50)]), merged)
 
 
 def test_statistics_match_their_definitions():
@@ -80,9 +66,6 @@ def test_statistics_match_their_definitions():
             assert evidence.mean(name)[row] == pytest.approx(mean)
             assert evidence.effective_visits(name)[row] == pytest.approx(n)
             assert evidence.standard_error(name)[row] == pytest.approx(np.sqrt(variance * n / (n - 1) / n))
-            log = np.log(3 / 0.1)
-            width = np.sqrt(2 * variance * log / n) + 3 * 12 * log / n
-            assert evidence.bernstein_half_width(0.1, signal=name)[row] == pytest.approx(width)
 
 
 def test_equal_confidence_gives_the_textbook_standard_error():
@@ -92,17 +75,6 @@ def test_equal_confidence_gives_the_textbook_standard_error():
     assert evidence.standard_error("harm")[0] == pytest.approx(x.std(ddof=1) / 2)
 
 
-def test_the_bernstein_width_covers_independent_visits_and_is_vacuous_for_ten():
-    rng = np.random.default_rng(0)
-    evidence = Evidence(["harm"], 2)
-    rows = np.repeat(np.arange(300), 200)
-    evidence.add(rows, rng.uniform(-6, 6, len(rows)))
-    assert (abs(evidence.mean("harm")) <= evidence.bernstein_half_width(0.05, signal="harm")).all()
-    ten = Evidence(["harm"], 2)
-    ten.add(np.zeros(10, dtype=int), np.zeros(10))
-    assert ten.bernstein_half_width(0.05)[0, 0] > 12
-
-
 def test_visits_without_confidence_count_and_add_nothing():
     evidence = Evidence(SIGNALS, CLASSES)
     evidence.add([0, 0], [[5.0, 5.0], [1.0, 2.0]], confidence=[0.0, 0.5], suggested=[2, 4], step=[9, 3])
@@ -110,7 +82,7 @@ def test_visits_without_confidence_count_and_add_nothing():
     assert evidence.mean().tolist() == [[1.0, 2.0]]
     assert evidence.column("maximum").tolist() == [[1.0, 2.0]]
     assert evidence.suggested_label().labels.tolist() == [[4, -1, -1]]
-    assert evidence.last_time()[1].tolist() == [9]
+    assert evidence.column("last_visit").tolist() == [9]
 
 
 def test_values_that_are_not_finite_are_counted_apart():
@@ -119,13 +91,12 @@ def test_values_that_are_not_finite_are_counted_apart():
     assert evidence.column("num_unusable").tolist() == [[2, 0]]
     assert np.isnan(evidence.mean("harm")).all() and evidence.mean("worst").tolist() == [2.0]
     assert evidence.effective_visits("harm").tolist() == [0.0]
-    assert np.isinf(evidence.bernstein_half_width(signal="harm")).all()
 
 
 def test_a_later_attempt_is_later_than_any_step_of_an_earlier_one():
     evidence = Evidence(["harm"], CLASSES)
     evidence.add([0, 0], [1.0, 2.0], attempt=[1, 0], step=[3, 900])
-    assert [part.tolist() for part in evidence.last_time()] == [[1], [3]]
+    assert evidence.column("last_visit").tolist() == [2**40 + 3]
     assert evidence.column("last_values").tolist() == [[1.0]]
 
 
@@ -134,7 +105,7 @@ def test_rows_grow_as_they_are_named_and_unvisited_ones_know_nothing():
     evidence.add([5], [1.0])
     assert len(evidence) == 6
     assert np.isnan(evidence.mean("harm")[:5]).all()
-    assert evidence.last_time()[0].tolist() == [-1] * 5 + [0]
+    assert evidence.column("last_visit").tolist() == [-1] * 5 + [0]
 
 
 def test_state_survives_a_round_trip():
@@ -161,9 +132,7 @@ def test_mistakes_are_named(arguments, message):
         Evidence(SIGNALS, CLASSES).add(**arguments)
 
 
-def test_evidence_on_other_signals_is_not_merged():
-    with pytest.raises(SgoifError, match="cannot merge"):
-        Evidence(["harm"], 2).merge(Evidence(["worst"], 2))
+def test_names_that_are_not_there_are_refused():
     with pytest.raises(SgoifError, match="no signal"):
         Evidence(["harm"], 2).mean("worst")
     with pytest.raises(SgoifError, match="no column"):

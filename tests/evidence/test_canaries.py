@@ -7,14 +7,13 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import (
+    SIGNALS,
     Holdout,
     Snapshot,
-    class_directions,
     estimate_transition,
-    influence_under_any_label,
-    make_canaries,
 )
-from sgoif.evidence.holdout import softmax
+from sgoif.evidence.canaries import make_canaries
+from sgoif.evidence.holdout import class_directions, influence_under_any_label, softmax
 from tests.evidence.worlds import make_world, random_holdout
 
 
@@ -41,7 +40,7 @@ def test_self_scored_canaries_promise_what_is_not_there_and_ours_do_not():
     assert share_below(own_anchor[is_own], own_anchor[~is_own]) > 0.99  # the planted self-anchor: a sure promise
     canaries = make_canaries(holdout, transition=np.full((3, 3), 1 / 3))
     for name in ("own", "worst", "harm"):
-        value = canaries.column(name)
+        value = canaries.signals[:, SIGNALS.index(name)]
         assert abs(share_below(value[~canaries.is_flip], value[canaries.is_flip]) - 0.5) < 0.1, name
 
 
@@ -75,16 +74,17 @@ def test_columns_and_weights():
             assert canaries.weight[at] == pytest.approx([expected])
             assert canaries.is_flip[at] == [assigned != label]
             assert canaries.fold[at] == [holdout.fold[row]]
-    assert canaries.prior == pytest.approx(canaries.weight[canaries.is_flip].sum() / canaries.weight.sum())
-    other = canaries.reweighted(np.eye(4))
-    assert other.prior == 0 and (other.weight[~other.is_flip] == canaries.weight[~canaries.is_flip]).all()
-    assert (canaries.taken_as_given().weight[~canaries.is_flip] == 1).all()
+    other = canaries.reweight(np.eye(4))
+    assert (other.weight[other.is_flip] == 0).all() and (
+        other.weight[~other.is_flip] == canaries.weight[~canaries.is_flip]
+    ).all()
+    assert (canaries.take_as_given().weight[~canaries.is_flip] == 1).all()
 
 
 def test_flips_look_worse_than_own_labels_where_there_is_something_to_see():
     canaries = make_canaries(make_world(rate=0.2).holdout)
     for name in ("loss", "worst"):
-        value = canaries.column(name)
+        value = canaries.signals[:, SIGNALS.index(name)]
         assert share_below(value[~canaries.is_flip], value[canaries.is_flip]) > 0.9, name
 
 
@@ -93,6 +93,4 @@ def test_mistakes_are_named():
     with pytest.raises(SgoifError, match="in \\[0, 1\\]"):
         make_canaries(holdout, np.full(40, 2.0))
     with pytest.raises(SgoifError, match="transition must be"):
-        make_canaries(holdout).reweighted(np.eye(3))
-    with pytest.raises(SgoifError, match="no signal"):
-        make_canaries(holdout).column("harmful")
+        make_canaries(holdout).reweight(np.eye(3))

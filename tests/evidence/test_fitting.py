@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import estimate_transition, shift_prior
+from sgoif.evidence import estimate_transition
+from sgoif.evidence.calibrate import shift_prior
 from sgoif.evidence.logistic import fit_logistic, sigmoid
 
 

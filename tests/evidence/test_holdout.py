@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import SIGNALS, Holdout, Snapshot, class_directions, crossfit, influence_under_any_label
+from sgoif.evidence import SIGNALS, Holdout, Snapshot, crossfit
 from sgoif.evidence.crossfit import cross_fitted_signals, labels_to_try
-from sgoif.evidence.holdout import softmax
+from sgoif.evidence.holdout import class_directions, influence_under_any_label, softmax
 from tests.evidence.worlds import random_holdout
 
 

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import IdIndex, VoteCounts
+from sgoif.evidence import IdIndex
+from sgoif.evidence.votes import VoteCounts
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
 
@@ -65,8 +66,6 @@ def test_votes_match_a_dense_count(seed, num_classes, count):
     np.testing.assert_array_equal(found.total, dense.sum(1))
 
 
-def test_votes_of_other_classes_are_not_merged():
-    with pytest.raises(SgoifError, match="cannot merge"):
-        VoteCounts(3).merge(VoteCounts(4))
+def test_votes_need_a_class_for_each_row():
     with pytest.raises(SgoifError, match="one length"):
         VoteCounts(3).add([0], [1, 2])

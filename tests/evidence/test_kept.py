@@ -62,4 +62,4 @@ def test_the_most_probable_class_has_a_name():
     label, probability = kept.most_probable()
     np.testing.assert_array_equal(label, p.argmax(1))
     np.testing.assert_allclose(probability, p.max(1), rtol=1e-4)
-    assert (kept.lowered(50).most_probable()[0] != kept.given).all()
+    assert (kept.lower(50).most_probable()[0] != kept.given).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.metrics import average_precision
-from sgoif.evidence import Canaries, KeptPredictions, LikelyOthers, raised_by_training, read_noise
+from sgoif.evidence import Canaries, KeptPredictions, LikelyOthers, measure_memorisation, read_noise
 from sgoif.finish import _suggestions
 from sgoif.training.canaries import CALIBRATED_SIGNALS
 from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels, kept_of
@@ -79,9 +79,9 @@ def test_spread_errors_are_ranked_by_the_margin(classes):
 def test_labels_that_were_learnt_by_heart_are_read_as_if_they_were_not(world):
     _, given, seen, *_ = world
     predictions, margin = kept(seen, given)
-    raised = raised_by_training(margin + 2, margin)
+    raised = measure_memorisation(margin + 2, margin)
     assert raised == pytest.approx(1)  # half of it
-    assert raised_by_training(margin, margin + 2) == 0 == raised_by_training(margin, np.array([]))
+    assert measure_memorisation(margin, margin + 2) == 0 == measure_memorisation(margin, np.array([]))
     noise = read_noise(predictions, ALL, raised)
     seen_odds, new_odds = (noise.log_odds(predictions, margin, is_seen=is_seen) for is_seen in (True, False))
     assert (seen_odds > new_odds).mean() > 0.9

@@ -3,7 +3,7 @@
 Signals are bent by ``sign(x) log(1 + |x|)``, standardised on the canaries, and weighed by a logistic regression with an
 intercept per class. That gives probabilities under the canaries' own share of flips; where errors were counted
 (:func:`calibrate_counted`) the flips weigh what the counts say, elsewhere the share of errors is estimated among the
-training examples (:func:`sgoif.evidence.prior.shift_prior`).
+training examples (:func:`shift_prior`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.errors import SgoifError
 from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.logistic import CLASS_RIDGE, Logistic, fit_logistic, sigmoid
-from sgoif.evidence.prior import log_odds, shift_prior
 from sgoif.types import Floats, Ints
 
 __all__ = [
@@ -24,17 +24,61 @@ __all__ = [
     "LabelCalibration",
     "calibrate_counted",
     "fit_canaries",
+    "log_odds",
     "predict_each",
+    "shift_prior",
     "squash",
 ]
 
-
+_BIN = 0.02  # log odds that EM takes for one: far below what a calibration resolves
+_EDGE = 1e-6  # priors stay this far from 0 and 1
+_FLOOR = 1e-5  # a trace of every flip: a pair that was not counted can still be an error
 _ONE_INTERCEPT = 1e9  # a ridge that leaves classes none of their own: the transition knows how they differ
+
+
+def log_odds(probability: float | Floats) -> Floats:
+    """Compute ``log(p / (1 - p))``, finite at the ends."""
+    p = np.clip(probability, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def shift_prior(odds: Floats, prior: float, max_iterations: int = 2_000) -> float:
+    """Re-estimate the share of positives by EM, where there are no labels.
+
+    A calibration learnt where a share π of the examples is positive gives wrong probabilities where that share is q. If
+    the two kinds of example look the same in both places, only the odds are off by a factor, and q is found by maximum
+    likelihood (Saerens, Latinne, Decaestecker 2002): the posterior under the current q averages to the next. Log odds
+    are counted in bins first, so an iteration costs the number of occupied bins and not of examples.
+
+    Args:
+        odds: Log odds of each example under ``prior``, ``[N]``; those not finite are left out.
+        prior: Share of positives where the calibration was learnt.
+        max_iterations: It stops earlier where the share moves by less than 1e-7.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x = np.concatenate([rng.normal(1, 1, 1_000), rng.normal(-1, 1, 9_000)])
+    >>> round(shift_prior(2 * x, prior=0.5), 1)  # log odds of two unit normals at ±1
+    0.1
+    """
+    if not 0 < prior < 1:
+        raise SgoifError(f"the prior must lie inside (0, 1), got {prior}; canaries need both kinds.")
+    known = odds[np.isfinite(odds)]
+    if not known.size:
+        raise SgoifError(f"none of {len(odds)} log odds is finite; there is nothing to estimate a share from.")
+    bins, counts = np.unique(np.round(np.clip(known, -40, 40) / _BIN), return_counts=True)
+    value, share = bins * _BIN - float(log_odds(prior)), prior
+    for _ in range(max_iterations):
+        before = share
+        share = float(np.clip(np.average(sigmoid(value + log_odds(share)), weights=counts), _EDGE, 1 - _EDGE))
+        if abs(share - before) < 1e-7:
+            break
+    return share
 
 
 def squash(values: Floats) -> Floats:
     """Compute ``sign(x) log(1 + |x|)``: influences range over decades, and their sign matters."""
-    return np.asarray(np.sign(values) * np.log1p(np.abs(values)))
+    wide = np.asarray(values, dtype=np.float64)
+    return np.asarray(np.sign(wide) * np.log1p(np.abs(wide)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +123,7 @@ class CanaryCalibration:
             start: An earlier fit to similar weights: its scale is kept and a few Newton steps from it are taken.
             class_ridge: As :func:`sgoif.evidence.logistic.fit_logistic` has it.
         """
-        bent = _bent(signals)
+        bent = squash(signals)
         known = np.isfinite(bent)
         if start is None:
             w = weight[:, None] * known
@@ -112,7 +156,7 @@ class CanaryCalibration:
         return self.model.logits(inputs, given_label) + self.shift[given_label]
 
     def _inputs(self, signals: Floats) -> Floats:
-        inputs = (_bent(signals) - self.centre) / self.scale
+        inputs = (squash(signals) - self.centre) / self.scale
         return np.where(np.isfinite(inputs), inputs, 0.0)
 
     def predict(self, signals: Floats, given_label: Ints) -> Floats:
@@ -170,10 +214,10 @@ def calibrate_counted(canaries: Canaries, transition: Floats) -> LabelCalibratio
         canaries: with how far each hold-out label is believed.
         transition: ``P(given | true)``.
     """
-    weighted = canaries.reweighted(_with_floor(transition))
+    weighted = canaries.reweight(np.maximum(transition, _FLOOR))
     doubted = bool((canaries.belief < 1).any())
     believed = fit_canaries(weighted, class_ridge=_ONE_INTERCEPT)
-    as_given = fit_canaries(weighted.taken_as_given(), class_ridge=_ONE_INTERCEPT) if doubted else None
+    as_given = fit_canaries(weighted.take_as_given(), class_ridge=_ONE_INTERCEPT) if doubted else None
     return LabelCalibration(weighted, transition, believed, as_given, is_counted=True)
 
 
@@ -193,12 +237,3 @@ def fit_canaries(
         start=start,
         class_ridge=class_ridge if start is None else start.class_ridge,
     )
-
-
-def _bent(signals: Floats) -> Floats:
-    return squash(np.asarray(signals, dtype=np.float64))
-
-
-def _with_floor(transition: Floats, floor: float = 1e-5) -> Floats:
-    """Keep a trace of every flip: a pair that was not counted can still be an error."""
-    return np.maximum(transition, floor)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try
 from sgoif.evidence.holdout import Holdout
-from sgoif.evidence.transition import estimate_transition
 from sgoif.types import Floats, Ints
 
-__all__ = ["Canaries", "make_canaries"]
+__all__ = ["Canaries", "estimate_transition", "make_canaries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +43,14 @@ class Canaries:
         """Which rows carry a wrong label."""
         return np.asarray(self.label != self.assigned_label)
 
-    @property
-    def prior(self) -> float:
-        """Share of the flips in the weight of all."""
-        return float(self.weight[self.is_flip].sum() / self.weight.sum())
-
-    def column(self, name: str) -> Floats:
-        """Return one signal, ``[M]``."""
-        if name not in SIGNALS:
-            raise SgoifError(f"no signal {name!r}; there are {', '.join(SIGNALS)}.")
-        return np.asarray(self.signals[:, SIGNALS.index(name)])
-
-    def reweighted(self, transition: Floats) -> Canaries:
+    def reweight(self, transition: Floats) -> Canaries:
         """Weight the flips by another transition, ``P(given | true)``, ``[C, C]``."""
         if transition.shape != (self.num_classes, self.num_classes):
             raise SgoifError(f"the transition must be {self.num_classes} x {self.num_classes}, got {transition.shape}.")
         flips = transition[self.label, self.assigned_label]
         return replace(self, weight=self.belief * np.where(self.is_flip, flips, 1.0))
 
-    def taken_as_given(self) -> Canaries:
+    def take_as_given(self) -> Canaries:
         """Believe every hold-out label that is a negative here: what cleaning doubts counts as right again."""
         return replace(self, weight=np.where(self.is_flip, self.weight, 1.0))
 
@@ -112,4 +100,25 @@ def make_canaries(
     )
     if transition is None:
         transition = estimate_transition(holdout.mean_probabilities(), holdout.labels, belief)
-    return found.reweighted(transition)
+    return found.reweight(transition)
+
+
+def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | None = None) -> Floats:
+    """Estimate which class is given for which, ``T[c, c'] = P(given c' | true c)``: ``[C, C]``, rows sum to one.
+
+    A network trained on noisy labels predicts them: its mean prediction on the hold-out examples of a class leaks to
+    where that class's labels leak. It also leaks to where the network is merely unsure. A class without believed
+    examples gets the identity's row: nothing is known of its leaks.
+
+    >>> estimate_transition(np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 1])).tolist()
+    [[0.8, 0.2], [0.3, 0.7]]
+    """
+    num_classes = probabilities.shape[1]
+    known = np.asarray(np.isfinite(probabilities).all(axis=1))
+    w = known * (np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64))
+    if w.shape != labels.shape or not (w >= 0).all():
+        raise SgoifError(f"weights must be {len(labels)} numbers >= 0, got shape {w.shape}.")
+    total = np.zeros((num_classes, num_classes))
+    np.add.at(total, labels, np.where(known[:, None], probabilities, 0.0) * w[:, None])
+    mass = total.sum(axis=1, keepdims=True)
+    return np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.eye(num_classes))

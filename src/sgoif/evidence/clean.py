@@ -46,8 +46,6 @@ class SelfCleaning:
 
     weights: Floats  # [m], in [0, 1]
     kept_by_round: tuple[float, ...]  # mean weight after each round
-    kept_by_class: Floats  # [C], mean weight in the end; NaN for classes without examples
-    undoubted: tuple[int, ...]  # classes left alone: too few examples to judge
 
     @property
     def estimated_noise(self) -> float:
@@ -68,14 +66,10 @@ def self_clean(holdout: Holdout, rounds: int = 4) -> SelfCleaning:
     if rounds < 1:
         raise SgoifError(f"rounds must be at least 1, got {rounds}.")
     weights, kept = np.ones(len(holdout)), []
-    undoubted: set[int] = set()
     for _ in range(rounds):
-        weights, undoubted = _leave_thin_classes(holdout, _judge_by_canaries(holdout, weights))
+        weights = _leave_thin_classes(holdout, _judge_by_canaries(holdout, weights))
         kept.append(float(weights.mean()))
-    size = np.bincount(holdout.labels, minlength=holdout.num_classes)
-    mass = np.bincount(holdout.labels, weights=weights, minlength=holdout.num_classes)
-    by_class = np.where(size > 0, mass / np.maximum(size, 1), np.nan)
-    return SelfCleaning(weights, tuple(kept), by_class, tuple(sorted(undoubted)))
+    return SelfCleaning(weights, tuple(kept))
 
 
 def _judge_by_canaries(holdout: Holdout, weights: Floats) -> Floats:
@@ -94,11 +88,9 @@ def _judge_by_canaries(holdout: Holdout, weights: Floats) -> Floats:
     return believed
 
 
-def _leave_thin_classes(holdout: Holdout, weights: Floats) -> tuple[Floats, set[int]]:
+def _leave_thin_classes(holdout: Holdout, weights: Floats) -> Floats:
     mass = np.bincount(holdout.labels, weights=weights, minlength=holdout.num_classes)
-    present = np.bincount(holdout.labels, minlength=holdout.num_classes) > 0
-    thin = present & (mass < _MIN_BELIEVED)
-    return np.where(thin[holdout.labels], 1.0, weights), set(np.flatnonzero(thin).tolist())
+    return np.where(mass[holdout.labels] < _MIN_BELIEVED, 1.0, weights)
 
 
 def should_clean(cleaning: SelfCleaning) -> CleaningChoice:

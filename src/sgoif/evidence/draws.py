@@ -91,7 +91,7 @@ def draw_calibrations(
         else:
             upper.append(fitted.with_prior(signals, given_label))
         if calibration.as_given is not None:
-            given = canaries.taken_as_given()
+            given = canaries.take_as_given()
             lower.append(fit_canaries(replace(given, weight=given.weight * noise), calibration.as_given))
     drawn = tuple(upper)
     return CalibrationDraws(tuple(lower) if lower else drawn, drawn)

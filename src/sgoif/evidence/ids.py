@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["IdIndex", "as_ids", "fold_of", "hash_ids"]
+__all__ = ["IdIndex", "as_ids", "fold_of", "grow_rows", "hash_ids"]
 
 Ids = NDArray[Any]  # int64 or fixed-width unicode
 
@@ -66,13 +66,13 @@ class IdIndex:
 
     def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Look up rows ``[B]``; -1 where an id is not known."""
-        kind, found = self._kind, self._find(self._checked(ids))
+        kind, found = self._kind, self._find(self._check(ids))
         self._kind = kind  # a lookup does not decide what an empty index holds
         return found
 
     def add(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Look up rows ``[B]``, giving new ids the next free ones."""
-        wanted = self._checked(ids)
+        wanted = self._check(ids)
         rows = self._find(wanted)
         new = rows < 0
         if new.any():
@@ -100,7 +100,7 @@ class IdIndex:
             keys, rows = keys[order], rows[order]
         self._runs.append((keys, rows))
 
-    def _checked(self, ids: ArrayLike) -> Ids:
+    def _check(self, ids: ArrayLike) -> Ids:
         found = as_ids(ids)
         if len(found) == 0:
             return found
@@ -113,6 +113,14 @@ class IdIndex:
                 f"this index holds {names[self._kind]}, but was given {names[kind]}; keep the ids to one type."
             )
         return found
+
+
+def grow_rows(values: NDArray[Any], num_rows: int) -> NDArray[Any]:
+    """Give an array room for so many rows, zeros at first; it at least doubles, so that copies cost O(n) in all."""
+    if num_rows <= len(values):
+        return values
+    more = max(num_rows - len(values), len(values))
+    return np.concatenate([values, np.zeros_like(values, shape=(more, *values.shape[1:]))])
 
 
 def hash_ids(ids: ArrayLike) -> NDArray[np.uint64]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
-from sgoif.evidence.ids import IdIndex
+from sgoif.evidence.ids import IdIndex, grow_rows
 
 __all__ = [
     "EMBEDDINGS_NEARLY_SAME",
@@ -69,19 +69,13 @@ class LatestWords:
     def keep(self, rows: NDArray[np.int64], words: ArrayLike) -> None:
         """Keep the sketches of some rows; a later one takes the place of an earlier."""
         if len(rows):
-            self._grow(int(rows.max()) + 1)
+            self._words = grow_rows(self._words, int(rows.max()) + 1)
             self._words[rows] = words
 
     def words(self, num_rows: int) -> Words:
         """The first so many rows, ``[num_rows, 4]``."""
-        self._grow(num_rows)
+        self._words = grow_rows(self._words, num_rows)
         return self._words[:num_rows]
-
-    def _grow(self, num_rows: int) -> None:
-        if num_rows > len(self._words):
-            grown = np.zeros((max(num_rows, 2 * len(self._words)), self._words.shape[1]), np.int64)
-            grown[: len(self._words)] = self._words
-            self._words = grown
 
 
 class Sketches:
@@ -131,11 +125,11 @@ def picture_sketch(pictures: NDArray[np.uint8]) -> Words:
     ['84210842108421', 'fffffffffffffff']
     """
     light = pictures.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
-    small = _shrunk(light[..., None], _ROWS, _COLUMNS + 1)[..., 0]
+    small = _shrink(light[..., None], _ROWS, _COLUMNS + 1)[..., 0]
     rises = (np.diff(small, axis=2) > 1.0).reshape(len(pictures), -1)  # less than a grey level is noise
-    quarters = _shrunk(pictures.astype(np.float32), 2, 2).reshape(len(pictures), -1, 1)
+    quarters = _shrink(pictures.astype(np.float32), 2, 2).reshape(len(pictures), -1, 1)
     shades = (quarters > _SHADES).reshape(len(pictures), -1)
-    return _packed(np.concatenate([rises, shades], 1))
+    return _pack(np.concatenate([rises, shades], 1))
 
 
 def sign_sketch(rows: NDArray[np.floating[Any]], seed: int = 0) -> Words:
@@ -146,10 +140,10 @@ def sign_sketch(rows: NDArray[np.floating[Any]], seed: int = 0) -> Words:
     directions = np.random.default_rng(seed).standard_normal((rows.shape[1], SKETCH_BITS)).astype(np.float32)
     mean = rows.mean(0, dtype=np.float64).astype(np.float32)
     parts = [(rows[i : i + 8192].astype(np.float32) - mean) @ directions > 0 for i in range(0, len(rows), 8192)]
-    return _packed(np.concatenate(parts)) if parts else np.zeros((0, len(SKETCH_COLUMNS)), np.int64)
+    return _pack(np.concatenate(parts)) if parts else np.zeros((0, len(SKETCH_COLUMNS)), np.int64)
 
 
-def _shrunk(pictures: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+def _shrink(pictures: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
     """Average over cells of equal size, ``[N, H, W, K]`` to ``[N, height, width, K]``; cells may share a pixel."""
     summed = np.einsum("ay,nyxk->naxk", _cells(pictures.shape[1], height), pictures, optimize=True)
     return np.asarray(np.einsum("bx,naxk->nabk", _cells(pictures.shape[2], width), summed, optimize=True))
@@ -164,7 +158,7 @@ def _cells(size: int, count: int) -> NDArray[np.float32]:
     return np.asarray(weights / weights.sum(1, keepdims=True), dtype=np.float32)
 
 
-def _packed(bits: NDArray[np.bool_]) -> Words:
+def _pack(bits: NDArray[np.bool_]) -> Words:
     padded = np.zeros((len(bits), SKETCH_BITS), bool)
     padded[:, : bits.shape[1]] = bits
     return np.packbits(padded, axis=1, bitorder="little").view("<i8").astype(np.int64)

@@ -24,7 +24,7 @@ from sgoif.evidence import (
     Standardiser,
     WatchedNoise,
     draw_calibrations,
-    raised_by_training,
+    measure_memorisation,
     read_noise,
 )
 from sgoif.gradients.contractions import widen
@@ -159,7 +159,7 @@ class Snapshot:
             return self
         asked = self._asked(signals, labels, can)
         held = self.canaries.signals[~self.canaries.is_flip, CALIBRATED_SIGNALS.index("margin")]
-        noise = read_noise(asked.kept, self._known_classes, raised_by_training(asked.margin, held))
+        noise = read_noise(asked.kept, self._known_classes, measure_memorisation(asked.margin, held))
         doubted = np.zeros(len(self.canaries), bool) if self.may_doubt is None else self.may_doubt
         calibration = judge_labels(self.canaries, self.predictions, noise, doubted).calibration
         draws = draw_calibrations(calibration, asked.signals(noise), labels[can])

@@ -22,7 +22,7 @@ from sgoif.evidence import (
     WatchedNoise,
     draw_calibrations,
     interval_limits,
-    raised_by_training,
+    measure_memorisation,
     read_noise,
 )
 from sgoif.training.canaries import CanaryLedger, has_factors
@@ -154,7 +154,7 @@ def calibrate_run(
     if competence.why_not is not None:
         raise NoProbabilities(competence.why_not)
     given, choice = asked.kept.given, ledger.choice
-    counted = read_noise(asked.kept, known, raised_by_training(asked.margin, ledger.margins()))
+    counted = read_noise(asked.kept, known, measure_memorisation(asked.margin, ledger.margins()))
     found = judge_labels(canaries, ledger.predictions(), counted, ledger.may_doubt(canaries))
     if found.doubt is not None:
         choice = CleaningChoice(True, f"a model of the noise doubts {found.doubt:.0%} of the hold-out")

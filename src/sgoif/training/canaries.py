@@ -215,7 +215,7 @@ class CanaryLedger:
             worst_anchor=np.full(len(row), -1),
             num_classes=self.num_classes,
         )
-        return found.reweighted(estimate_transition(self._leaks, np.arange(self.num_classes)))
+        return found.reweight(estimate_transition(self._leaks, np.arange(self.num_classes)))
 
     def why_none(self, engine: Engine) -> str:
         """Say why there are no canaries, or too few."""
