@@ -22,11 +22,11 @@ from benchmarks.ood.detectors import DETECTORS, Head, Rows
 from benchmarks.ood.sets import outside
 from benchmarks.ood.subjects import BATCH, DATASETS, HELD, Subject, prepare
 from benchmarks.records import append_result, is_recorded
+from sgoif.features.extraction import HeadFeatures, concatenate_features, extract_features
+from sgoif.features.rule import OodRule
 from sgoif.gradients import quiet_eval
 from sgoif.ood import OodScorer
 from sgoif.ood.conformal import Conformal
-from sgoif.ood.features import concatenate_features, extract_features
-from sgoif.ood.rule import HeadFeatures, OodRule
 
 RATES = (0.05, 0.01)
 OURS: Mapping[str, dict[str, Any]] = {

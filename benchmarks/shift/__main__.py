@@ -23,7 +23,7 @@ from benchmarks.shift.corruptions import CORRUPTIONS
 from benchmarks.shift.detectors import DETECTORS, OURS, Listeners
 from benchmarks.shift.pools import CLEAN, NUM_CORRUPTED, OTHER, Pools
 from benchmarks.shift.streams import LABEL_SHIFTS, SHARES, Positions, drawn, passes, sums_of, switched
-from sgoif.ood.rule import HeadFeatures
+from sgoif.features.extraction import HeadFeatures
 from sgoif.shift.sequential import longest_window
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.ood.rule import HeadFeatures
+from sgoif.features.extraction import HeadFeatures
 from sgoif.shift.null_streams import largest_over_windows, learn_tails, window_evidence
 from sgoif.shift.sequential import Tail, longest_window
 from sgoif.shift.statistics import StreamParts

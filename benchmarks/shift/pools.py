@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from benchmarks import data
 from benchmarks.ood.subjects import BATCH, Subject, prepare
 from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
+from sgoif.features.extraction import HeadFeatures, concatenate_features, extract_features, find_layers
 from sgoif.gradients import quiet_eval
-from sgoif.ood.features import concatenate_features, extract_features, find_layers
-from sgoif.ood.rule import HeadFeatures
 
 __all__ = ["CLEAN", "NUM_CORRUPTED", "OTHER", "Pools", "names"]
 

@@ -8,7 +8,7 @@ from scipy import stats
 from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
 from benchmarks.shift.detectors import DETECTORS, Listeners
 from benchmarks.shift.streams import LABEL_SHIFTS, drawn, passes, sums_of, switched
-from sgoif.ood.rule import HeadFeatures
+from sgoif.features.extraction import HeadFeatures
 
 BATCH, CALIBRATED = 50, 400
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from sgoif.errors import SgoifError
+from sgoif.features.extraction import HeadFeatures
+from sgoif.features.rule import Leverage, OodRule
 from sgoif.ood.conformal import Conformal
-from sgoif.ood.leverage import Leverage
-from sgoif.ood.rule import HeadFeatures, OodRule
 
 
 def seen_of(count, seed, shift=0.0, dims=(5, 3), classes=4):

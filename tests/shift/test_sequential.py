@@ -12,7 +12,7 @@ from scipy import stats
 from sgoif.errors import SgoifError
 from sgoif.shift.null_streams import fit_tail, learn_tails, window_evidence
 from sgoif.shift.sequential import Memory, Tail, find_shift, longest_window, measure_evidence, windows_up_to
-from sgoif.shift.whitening import Coordinates
+from sgoif.shift.statistics import Coordinates
 
 PARTS = {"first": 2, "second": 3}
 

@@ -43,7 +43,7 @@ def show_ood(settings: OodSettings, *, top: int | None = 50, csv: str | None = N
     scorer.threshold(settings.false_alarm_rate)  # a rate that cannot be promised is refused before the work
     found = score_stored(scorer, settings.data, transform=transform)
     order = np.argsort(-found.scores, kind="stable")
-    columns = scorer.judged(found.scores[order], false_alarm_rate=settings.false_alarm_rate)
+    columns = scorer.judge(found.scores[order], false_alarm_rate=settings.false_alarm_rate)
     counts = {"num_pictures": len(order), "num_flagged": int(columns["flag"].sum()), "num_broken": len(found.broken)}
     table = pa.table({"id": [found.ids[i] for i in order], **columns}).slice(0, top)
     if csv is not None:

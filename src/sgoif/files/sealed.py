@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgoif.errors import SgoifError
 
-__all__ = ["read_header", "read_sealed", "write_sealed"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["read_header", "read_sealed", "read_tensors", "write_sealed", "write_tensors"]
 
 Content = TypeVar("Content")
 
@@ -64,3 +67,34 @@ def read_header(data: bytes, *, entry: str, kind: str, newest: int) -> dict[str,
     if not isinstance(found, int) or found > newest:
         raise SgoifError(f"the {kind} has format {found}, this sgoif reads up to {newest}; install a newer one.")
     return header
+
+
+def write_tensors(
+    url: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, entry: str
+) -> None:
+    """Write tensors, and a header with its ``format`` as the entry, as :func:`write_sealed` does."""
+    from safetensors.torch import save
+
+    write_sealed(url, bytes(save(dict(tensors), {entry: json.dumps(header)})))
+
+
+def read_tensors(
+    url: str | os.PathLike[str],
+    build: Callable[[dict[str, Tensor], dict[str, Any]], Content],
+    *,
+    entry: str,
+    newest: int,
+    kind: str,
+    writer: str,
+) -> Content:
+    """Read what :func:`write_tensors` wrote, and build of tensors and header what the file holds.
+
+    Raises:
+        SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
+    """
+    from safetensors.torch import load
+
+    def decode(data: bytes) -> Content:
+        return build(load(data), read_header(data, entry=entry, kind=kind, newest=newest))
+
+    return read_sealed(url, decode, kind=kind, writer=writer)

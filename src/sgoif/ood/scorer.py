@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.features.extraction import (
+    HeadFeatures,
+    concatenate_features,
+    device_of,
+    extract_all_features,
+    extract_features,
+    iterate_batches,
+)
+from sgoif.features.rule import Base, OodRule
+from sgoif.files.sealed import read_tensors, write_tensors
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.fingerprint import check_weights, hash_weights
 from sgoif.gradients.models import default_forward, plain_model
+from sgoif.inputs.items import move_to
 from sgoif.ood.conformal import Conformal
-from sgoif.ood.features import concatenate_features, extract_all_features, extract_features
-from sgoif.ood.files import ScorerFile, read_scorer, write_scorer
-from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.ood.rule import Base, HeadFeatures, OodRule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +35,34 @@ if TYPE_CHECKING:
 __all__ = ["OodScorer"]
 
 _LEAST = 40  # images: below, neither half says anything
+_FORMAT, _ENTRY = 1, "sgoif_ood"  # of the file's header
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerFile:
+    """All of a scorer but the model, as one safetensors file holds it: no code runs on reading."""
+
+    head: str
+    weights: str  # hash, see hash_weights
+    rule: OodRule
+    calibration: Conformal
+
+    def write(self, url: str | os.PathLike[str]) -> None:
+        """Write to a path or any fsspec URL, so that the file is there in full or not at all."""
+        tensors, rule = self.rule.pack()
+        tensors["calibration"] = torch.from_numpy(self.calibration.scores)
+        header = {"format": _FORMAT, "head": self.head, "weights": self.weights, **rule}
+        write_tensors(url, tensors, header, entry=_ENTRY)
+
+    @classmethod
+    def read(cls, url: str | os.PathLike[str]) -> ScorerFile:
+        """Read a scorer."""
+
+        def build(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> ScorerFile:
+            kept = Conformal(tensors["calibration"].numpy())
+            return cls(header["head"], header["weights"], OodRule.unpack(tensors, header), kept)
+
+        return read_tensors(url, build, entry=_ENTRY, newest=_FORMAT, kind="scorer", writer="OodScorer.save(path)")
 
 
 class OodScorer:
@@ -89,22 +125,22 @@ class OodScorer:
         plain = plain_model(model)
         run = forward or default_forward(plain)
         found, seen = extract_all_features(plain, run, calibration, head, batch_size, with_hidden=gate_weight != 0)
-        rule, kept = _calibrated(seen, base, gate_weight, seed)
+        rule, kept = _calibrate(seen, base, gate_weight, seed)
         file = ScorerFile(found, hash_weights(plain), rule.to("cpu"), kept)
         return cls(plain, file, forward=forward, batch_size=batch_size)
 
     def __call__(self, images: Any) -> NDArray[np.float64]:
         """Score images, ``[N]``, high is unlike: whatever :meth:`fit` takes, in its order."""
-        return self._scored(images)[1]
+        return self._score(images)[1]
 
-    def _scored(self, images: Any) -> tuple[list[Any], NDArray[np.float64]]:
+    def _score(self, images: Any) -> tuple[list[Any], NDArray[np.float64]]:
         """Ids and scores; nothing else of a batch is kept."""
         ids: list[Any] = []
         parts = [np.zeros(0)]
         with quiet_eval(self.model):
-            for names, inputs in batches_of(images, self.batch_size):
+            for names, inputs in iterate_batches(images, self.batch_size):
                 seen = extract_features(
-                    self.model, self._forward, moved(inputs, self._device), self._kept.head, self.layers
+                    self.model, self._forward, move_to(inputs, self._device), self._kept.head, self.layers
                 )
                 parts.append(self.rule.scores(seen).double().cpu().numpy())
                 ids += names
@@ -140,12 +176,12 @@ class OodScorer:
         """
         import pyarrow as pa
 
-        ids, raw = self._scored(images)
+        ids, raw = self._score(images)
         order = np.argsort(-raw, kind="stable")
-        columns = self.judged(raw[order], false_alarm_rate=false_alarm_rate)
+        columns = self.judge(raw[order], false_alarm_rate=false_alarm_rate)
         return pa.table({"id": [ids[i] for i in order], **columns})
 
-    def judged(self, raw: NDArray[np.float64], *, false_alarm_rate: float = 0.05) -> dict[str, NDArray[Any]]:
+    def judge(self, raw: NDArray[np.float64], *, false_alarm_rate: float = 0.05) -> dict[str, NDArray[Any]]:
         """The columns of :meth:`table` for scores that this scorer gave."""
         return {
             "score": 1.0 - self.calibration.p_values(raw),
@@ -156,7 +192,7 @@ class OodScorer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the scorer, without the model, as one safetensors file; a path or any fsspec URL."""
-        write_scorer(self._kept, path)
+        self._kept.write(path)
 
     @classmethod
     def load(
@@ -172,12 +208,12 @@ class OodScorer:
         Raises:
             SgoifError: There is none, it is damaged or from a newer sgoif, or the model has other weights.
         """
-        kept = read_scorer(path)
+        kept = ScorerFile.read(path)
         check_weights(plain_model(model), kept.weights, None, "scorer")
         return cls(model, kept, forward=forward, batch_size=batch_size)
 
 
-def _calibrated(seen: list[HeadFeatures], base: Base, gate_weight: float, seed: int) -> tuple[OodRule, Conformal]:
+def _calibrate(seen: list[HeadFeatures], base: Base, gate_weight: float, seed: int) -> tuple[OodRule, Conformal]:
     count = sum(len(part.logits) for part in seen)
     if count < _LEAST:
         raise SgoifError(f"calibration needs {_LEAST} images at least, 500 to 2,000 for good, got {count}.")

@@ -5,29 +5,91 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.features.extraction import (
+    concatenate_features,
+    device_of,
+    extract_all_features,
+    extract_features,
+    iterate_batches,
+)
+from sgoif.features.rule import OodRule
+from sgoif.files.sealed import read_tensors, write_tensors
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.fingerprint import check_weights, hash_weights
 from sgoif.gradients.models import default_forward, plain_model
-from sgoif.inputs.items import take_apart
-from sgoif.ood.features import concatenate_features, extract_all_features, extract_features
-from sgoif.ood.images import batches_of, device_of, moved
-from sgoif.shift.files import SentinelFile, read_sentinel, write_sentinel
+from sgoif.inputs.items import move_to, take_apart
 from sgoif.shift.null_streams import learn_tails
-from sgoif.shift.sequential import Memory, find_shift, longest_window
-from sgoif.shift.statistics import StreamParts
+from sgoif.shift.sequential import Memory, Tail, find_shift, longest_window
+from sgoif.shift.statistics import Coordinates, StreamParts
 
 __all__ = ["ShiftReading", "ShiftSentinel"]
 
 _LEAST = 100  # calibration images: below, variances of 32 directions mean nothing
 _MOST = 20_000  # that count: more make means better still, but playing streams from them takes minutes
 _RAREST = 1e12  # batches: what is rarer is not told apart
+_FORMAT, _ENTRY = 1, "sgoif_shift"  # of the file's header
+_PLAIN = ("head", "weights", "calibrated", "batch_size", "false_alarms", "num_batches")  # in the header as they are
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelFile:
+    """All of a sentinel but the model, and where it stands in its stream, as one safetensors file holds it."""
+
+    head: str
+    weights: str  # hash, see hash_weights
+    parts: StreamParts
+    tails: Mapping[str, Tail]
+    calibrated: int  # images
+    batch_size: int  # that the tails are for
+    false_alarms: float  # per batch
+    memory: Memory
+    num_batches: int  # seen so far
+
+    def write(self, url: str | os.PathLike[str]) -> None:
+        """Write to a path or any fsspec URL, so that the file is there in full or not at all."""
+        tensors, rule = self.parts.rule.pack()
+        for name, part in self.parts.coordinates.items():
+            tensors |= {f"part/{name}/{field}": getattr(part, field).contiguous() for field in _COORDINATES}
+        memory = {"sums": torch.tensor(self.memory.sums), "counts": torch.tensor(self.memory.counts)}
+        header = {
+            "format": _FORMAT,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "rule": rule,
+            "layer_scales": dict(self.parts.layer_scales),
+            "parts": list(self.parts.coordinates),
+            "tails": {name: asdict(tail) for name, tail in self.tails.items()},
+        }
+        write_tensors(url, tensors | {f"memory/{name}": part for name, part in memory.items()}, header, entry=_ENTRY)
+
+    @classmethod
+    def read(cls, url: str | os.PathLike[str]) -> SentinelFile:
+        """Read a sentinel."""
+
+        def build(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> SentinelFile:
+            coordinates = {
+                name: Coordinates(*(tensors[f"part/{name}/{field}"] for field in _COORDINATES))
+                for name in header["parts"]
+            }
+            return cls(
+                parts=StreamParts(OodRule.unpack(tensors, header["rule"]), header["layer_scales"], coordinates),
+                tails={name: Tail(**tail) for name, tail in header["tails"].items()},
+                memory=Memory(tensors["memory/sums"].numpy(), tensors["memory/counts"].numpy()),
+                **{name: header[name] for name in _PLAIN},
+            )
+
+        return read_tensors(
+            url, build, entry=_ENTRY, newest=_FORMAT, kind="sentinel", writer="ShiftSentinel.save(path)"
+        )
+
+
+_COORDINATES = [field.name for field in fields(Coordinates)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +153,7 @@ class ShiftSentinel:
         Raises:
             SgoifError: There are too few images, the network's numbers for them are not finite, or the rate is none.
         """
-        plain, rate = plain_model(model), _checked(false_alarms)
+        plain, rate = plain_model(model), _check_rate(false_alarms)
         found, looks = extract_all_features(plain, forward or default_forward(plain), calibration, head, batch_size)
         num_images = sum(len(part.logits) for part in looks)
         if num_images < _LEAST:
@@ -115,11 +177,11 @@ class ShiftSentinel:
         inputs = take_apart(batch).input
         with quiet_eval(self.model):
             layers = list(self._parts.rule.hidden)
-            seen = extract_features(self.model, self._forward, moved(inputs, self._device), self._kept.head, layers)
+            seen = extract_features(self.model, self._forward, move_to(inputs, self._device), self._kept.head, layers)
         if not len(seen.logits):
             raise SgoifError("the batch is empty.")
         memory = self._kept.memory.after(self._parts.of(seen).double().cpu().numpy(), self._longest)
-        self._kept = self._kept.at(memory, self._kept.num_batches + 1)
+        self._kept = replace(self._kept, memory=memory, num_batches=self._kept.num_batches + 1)
         return self._reading()
 
     def watch(self, images: Any) -> Iterator[ShiftReading]:
@@ -127,12 +189,12 @@ class ShiftSentinel:
 
         Only the model's pass is guarded: a loader that shuffles draws random numbers, as it would without a sentinel.
         """
-        for _, inputs in batches_of(images, self.batch_size):
+        for _, inputs in iterate_batches(images, self.batch_size):
             yield self.update(inputs)
 
     def reset(self) -> None:
         """Forget the stream, after an alarm that was looked into, or before another stream; batches count on."""
-        self._kept = self._kept.at(Memory.empty(self._parts.sizes), self._kept.num_batches)
+        self._kept = replace(self._kept, memory=Memory.empty(self._parts.sizes))
 
     @property
     def batch_size(self) -> int:
@@ -151,7 +213,7 @@ class ShiftSentinel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sentinel and where it stands, without the model, as one safetensors file; a path or fsspec URL."""
-        write_sentinel(self._kept, path)
+        self._kept.write(path)
 
     @classmethod
     def load(
@@ -173,10 +235,10 @@ class ShiftSentinel:
         Raises:
             SgoifError: There is none, it is damaged or from a newer sgoif, or the model has other weights.
         """
-        kept = read_sentinel(path)
+        kept = SentinelFile.read(path)
         check_weights(plain_model(model), kept.weights, None, "sentinel")
         if false_alarms is not None:
-            kept = replace(kept, false_alarms=_checked(false_alarms))
+            kept = replace(kept, false_alarms=_check_rate(false_alarms))
         return cls(model, kept, forward=forward)
 
     def _reading(self) -> ShiftReading:
@@ -199,7 +261,7 @@ def _batches(log_once_in: float) -> float:
     return math.exp(min(max(log_once_in, 0.0), math.log(_RAREST)))
 
 
-def _checked(false_alarms: float) -> float:
+def _check_rate(false_alarms: float) -> float:
     if not 0 < false_alarms < 0.5:
         raise SgoifError(f"false_alarms is a share of batches, such as 1/10,000, got {false_alarms}.")
     return float(false_alarms)

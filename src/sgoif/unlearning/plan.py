@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
+from sgoif.features.extraction import iterate_batches
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.models import plain_model
 from sgoif.inputs.examples import Examples
-from sgoif.ood.images import batches_of
 from sgoif.unlearning.examples import Chosen, choose, sample_of_others
 from sgoif.unlearning.newton import Certificate, Removal, Request, anchor_table, priority_table, remove
 from sgoif.unlearning.view import HeadView
@@ -66,7 +66,7 @@ class UnlearningPlan:
         """Predict for other inputs: a tensor ``[Q, ...]``, a dataset or a loader; labels are not looked at."""
         heads, found = (self._view.theta, self._removal.theta), []
         with quiet_eval(self._view.model):
-            for _, inputs in batches_of(queries, self._view.batch_size):
+            for _, inputs in iterate_batches(queries, self._view.batch_size):
                 features = self._view.features(inputs)
                 found.append([(features @ theta.mT).cpu().numpy() for theta in heads])
         return Predictions(*(np.concatenate(side) for side in zip(*found, strict=True)))

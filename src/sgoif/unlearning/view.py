@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from sgoif.distributed import is_sharded
 from sgoif.errors import SgoifError
+from sgoif.features.extraction import extract_features
 from sgoif.gradients import find_head
 from sgoif.gradients.models import default_forward, refuse_compiled
 from sgoif.inputs.examples import Examples
-from sgoif.ood.features import extract_features
-from sgoif.ood.images import moved
+from sgoif.inputs.items import move_to
 from sgoif.unlearning.softmax import HeadRows
 
 __all__ = ["HeadView"]
@@ -39,7 +39,7 @@ class HeadView:
     ) -> HeadView:
         """Find the head, by name or by running the model on a few inputs."""
         run = forward or default_forward(model)
-        few = moved(few, next(model.parameters()).device)
+        few = move_to(few, next(model.parameters()).device)
         found = find_head(model, lambda: run(few), name=head)
         refuse_compiled(model, found.module_name)
         if is_sharded(*found.parameters.values()):
@@ -70,7 +70,7 @@ class HeadView:
 
     def features(self, inputs: Any) -> Tensor:
         """What the head is given of a batch, ``[B, D]``, with a 1 for the bias."""
-        inputs = moved(inputs, next(self.model.parameters()).device)
+        inputs = move_to(inputs, next(self.model.parameters()).device)
         seen = extract_features(self.model, self.forward, inputs, self.head, ()).features.to(self._home, torch.float64)
         has_bias = self.theta.shape[1] > seen.shape[1]
         return torch.cat([seen, seen.new_ones(len(seen), 1)], 1) if has_bias else seen

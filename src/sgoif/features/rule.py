@@ -6,21 +6,26 @@ head's K-FAC posterior: ``h̃ = [h; 1]`` is what enters the head, ``Ã`` its sec
 layers, of the standardised log-leverage of the layer's pooled input. The gate stays shut for the share ``q`` of usual
 inputs, so that near ones are ordered by ``t`` alone, and opens for what no layer has seen. The formula is our own; the
 parts are older: leverage is the Mahalanobis distance (Lee et al. 2018), pooled over layers.
+
+*Leverage* is how unlike those seen before a vector is, in units of how they vary: ``D(x) = (x − μ)ᵀ (Σ + λI)⁻¹ (x −
+μ)`` with ``λ`` a share of Σ's mean eigenvalue. About the origin (``μ = 0``, Σ the second moment) it is the input side
+of a head's self-influence: ``gᵀF⁻¹g = (δᵀG⁻¹δ) · D`` for a K-FAC block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.ood.leverage import Leverage
+from sgoif.features.extraction import HeadFeatures
+from sgoif.linalg.factor import cholesky, factor_dtype
 
-__all__ = ["Base", "HeadFeatures", "OodRule"]
+__all__ = ["Base", "Leverage", "OodRule", "Scale"]
 
 Base = Literal["margin", "energy"]
 
@@ -30,18 +35,51 @@ _SHUT = 0.95  # share of in-distribution inputs for which the gate stays shut
 _TINY = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class HeadFeatures:
-    """What a network sees of some inputs."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Leverage:
+    """Leverage over ``n`` examples, factorised once in float64: ``O(d²)`` to hold and per vector.
 
-    features: Tensor  # what enters the head, [B, d]
-    logits: Tensor  # [B, C]
-    pooled: Mapping[str, Tensor]  # by hidden layer: mean of its input over positions, [B, d_l]
+    >>> seen = torch.tensor([[1.0], [-1.0]])  # of variance 1, to which the damping adds 1
+    >>> Leverage.fit(seen, damping=1.0, centred=True).of(torch.tensor([[3.0]])).round(decimals=6).tolist()
+    [4.5]
+    """
 
-    def take(self, positions: Tensor) -> HeadFeatures:
-        """What it sees of some of them."""
-        pooled = {name: rows[positions] for name, rows in self.pooled.items()}
-        return HeadFeatures(self.features[positions], self.logits[positions], pooled)
+    mean: Tensor  # μ, [d]
+    whitener: Tensor  # L⁻ᵀ of Σ + λI = LLᵀ, [d, d]
+    count: int  # n
+    is_centred: bool
+
+    @classmethod
+    def fit(cls, rows: Tensor, *, damping: float, centred: bool) -> Leverage:
+        """Factorise the (co)variance of ``rows``, ``[n, d]``: ``O(nd² + d³)``."""
+        wide = rows.to(factor_dtype(rows.device))
+        mean = wide.mean(0) if centred else torch.zeros_like(wide[0])
+        about = wide - mean
+        moment = about.mT @ about / len(rows)
+        level = moment.diagonal().mean().clamp_min(_TINY)  # of a layer whose input never changes
+        eye = torch.eye(len(mean), dtype=wide.dtype, device=wide.device)
+        # the least that keeps Cholesky sound where there are fewer rows than columns
+        lower = cholesky(moment + max(damping, 1e-10) * level * eye).lower
+        whitener = torch.linalg.solve_triangular(lower, eye, upper=False).mT
+        return cls(mean, whitener, len(rows), centred)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Leverage of new vectors, ``[B, d] -> [B]``."""
+        return ((rows.to(self.mean.dtype) - self.mean) @ self.whitener).square().sum(1).clamp_min(_TINY)
+
+    def of_seen(self, rows: Tensor) -> Tensor:
+        """Leverage of vectors that the fit has seen, each as if it had not: Sherman and Morrison, no second fit.
+
+        Without it a vector's own share in Σ makes those seen look more usual than any new one will.
+        """
+        own, n = self.of(rows), self.count
+        if not self.is_centred:
+            return own / (1 - own / n).clamp_min(_TINY)
+        return (n / (n - 1)) ** 2 * own / (1 - own / (n - 1)).clamp_min(_TINY)
+
+    def to(self, device: torch.device | str) -> Leverage:
+        """Move it."""
+        return replace(self, mean=self.mean.to(device), whitener=self.whitener.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +149,38 @@ class OodRule:
     def to(self, device: torch.device | str) -> OodRule:
         """Move it."""
         hidden = {name: leverage.to(device) for name, leverage in self.hidden.items()}
-        settings = (self.base, self.gate_weight, self.base_scale, self.hidden_scales, self.gate)
-        return OodRule(self.head.to(device), hidden, *settings)
+        return replace(self, head=self.head.to(device), hidden=hidden)
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return named tensors, and what goes into a header of JSON: the parts of a file."""
+        tensors: dict[str, Tensor] = {}
+        for name, part in {"head": self.head, **{f"hidden/{name}": part for name, part in self.hidden.items()}}.items():
+            tensors |= {f"{name}/mean": part.mean.contiguous(), f"{name}/whitener": part.whitener.contiguous()}
+        return tensors, {
+            "count": self.head.count,
+            "base": self.base,
+            "gate_weight": self.gate_weight,
+            "base_scale": asdict(self.base_scale),
+            "gate": asdict(self.gate),
+            "hidden": {name: asdict(scale) for name, scale in self.hidden_scales.items()},
+        }
+
+    @classmethod
+    def unpack(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> OodRule:
+        """Undo :meth:`pack`."""
+
+        def part(name: str, *, is_centred: bool) -> Leverage:
+            return Leverage(tensors[f"{name}/mean"], tensors[f"{name}/whitener"], header["count"], is_centred)
+
+        return cls(
+            part("head", is_centred=False),
+            {name: part(f"hidden/{name}", is_centred=True) for name in header["hidden"]},
+            header["base"],
+            header["gate_weight"],
+            Scale(**header["base_scale"]),
+            {name: Scale(**scale) for name, scale in header["hidden"].items()},
+            Scale(**header["gate"]),
+        )
 
 
 def _base(base: Base, logits: Tensor, leverage: Tensor) -> Tensor:
