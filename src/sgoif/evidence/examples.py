@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sgoif.evidence.accumulate import Evidence
-from sgoif.evidence.likely import LikelyClasses
+from sgoif.evidence.votes import LikelyClasses
 from sgoif.types import Columns
 
 __all__ = ["read_examples"]
