@@ -58,6 +58,10 @@ class Evidence:
     def __len__(self) -> int:
         return self._num_rows
 
+    def reserve(self, num_rows: int) -> None:
+        """Make room for rows that will be named."""
+        self._grow(num_rows)
+
     def column(self, name: str) -> NDArray[Any]:
         """Return one of the columns above, by row."""
         if name not in self._columns:

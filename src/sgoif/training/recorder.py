@@ -6,7 +6,8 @@ only each example's latest is kept: features move while a model trains, and late
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,9 @@ from sgoif.training.exchange import StepScores
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.visits import STANDARDISED, PendingVisits, ReadVisits, read_visits
 
-__all__ = ["MEAN_SIGNALS", "Recorder"]
+__all__ = ["MEAN_SIGNALS", "OnFailure", "Recorder"]
+
+OnFailure = Callable[[int, Exception], None]  # rows, and what became of them
 
 MEAN_SIGNALS = tuple(
     name for name in SIGNALS if name not in ("runner_up", "worst_anchor", "confidence", "confidence_worst", "flags")
@@ -66,18 +69,37 @@ class Recorder:
     def record(self, visits: PendingVisits) -> None:
         """Take in one micro-step."""
         read = read_visits(visits)
-        self.keep(read, StepScores(read.num_visits, read.scores))
+        self.keep([(read, StepScores(read.num_visits, read.scores))])
 
-    def keep(self, visits: ReadVisits, everyone: StepScores | None) -> None:
-        """Take in one micro-step, measured by what all processes saw in it; None leaves the measure as it is."""
+    def keep(self, steps: Sequence[tuple[ReadVisits, StepScores | None]], on_failure: OnFailure | None = None) -> None:
+        """Take in micro-steps, each measured by what all processes saw in it; None leaves the measure as it is.
+
+        Args:
+            steps: in their order.
+            on_failure: called with the number of rows that could not be taken in, and why; what fails costs its own
+                micro-step. Without it the error is raised.
+        """
+        kept = []
+        for visits, everyone in steps:
+            with _failing(on_failure, visits):
+                kept.append((self._standardise(visits, everyone), everyone))
+        is_added = not self.keeps_evidence or self._add_up_together([visits for visits, _ in kept])
+        for visits, everyone in kept:
+            with _failing(on_failure, visits):
+                if not is_added:
+                    self._add_up(visits)
+                self._write(visits, everyone)
+
+    def _standardise(self, visits: ReadVisits, everyone: StepScores | None) -> ReadVisits:
         columns, scores = dict(visits.columns), visits.scores
         for name in STANDARDISED:
             if everyone is not None:
                 self.standardisers[name].observe(everyone.scores[name])
             columns[f"{name}_std"] = self.standardisers[name].transform(scores[name])
-        if self.keeps_evidence and len(visits.ids):
-            self._add_up(replace(visits, columns=columns))
-        flags = columns["flags"].astype(np.int64)
+        return replace(visits, columns=columns)
+
+    def _write(self, visits: ReadVisits, everyone: StepScores | None) -> None:
+        flags = visits.columns["flags"].astype(np.int64)
         for flag in VisitFlag:
             if flag.name and flag:
                 self.flag_counts[flag.name] += int(((flags & int(flag)) != 0).sum())
@@ -85,16 +107,46 @@ class Recorder:
         self.last_step = max(self.last_step, visits.step)
         if self.sink is not None and len(visits.ids):
             ids, place = visits.ids, (visits.step, epoch, self.attempt, self.rank, visits.micro_step)
-            self.sink.write(ScoreBatch(ids, visits.labels, *place, columns))
+            self.sink.write(ScoreBatch(ids, visits.labels, *place, visits.columns))
         self.num_visits += visits.num_visits if everyone is None else everyone.num_visits
         self.own_visits += visits.num_visits
 
-    def _add_up(self, visits: ReadVisits) -> None:
-        rows = self.index.add(visits.ids)
-        self._accumulate(rows, visits.labels, visits.columns, visits.usable, visits.step)
-        if visits.words is not None:
-            is_sketched = visits.usable & visits.words.any(1)
-            self.likeness.keep(rows[is_sketched], visits.words[is_sketched])
+    def _add_up_together(self, steps: Sequence[ReadVisits]) -> bool:
+        """Add up micro-steps without a common id in one call, a tenth of the time; False where they are not such."""
+        if len(steps) < 2 or len({visits.ids.dtype.kind for visits in steps if len(visits.ids)}) != 1:
+            return False
+        ids = np.concatenate([visits.ids for visits in steps if len(visits.ids)])
+        if len(np.unique(ids)) < len(ids) or any(visits.words is None for visits in steps):
+            return False
+        try:
+            self._reserve(self.index.add(ids))
+        except Exception:  # then each micro-step by itself shows which one it was
+            return False
+        self._add_up(*(visits for visits in steps if len(visits.ids)))
+        return True
+
+    def _reserve(self, rows: NDArray[np.int64]) -> None:
+        """Make room for rows, so that nothing is half added up where there is none."""
+        last = rows.max(keepdims=True)
+        self.means.add(last, dict.fromkeys(self.means.signals, np.zeros(1)), np.zeros(1))  # weighs nothing
+        self.evidence.reserve(int(last[0]) + 1)
+
+    def _add_up(self, *steps: ReadVisits) -> None:
+        ids, labels, usable = (
+            np.concatenate([getattr(visits, name) for visits in steps]) for name in ("ids", "labels", "usable")
+        )
+        if not len(ids):
+            return
+        names = steps[0].columns
+        columns = {name: np.concatenate([visits.columns[name] for visits in steps]) for name in names}
+        times = np.repeat([visits.step for visits in steps], [len(visits.ids) for visits in steps])
+        rows = self.index.add(ids)
+        self._accumulate(rows, labels, columns, usable, times)
+        words = [visits.words for visits in steps if visits.words is not None]
+        if words:
+            joined = np.concatenate(words)
+            is_sketched = usable & joined.any(1)
+            self.likeness.keep(rows[is_sketched], joined[is_sketched])
 
     def _accumulate(
         self,
@@ -102,7 +154,7 @@ class Recorder:
         labels: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.floating[Any]]],
         usable: NDArray[np.bool_],
-        step: int,
+        step: NDArray[np.int64],
     ) -> None:
         if len(self.index) > len(self.given):
             grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
@@ -185,6 +237,16 @@ class Recorder:
         if "likely" in state:  # states from before it have none
             self.likely.load_state_dict(state["likely"])
         self.likeness = LatestWords(state.get("likeness"))  # states from before it have none
+
+
+@contextmanager
+def _failing(on_failure: OnFailure | None, visits: ReadVisits) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if on_failure is None:
+            raise
+        on_failure(visits.num_visits, error)
 
 
 class _Means:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,15 +23,13 @@ from sgoif.influence import packed_signs
 from sgoif.records import SIGNALS
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
 from sgoif.training.ending import undisturbed
-from sgoif.training.exchange import gather_scores
-from sgoif.training.recorder import Recorder
+from sgoif.training.exchange import StepScores, gather_scores
+from sgoif.training.recorder import OnFailure, Recorder
 from sgoif.training.step_ids import IdNotices
 from sgoif.training.targets import MixedSteps
-from sgoif.training.visits import STANDARDISED, PendingVisits, read_visits
+from sgoif.training.visits import STANDARDISED, PendingVisits, ReadVisits, read_visits
 
 __all__ = ["VisitBuffer", "WaitingVisits"]
-
-OnFailure = Callable[[int, Exception], None]  # rows, and what became of them
 
 
 class VisitBuffer:
@@ -71,8 +68,8 @@ class VisitBuffer:
         """Record everything, together with the others. Waits for the device, once."""
         if self.peers.is_alone:
             with undisturbed():
-                for visits in self._take():
-                    self._keep(visits, self.recorder.record)
+                read = self._read(self._take())
+                self.recorder.keep([(mine, StepScores(mine.num_visits, mine.scores)) for mine in read], self._lose)
             return
         pending = self._take()
         read = [read_visits(visits) for visits in pending]
@@ -81,22 +78,21 @@ class VisitBuffer:
         except Exception:
             self._pending = pending  # they can still be flushed alone
             raise
-        for mine, everyone in zip(read, steps):
-            self._keep(mine, partial(self.recorder.keep, everyone=everyone))
+        self.recorder.keep(list(zip(read, steps)), self._lose)
 
     def flush_alone(self) -> None:
         """Record everything as it was measured so far: the others cannot be asked any more."""
-        for visits in self._take():
-            self._keep(visits, lambda visits: self.recorder.keep(read_visits(visits), None))
+        self.recorder.keep([(mine, None) for mine in self._read(self._take())], self._lose)
 
-    def _keep(self, visits: Any, record: Callable[[Any], None]) -> None:
-        """Record one micro-step; what fails costs that alone."""
-        before = self.recorder.own_visits
-        try:
-            record(visits)
-        except Exception as error:
-            num_visits = len(visits.ids) if isinstance(visits, PendingVisits) else visits.num_visits
-            self._lose(num_visits if self.recorder.own_visits == before else 0, error)
+    def _read(self, pending: Sequence[PendingVisits]) -> list[ReadVisits]:
+        """Micro-steps as columns; what fails costs its own micro-step."""
+        found = []
+        for visits in pending:
+            try:
+                found.append(read_visits(visits))
+            except Exception as error:
+                self._lose(len(visits.ids), error)
+        return found
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self._on_error(error)

@@ -19,8 +19,8 @@ from torch import Tensor
 from sgoif.evidence import IdIndex, WeightedMeans, as_ids
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
+from sgoif.training.recorder import OnFailure
 from sgoif.training.step_ids import IdNotices
-from sgoif.training.visit_buffer import OnFailure
 
 __all__ = ["MultilabelRecorder"]
 
