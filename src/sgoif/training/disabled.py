@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -71,7 +71,14 @@ class NoMonitor:
         """Nothing to save."""
         return {}
 
-    def _skip(self, *_: Any, **__: Any) -> None:
-        """Nothing is waiting, and there is nothing to keep, to detach or to load."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to load."""
 
-    flush = snapshot = detach = load_state_dict = _skip
+    def flush(self) -> None:
+        """Nothing is waiting."""
+
+    def snapshot(self, path: str | None = None) -> None:
+        """Nothing to keep."""
+
+    def detach(self) -> None:
+        """Nothing to detach."""
