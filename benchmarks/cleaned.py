@@ -1,22 +1,19 @@
-"""What cleaning without people is worth: ``python -m benchmarks.cleaned --settings pair-20,worst --seeds 1``.
+"""What cleaning without people is worth.
 
 Labels are judged with no clean label at hand, in two ways: while a ResNet-9 trains from scratch (a tenth of the data is
 held out, as given), and by linear heads on frozen pretrained features. Those that are more likely wrong than right are
 relabelled as suggested, or dropped; then the network is trained from scratch on all that is left, and tested on the
 10,000 test images. Confident learning (cleanlab's normalised margin) has the same budget: as many labels as ours
 changes, from four-fold cross-validated predictions of the same network, or of heads on the same features.
-
-One line per training in ``results/cleaned.jsonl``; those that are there already are passed over.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
-from functools import cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache, lru_cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,17 +21,17 @@ from numpy.typing import NDArray
 
 import sgoif
 from benchmarks import data, frozen, loops
-from benchmarks.records import append_result, is_recorded
-from benchmarks.review import Labels, Setup, World, finished_run, fresh_model, make_world, retrained_accuracy
+from benchmarks.experiment import FROZEN, Experiment, option
+from benchmarks.frozen_noise import cross_validate
+from benchmarks.models import fresh_model
+from benchmarks.review import Labels, Setup, World, finished_run, make_world, retrained_accuracy
+from benchmarks.tables.rows import grouped, latest
 from sgoif.evidence import hash_ids
-from sgoif.scan.frozen import audit_embeddings, train_head
+from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 from sgoif.scan.standardise import standardise
 
-FILE = "cleaned.jsonl"
 FOLDS = 4
-FROM = 0.5  # p_mislabeled
-WAYS = ("relabel", "drop")
 JUDGES = ("frozen ours", "frozen confident", "scratch ours", "scratch confident")
 
 Judgement = tuple[Labels, Labels]  # positions that are doubted, and what they may be in truth
@@ -57,28 +54,20 @@ def judged_by_confident(probabilities: NDArray[np.float64], given: Labels, budge
     return doubted, probabilities[doubted].argmax(1)
 
 
-def frozen_rows(setup: Setup) -> NDArray[np.float32]:
-    """Embeddings of the examples of a seed."""
-    split = (
-        data.development(setup.examples) if setup.split == "development" else data.reported(setup.examples, setup.seed)
-    )
-    return frozen.embeddings("train")[split.train.ids]
-
-
 def folds_of(count: int) -> NDArray[np.int64]:
     return (hash_ids(np.arange(count)) >> np.uint64(7)).astype(np.int64) % FOLDS
 
 
+def frozen_rows(setup: Setup) -> NDArray[np.float32]:
+    """Embeddings of the examples of a seed."""
+    return frozen.embeddings("train")[data.draw(setup.split, setup.examples, setup.seed).train.ids]
+
+
 def frozen_probabilities(world: World, setup: Setup) -> NDArray[np.float64]:
     """Cross-validated predictions of linear heads."""
-    rows, targets = frozen_rows(setup), torch.from_numpy(world.given)
-    inputs, fold = standardise(rows).inputs, folds_of(len(rows))
-    found = np.zeros((len(rows), 10))
-    for number in range(FOLDS):
-        _, forward = train_head(inputs, targets, np.flatnonzero(fold != number), 10, seed=setup.seed)
-        with torch.no_grad():
-            found[fold == number] = forward(inputs[fold == number]).double().softmax(1).numpy()
-    return found
+    inputs, count = standardise(frozen_rows(setup)).inputs, len(world.given)
+    targets = torch.from_numpy(world.given)
+    return cross_validate(inputs, targets, np.arange(count), folds_of(count), setup.seed)
 
 
 def scratch_probabilities(world: World, setup: Setup) -> NDArray[np.float64]:
@@ -102,42 +91,58 @@ def scratch_probabilities(world: World, setup: Setup) -> NDArray[np.float64]:
     return found
 
 
-class Judges:
-    """What each judge says of a world, worked out when first asked for."""
-
-    def __init__(self, world: World, setup: Setup) -> None:
-        self.world, self.setup = world, setup
-        self.says = cache(self._says)
-
-    def _says(self, judge: str) -> Judgement:
-        world, setup = self.world, self.setup
-        if judge == "scratch ours":
-            return judged_by_us(sgoif.load(finished_run(world, setup)))
-        if judge == "frozen ours":
-            ids = np.array([f"train/{i}" for i in range(len(world.given))])
-            held = choose_holdout(ids, world.given, 10)
-            return judged_by_us(
-                audit_embeddings(frozen_rows(setup), world.given, ids, held, num_classes=10, seed=setup.seed)
-            )
-        kind = judge.partition(" ")[0]
-        probabilities = (frozen_probabilities if kind == "frozen" else scratch_probabilities)(world, setup)
-        return judged_by_confident(probabilities, world.given, len(self.says(f"{kind} ours")[0]))
+@cache
+def judge(setup: Setup, name: str) -> Judgement:
+    """What a judge says of the labels."""
+    world = world_of(setup)
+    if name == "scratch ours":
+        return judged_by_us(sgoif.load(finished_run(world, setup)))
+    if name == "frozen ours":
+        ids = np.array([f"train/{i}" for i in range(len(world.given))])
+        held = choose_holdout(ids, world.given, 10)
+        found = audit_embeddings(frozen_rows(setup), world.given, ids, held, num_classes=10, seed=setup.seed)
+        return judged_by_us(found)
+    kind = name.partition(" ")[0]
+    probabilities = (frozen_probabilities if kind == "frozen" else scratch_probabilities)(world, setup)
+    return judged_by_confident(probabilities, world.given, len(judge(setup, f"{kind} ours")[0]))
 
 
-def measure(world: World, setup: Setup, judges: Judges, judge: str, way: str) -> dict[str, Any]:
+@lru_cache(maxsize=1)
+def world_of(setup: Setup) -> World:
+    return make_world(setup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaning:
+    """One training on labels that a judge has cleaned."""
+
+    setting: str = "pair-20"
+    split: Literal["development", "reported"] = "reported"
+    examples: int = 20_000
+    held_per_class: int = 100
+    epochs: int = 10
+    judge: str = option("none", ("none", "truth", *JUDGES))
+    way: Literal["", "relabel", "drop"] = ""
+    seed: int = 1
+
+
+def measure(cleaning: Cleaning) -> dict[str, Any]:
     """One training and what it was trained on."""
     started = time.perf_counter()
+    values = asdict(cleaning)
+    setup = Setup(**{field.name: values[field.name] for field in fields(Setup)})
+    world = world_of(setup)
     images, labels = world.dataset.tensors[0], world.given.copy()
     kept = np.ones(len(labels), bool)
     found: dict[str, Any] = {}
-    if judge == "truth":
+    if cleaning.judge == "truth":
         labels = world.clean.copy()
-    elif judge != "none":
-        doubted, suggested = judges.says(judge)
+    elif cleaning.judge != "none":
+        doubted, suggested = judge(setup, cleaning.judge)
         wrong = (world.given != world.clean)[doubted]
         right = (suggested == world.clean[doubted])[wrong]
         found = {"changed": len(doubted), "truly_wrong": int(wrong.sum()), "suggested_right": int(right.sum())}
-        if way == "drop":
+        if cleaning.way == "drop":
             kept[doubted] = False
         else:
             labels[doubted] = np.where(suggested >= 0, suggested, labels[doubted])
@@ -149,40 +154,55 @@ def measure(world: World, setup: Setup, judges: Judges, judge: str, way: str) ->
     return {"accuracy": accuracy, "wrong_labels": left, "examples": len(rows), "seconds": seconds, **found}
 
 
-def cases(judges: Sequence[str], ways: Sequence[str]) -> list[tuple[str, str]]:
-    return [("none", ""), ("truth", ""), *((judge, way) for way in ways for judge in judges)]
+_JUDGES = {
+    "none": "nobody (labels as given)",
+    "truth": "all labels true",
+    "frozen ours": "sgoif, heads on frozen features",
+    "frozen confident": "confident learning, same features",
+    "scratch ours": "sgoif, one watched training",
+    "scratch confident": "confident learning, same network (4 trainings)",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", default="pair-20,worst", help="comma-separated")
-    parser.add_argument("--seeds", default="1", help="comma-separated")
-    parser.add_argument("--split", choices=["development", "reported"], default="reported")
-    parser.add_argument("--examples", type=int, default=Setup().examples)
-    parser.add_argument("--epochs", type=int, default=Setup().epochs)
-    parser.add_argument("--judges", nargs="+", choices=JUDGES, default=JUDGES)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    parser.add_argument("--dry", action="store_true", help="print, and append no result")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for setting in options.settings.split(","):
-        for seed in map(int, options.seeds.split(",")):
-            setup = Setup(
-                setting=setting, split=options.split, examples=options.examples, epochs=options.epochs, seed=seed
-            )
-            world = make_world(setup)
-            judges = Judges(world, setup)
-            common = {name: value for name, value in asdict(setup).items() if name != "seed"}
-            for judge, way in cases(options.judges, options.ways):
-                settings = {**common, "from": FROM, "judge": judge, "way": way}
-                if is_recorded(FILE, settings, seed):
-                    continue
-                found = measure(world, setup, judges, judge, way)
-                said = f"{found['wrong_labels']} of {found['examples']} labels wrong, accuracy"
-                print(f"{setting}, seed {seed}, {judge} {way}: {said} {100 * found['accuracy']:.2f}%", flush=True)
-                if not options.dry:
-                    append_result(FILE, {"benchmark": "cleaned", "settings": settings, "seed": seed, **found})
+def cleaned() -> str:
+    """Test accuracy after cleaning without people, and the share of the gap to true labels that it recovers."""
+    runs = latest("cleaned.jsonl")
+    columns = [where for (where,), _ in grouped(runs, ("setting",))]
+    found = dict(grouped(runs, ("setting", "judge", "way")))
+    lines = [f"| judged by | changed how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    kinds = dict.fromkeys((run["settings"]["judge"], run["settings"]["way"]) for run in runs)
+    for judge, way in kinds:
+        cells = [_cleaned(found, where, judge, way) for where in columns]
+        lines.append(f"| {_JUDGES.get(judge, judge)} | {way or '-'} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    main()
+def _cleaned(found: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], where: str, judge: str, way: str) -> str:
+    """Mean accuracy over the seeds, how much of the gap that is, and what became of the labels."""
+    mine = {run["seed"]: run for run in found.get((where, judge, way), ())}
+    if not mine:
+        return ""
+    accuracy = 100 * float(np.mean([run["accuracy"] for run in mine.values()]))
+    wrong = np.mean([run["wrong_labels"] for run in mine.values()])
+    if judge in ("none", "truth"):
+        return f"{accuracy:.1f}; {wrong:,.0f} wrong"
+    ends = [{run["seed"]: run["accuracy"] for run in found.get((where, end, ""), ())} for end in ("none", "truth")]
+    both = [seed for seed in mine if seed in ends[0] and seed in ends[1]]
+    shares = [(mine[seed]["accuracy"] - ends[0][seed]) / (ends[1][seed] - ends[0][seed]) for seed in both]
+    share = f", {100 * float(np.mean(shares)):.0f}% of the gap" if shares else ""
+    return f"{accuracy:.1f}{share}; {wrong:,.0f} wrong"
+
+
+EXPERIMENT = Experiment(
+    name="cleaned",
+    settings=Cleaning,
+    run=measure,
+    tables={"cleaned": cleaned},
+    full=(
+        {"setting": ("pair-20", "worst"), "judge": ("none", "truth"), "seed": (1, 2, 3)},
+        {"setting": ("pair-20", "worst"), "judge": JUDGES, "way": ("relabel", "drop"), "seed": (1, 2, 3)},
+    ),
+    constants={"from": 0.5},  # p_mislabeled
+    needs=(*FROZEN, "cleanlab"),
+    describe=lambda row: f"{row['wrong_labels']} of {row['examples']} wrong, accuracy {100 * row['accuracy']:.2f}%",
+)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,33 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = [
-    "CIFAR10_STATS",
-    "CIFAR100_STATS",
-    "FASHION_MNIST_STATS",
-    "MNIST_STATS",
-    "DataMissing",
-    "Images",
-    "Split",
-    "as_given_holdout",
-    "cifar10",
-    "cifar100",
-    "cifar100_superclasses",
-    "class_conditional_labels",
-    "confident_learning_probabilities",
-    "data_root",
-    "development",
-    "fashion_mnist",
-    "first_per_class",
-    "human_labels",
-    "long_tail",
-    "mnist",
-    "normalise",
-    "pictures",
-    "reported",
-    "reported_cifar100",
-    "trusted_holdout",
-]
+from benchmarks import cache
 
 # Channel means and standard deviations of the train pixels, scaled to [0, 1]: ``normalise(pixels, *CIFAR10_STATS)``.
 CIFAR10_STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -331,22 +304,7 @@ def _cached(
     The cache file is named after the dataset, the file and its size, so that a changed file is decoded anew. With a
     ``limit`` and no cache only so many images are decoded, and nothing is written.
     """
-    folder = Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif")
-    cache = folder / f"{dataset}-{path.stem}-{path.stat().st_size}.npy"
-    if not cache.exists():
-        if limit is not None:
-            return decode(limit)
-        _write_atomically(cache, decode(None))
-    return np.array(np.load(cache, mmap_mode="r")[:limit])
-
-
-def _write_atomically(path: Path, array: NDArray[np.uint8]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array)
-        os.replace(partial, path)  # two processes may decode at once; the last one wins with the same content
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    name = f"{dataset}-{path.stem}-{path.stat().st_size}.npy"
+    if limit is not None and not (cache.folder() / name).exists():
+        return decode(limit)
+    return np.array(cache.keep(name, lambda: decode(None))[:limit])

@@ -49,6 +49,7 @@ class Experiment:
     full: Grid | Sequence[Grid] = field(default_factory=dict)  # tier M: the product of a grid's values, of every grid
     small: Grid | Sequence[Grid] | None = None  # tier S: minutes, figures that mean nothing; None: cannot be cut down
     unrecorded: tuple[str, ...] = ("seed",)  # fields that the written settings do not hold
+    constants: Mapping[str, Any] = field(default_factory=dict)  # that the written settings hold besides
     benchmark: str = ""  # as written in rows; the name, if empty
     needs: tuple[str, ...] = ()  # packages beyond the development environment
     describe: Callable[[dict[str, Any]], str] | None = None  # of a row, for the line that is printed
@@ -65,7 +66,7 @@ class Experiment:
 
     def record(self, settings: Any) -> dict[str, Any]:
         """Settings as they are written, the context with them where it is not the usual one."""
-        values = {**dataclasses.asdict(settings), **context.changed()}
+        values = {**self.constants, **dataclasses.asdict(settings), **context.changed()}
         return json.loads(json.dumps({name: values[name] for name in values if name not in self.unrecorded}))
 
 

@@ -6,20 +6,13 @@ licence field says unknown, so they serve tests and benchmarks only.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import data
-
-__all__ = ["Backbone", "backbone", "cached", "embeddings"]
+from benchmarks import cache, data
 
 SIDE = 128  # pixels that the pictures are scaled to
 
@@ -58,12 +51,7 @@ def embeddings(
 
     Takes 15 minutes on one core for 50,000 pictures at 128 pixels, once.
 
-    Args:
-        split: ``train`` or ``test``.
-        batch: pictures at a time.
-        dataset: ``cifar10``, ``cifar100``, ``fashion`` or ``mnist``.
-        side: pixels that the pictures are scaled to.
-        first: only so many pictures from the beginning.
+    Pictures are scaled to ``side`` pixels, ``batch`` at a time; with ``first`` only so many from the beginning.
     """
     load = {"cifar10": data.cifar10, "cifar100": data.cifar100, "fashion": data.fashion_mnist, "mnist": data.mnist}
 
@@ -78,20 +66,4 @@ def embeddings(
 
     size = "" if side == SIDE else f"-{side}px"
     part = "" if first is None else f"-first{first}"
-    return cached(f"{dataset}-{split}-efficientnet-lite0{size}{part}", embed)
-
-
-def cached(name: str, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Read an array from the cache, making it first where it is not there."""
-    file = _cache() / f"{name}.npy"
-    if not file.is_file():
-        found = make()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as handle:
-            np.save(handle, found)
-        os.replace(handle.name, file)
-    return np.asarray(np.load(file))
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("SGOIF_CACHE", Path.home() / ".cache" / "sgoif"))
+    return cache.keep(f"{dataset}-{split}-efficientnet-lite0{size}{part}.npy", embed)

@@ -1,4 +1,4 @@
-"""Label errors found on frozen pretrained features: ``python -m benchmarks.frozen_noise``.
+"""Label errors found on frozen pretrained features.
 
 Heads are fitted to the noisy labels, each judging what it has not seen, as ``sgoif scan --features`` does. In
 the same run, on the same features: cross-validated confident learning (three scores), the vote of the nearest
@@ -9,19 +9,31 @@ A trusted hold-out is 100 test images per class. As given, a tenth of the noisy 
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from benchmarks import data, frozen, noise
-from benchmarks.metrics import calibration_of_top, detection_report
-from benchmarks.records import append_result, is_recorded
+from benchmarks.experiment import FROZEN, Experiment
+from benchmarks.label_noise_tables import ORDER
+from benchmarks.metrics import best_other, calibration_of_top, detection_report
+from benchmarks.tables.rows import (
+    Run,
+    calibration_cells,
+    calibration_header,
+    grouped,
+    interval,
+    latest,
+    means,
+    seeds_said,
+    table,
+)
+from benchmarks.trust.rivals import differing_neighbours
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
 from sgoif.scan.frozen import NUM_FOLDS, audit_embeddings, train_head
@@ -31,18 +43,31 @@ from sgoif.scan.standardise import standardise
 SETTINGS = ("pair-20", "sym-40", "aggre", "worst")
 OURS = ("p_mislabeled", "worst", "harm", "worst_identity", "harm_identity", "probe_loss", "probe_margin")
 LOW_IS_BAD = ("probe_margin",)
+CONFIDENT = ("confident learning, adjusted margin", "confident learning, self-confidence", "confident learning, margin")
+LABEL_FREE = (*CONFIDENT, "nearest neighbours")
+PROBE = "linear probe on the hold-out"
 NEIGHBOURS = 20
+VERIFIED = (0, 100, 300, 500)  # hold-out labels
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
 
-def examine(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One draw of the noise."""
+
+    setting: str = "pair-20"
+    split: Literal["development", "reported"] = "reported"
+    holdout: Literal["trusted", "as-given"] = "trusted"
+    seed: int = 1
+
+
+def examine(setup: Setup, examples: int = 20_000) -> dict[str, Any]:
     """Run one draw, ours and the rivals; returns what each finds, in percent."""
-    torch.set_num_threads(1)
-    case = noisy_features(setting, split, holdout, seed, examples)
+    seed, is_trusted = setup.seed, setup.holdout == "trusted"
+    case = noisy_features(setup.setting, setup.split, setup.holdout, seed, examples)
     rows, given, clean, ids, held = case.rows, case.given, case.clean, case.ids, case.held
-    is_trusted = holdout == "trusted"
     what: dict[str, Any] = {"num_classes": 10, "verified": held & is_trusted, "seed": seed}
     found = audit_embeddings(rows, given, ids, held, **what)
     order = np.argsort(found.table["id"])
@@ -78,7 +103,7 @@ class NoisyFeatures:
 
 def noisy_features(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> NoisyFeatures:
     """One draw of the noise on one split, with a hold-out of either kind."""
-    parts = data.development(examples) if split == "development" else data.reported(examples, seed)
+    parts = data.draw(split, examples, seed)
     given = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64)
     rows, clean = frozen.embeddings("train")[parts.train.ids], parts.train.labels
     ids = np.array([f"train/{i}" for i in parts.train.ids])
@@ -92,29 +117,35 @@ def noisy_features(setting: str, split: str, holdout: str, seed: int, examples: 
     return NoisyFeatures(rows, given, clean, ids, held)
 
 
-def verified_curve(setting: str, split: str, seed: int, counts: Sequence[int]) -> list[dict[str, float]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedSetup:
+    """One draw of the noise, with so many hold-out labels verified."""
+
+    setting: str = "pair-20"
+    split: Literal["development", "reported"] = "reported"
+    seed: int = 1
+
+
+def verified_curve(setup: VerifiedSetup) -> dict[str, Any]:
     """What verifying the most doubtful hold-out labels by hand, as ``sgoif holdout`` proposes them, is worth."""
-    torch.set_num_threads(1)
-    parts = data.development() if split == "development" else data.reported(seed=seed)
-    given, clean = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64), parts.train.labels
-    rows, ids = frozen.embeddings("train")[parts.train.ids], np.array([f"train/{i}" for i in parts.train.ids])
-    held = choose_holdout(ids, given, 10)
+    case = noisy_features(setup.setting, setup.split, "as-given", setup.seed)
+    rows, given, clean, ids, held = case.rows, case.given, case.clean, case.ids, case.held
     place = {name: number for number, name in enumerate(ids)}
-    first = audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed)
+    first = audit_embeddings(rows, given, ids, held, num_classes=10, seed=setup.seed)
     doubtful = first.holdout()
     order = np.array([place[name] for name in doubtful["id"].to_pylist()])
     asked = order[choose_doubtful(doubtful["p_mislabeled"].to_numpy(), given[order], len(order))]
     found = []
-    for count in counts:
+    for count in VERIFIED:
         verified, labels = np.zeros(len(ids), bool), given.copy()
         verified[asked[:count]] = True
         labels[verified] = clean[verified]
-        run = audit_embeddings(rows, labels, ids, held, num_classes=10, verified=verified, seed=seed)
+        run = audit_embeddings(rows, labels, ids, held, num_classes=10, verified=verified, seed=setup.seed)
         wrong = np.array([given[place[name]] != clean[place[name]] for name in run.table["id"].tolist()])
         expected, true = run.info["expected_errors"], int(wrong.sum())
         report = detection_report(np.nan_to_num(run.table["p_mislabeled"]), wrong)
         found.append({"verified": int(verified.sum()), "expected_errors": expected, "true_errors": true, **report})
-    return found
+    return {"curve": found}
 
 
 def rivals(
@@ -124,92 +155,108 @@ def rivals(
     inputs, targets = standardise(rows, ~held).inputs, torch.from_numpy(given)
     kept = np.flatnonzero(~held)
     fold = (hash_ids(ids[kept]).astype(np.uint64) >> np.uint64(7)) % np.uint64(NUM_FOLDS)
-    probabilities = np.zeros((len(given), 10))
-    for number in range(NUM_FOLDS):
-        _, forward = train_head(inputs, targets, kept[fold != number], 10, seed=seed)
-        with torch.no_grad():
-            out = kept[fold == number]
-            probabilities[out] = forward(inputs[out]).double().softmax(1).numpy()
+    probabilities = cross_validate(inputs, targets, kept, fold, seed)
     each = np.arange(len(given))
     own = probabilities[each, given]
     mean_own = np.array([own[kept][given[kept] == c].mean() for c in range(10)])
     adjusted = probabilities - mean_own
     found = {
         "confident learning, self-confidence": -own,
-        "confident learning, margin": _others(probabilities, given) - own,
-        "confident learning, adjusted margin": _others(adjusted, given) - adjusted[each, given],
-        "nearest neighbours": _neighbours(inputs, targets, kept),
+        "confident learning, margin": best_other(probabilities, given) - own,
+        "confident learning, adjusted margin": best_other(adjusted, given) - adjusted[each, given],
+        "nearest neighbours": np.zeros(len(given)),
     }
+    unit = torch.nn.functional.normalize(inputs[kept], dim=1)
+    found["nearest neighbours"][kept] = differing_neighbours(unit, given[kept], NEIGHBOURS)
     if trusted:
         from sklearn.linear_model import LogisticRegression
 
         probe = LogisticRegression(C=0.01, max_iter=300).fit(inputs[held].numpy(), given[held])
         probed = np.log(probe.predict_proba(inputs.numpy()) + 1e-6)
-        found["linear probe on the hold-out"] = _others(probed, given) - probed[each, given]
+        found[PROBE] = best_other(probed, given) - probed[each, given]
     return found
 
 
-def _others(values: Floats, given: Labels) -> Floats:
-    """The largest value among the classes that were not given."""
-    masked = values.copy()
-    masked[np.arange(len(given)), given] = -np.inf
-    return np.asarray(masked.max(1))
+def cross_validate(inputs: Tensor, targets: Tensor, rows: Labels, fold: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Probabilities of linear heads for the rows that they were not fitted to, ``[N, 10]``; 0 for all others."""
+    found = np.zeros((len(targets), 10))
+    for number in range(int(fold.max()) + 1):
+        _, forward = train_head(inputs, targets, rows[fold != number], 10, seed=seed)
+        with torch.no_grad():
+            out = rows[fold == number]
+            found[out] = forward(inputs[out]).double().softmax(1).numpy()
+    return found
 
 
-def _neighbours(inputs: torch.Tensor, targets: torch.Tensor, kept: NDArray[np.int64]) -> Floats:
-    """Share of the nearest neighbours by angle that have another label."""
-    unit = torch.nn.functional.normalize(inputs[kept], dim=1)
-    differ = np.zeros(len(inputs))
-    for start in range(0, len(kept), 2000):
-        near = (unit[start : start + 2000] @ unit.mT).topk(NEIGHBOURS + 1, 1).indices[:, 1:]
-        mine = targets[kept[start : start + 2000]]
-        differ[kept[start : start + 2000]] = (targets[kept][near] != mine[:, None]).double().mean(1).numpy()
-    return differ
+def frozen_places() -> list[tuple[tuple[str, ...], list[Run]]]:
+    """Runs by setting and hold-out, in the order of the other tables."""
+    found = grouped(latest("frozen_noise.jsonl"), ("setting", "holdout"))
+    return sorted(found, key=lambda item: (ORDER.index(item[0][0]), item[0][1] != "trusted"))
 
 
-def show(settings: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Print one draw."""
-    print(f"{settings['setting']}, {settings['holdout']}, seed {settings['seed']}, {settings['split']}:")
-    for name, row in found["report"].items():
-        print(f"  {name:40s} AP {row['ap']:5.1f}  P@1% {row['p@1%']:5.1f}")
-    for item in found["precision"]:
-        print(f"  top {100 * item['top']:.0f}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}")
-    print(f"  errors expected {found['errors']['expected']:.0f}, true {found['errors']['true']}", flush=True)
+def aps(runs: Sequence[Run], method: str) -> list[float]:
+    return [run["report"][method]["ap"] for run in runs if method in run["report"]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
-    parser.add_argument("--split", choices=["development", "reported"], default="development")
-    parser.add_argument("--holdout", choices=["trusted", "as-given", "both"], default="both")
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--verified", help="instead, with so many hold-out labels verified: 0,100,300,500")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--save", metavar="FILE")
-    parser.add_argument("--again", action="store_true", help="measure also what that file holds already")
-    options = parser.parse_args()
-    kinds = ["trusted", "as-given"] if options.holdout == "both" else [options.holdout]
-    for seed in map(int, options.seeds.split(",")):
-        for setting in options.settings:
-            if options.verified:
-                what = {"setting": setting, "split": options.split}
-                curve = verified_curve(seed=seed, **what, counts=[int(n) for n in options.verified.split(",")])
-                for item in curve:
-                    print(json.dumps({**what, "seed": seed, **item}), flush=True)
-                if options.save:
-                    append_result(
-                        options.save, {"benchmark": "verified", "settings": what, "seed": seed, "curve": curve}
-                    )
-                continue
-            for holdout in kinds:
-                what = {"setting": setting, "split": options.split, "holdout": holdout}
-                if options.save and not options.again and is_recorded(options.save, what, seed):
-                    continue
-                found = examine(seed=seed, **what)
-                print(json.dumps(found)) if options.json else show({**what, "seed": seed}, found)
-                if options.save:
-                    append_result(options.save, {"benchmark": "frozen_noise", "settings": what, "seed": seed, **found})
+def frozen_noise() -> str:
+    """AP on frozen features beside the rivals that may use the same."""
+    rows = []
+    for (setting, holdout), runs in frozen_places():
+        ours = aps(runs, "p_mislabeled")
+        known = [name for name in CONFIDENT if aps(runs, name)]
+        confident = max((aps(runs, name) for name in known), key=np.mean)
+        probe = aps(runs, PROBE)
+        best = max([confident, aps(runs, "nearest neighbours"), *([probe] if probe else [])], key=np.mean)
+        ahead = [a - b for a, b in zip(ours, best, strict=True)]
+        precise = [run["report"]["p_mislabeled"]["p@1%"] for run in runs]
+        rows.append(
+            [
+                setting,
+                f"{holdout}, {seeds_said(runs)}",
+                interval(ours),
+                means(confident),
+                means(aps(runs, "nearest neighbours")),
+                means(probe) if probe else "",
+                interval(ahead, "+"),
+                means(precise),
+            ]
+        )
+    rivals = ("confident learning", "nearest neighbours", "probe on the hold-out")
+    return table(("setting", "hold-out", "AP", *rivals, "over the best of them", "P@1%"), rows)
 
 
-if __name__ == "__main__":
-    main()
+def frozen_calibration() -> str:
+    """What probabilities say, and the true precision, on frozen features, means over seeds."""
+    rows = [[f"{setting}, {holdout}", *calibration_cells(runs)] for (setting, holdout), runs in frozen_places()]
+    return table(calibration_header("setting, hold-out"), rows)
+
+
+def verified() -> str:
+    """AP by number of verified hold-out labels, mean over seeds."""
+    rows = []
+    for (setting,), runs in grouped(latest("verified.jsonl"), ("setting",)):
+        for items in zip(*(run["curve"] for run in runs), strict=True):
+            expected, true = (np.mean([item[key] for item in items]) for key in ("expected_errors", "true_errors"))
+            ap = interval([item["ap"] for item in items])
+            rows.append([setting, str(items[0]["verified"]), ap, f"{expected:.0f} / {true:.0f}"])
+    return table(("setting", "verified", "AP", "errors expected / true"), rows)
+
+
+NOISE = Experiment(
+    name="frozen_noise",
+    settings=Setup,
+    run=examine,
+    tables={"frozen_noise": frozen_noise, "frozen_calibration": frozen_calibration},
+    full={"setting": SETTINGS, "holdout": ("trusted", "as-given"), "seed": (1, 2, 3)},
+    needs=FROZEN,
+    describe=lambda row: ", ".join(f"{name} AP {found['ap']:.1f}" for name, found in row["report"].items()),
+)
+VERIFIED_LABELS = Experiment(
+    name="verified",
+    settings=VerifiedSetup,
+    run=verified_curve,
+    tables={"verified": verified},
+    full={"seed": (1, 2, 3)},
+    needs=FROZEN,
+    describe=lambda row: ", ".join(f"{item['verified']}: AP {item['ap']:.1f}" for item in row["curve"]),
+)

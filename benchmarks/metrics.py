@@ -13,17 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "auroc",
-    "average_precision",
-    "calibration_of_top",
-    "detection_report",
-    "precision_at",
-    "precision_standard_error",
-    "recall_at",
-    "top_count",
-]
-
 
 class _Ranking(NamedTuple):
     """Groups of equal scores, highest first."""
@@ -170,3 +159,10 @@ def weighted_mean(
     mass = np.bincount(ids, weights=weight, minlength=count)
     mean = total / np.maximum(mass, 1e-12)
     return np.where(mass > 0, mean, mean[mass > 0].min() if (mass > 0).any() else 0.0)
+
+
+def best_other(values: NDArray[Any], given: NDArray[np.int64]) -> NDArray[Any]:
+    """The largest value among the classes that were not given, ``[N, C] -> [N]``."""
+    masked = values.copy()
+    masked[np.arange(len(given)), given] = -np.inf
+    return np.asarray(masked.max(1))

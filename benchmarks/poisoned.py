@@ -17,14 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import data, loops
-from benchmarks.models import ResNet9
-from benchmarks.review import run_folder
-
-__all__ = [
-    *("CHECKPOINTS", "Setup", "State", "World", "bad_predictions"),
-    *("fresh_model", "make_world", "recipe_of", "tested", "train", "trained", "triggered"),
-]
+from benchmarks import cache, context, data, loops, models
 
 CHECKPOINTS = (0.4, 0.7, 1.0)  # shares of the training
 TESTED = slice(5_000, None)  # test pictures; queries come from those before
@@ -77,9 +70,7 @@ def make_world(setup: Setup) -> World:
 
 def _train_pictures(setup: Setup) -> data.Images:
     if setup.dataset == "cifar10":
-        if setup.split == "development":
-            return data.development(setup.examples).train
-        return data.reported(setup.examples, setup.seed).train
+        return data.draw(setup.split, setup.examples, setup.seed).train
     images = data.fashion_mnist("train")
     if setup.split == "development":
         return images.take(slice(0, setup.examples))
@@ -105,10 +96,9 @@ def recipe_of(setup: Setup) -> loops.Recipe:
 
 def fresh_model(setup: Setup) -> nn.Module:
     """A network whose last layer is called ``head``."""
-    torch.manual_seed(setup.seed)
     if setup.dataset == "cifar10":
-        model: nn.Module = ResNet9(num_classes=10)
-        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return models.fresh_model(setup.seed)
+    torch.manual_seed(setup.seed)
     body = nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -136,22 +126,21 @@ def trained(world: World, setup: Setup) -> list[State]:
     """The states of the network at the checkpoints, trained once and kept in the cache."""
     settings = asdict(replace(setup, queries=Setup().queries))  # a network does not know what it will be asked
     settings.pop("retrain")
-    place = run_folder().parent / "poison" / ("-".join(str(value) for value in settings.values()) + ".pt")
-    if not place.exists():
+    name = "-".join(str(value) for value in {**settings, **context.changed()}.values())
+    steps = setup.epochs * recipe_of(setup).steps_per_epoch(len(world.labels))
+    kept = [round(share * steps) for share in CHECKPOINTS]
+
+    def make() -> list[State]:
         states: list[State] = []
-        steps = setup.epochs * recipe_of(setup).steps_per_epoch(len(world.labels))
-        kept = [round(share * steps) for share in CHECKPOINTS]
 
         def keep(step: int, model: nn.Module) -> None:
             if step in kept:
                 states.append({name: value.clone() for name, value in model.state_dict().items()})
-                print(f"step {step} of {steps}", flush=True)
 
         train(world, np.arange(len(world.labels)), setup, keep)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(states, place)
-    found: list[State] = torch.load(place)
-    return found
+        return states
+
+    return cache.keep(f"poison/{name}.pt", make)
 
 
 def tested(model: nn.Module, setup: Setup) -> dict[str, float]:

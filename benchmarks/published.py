@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks import data
 from benchmarks.experiment import Experiment, option
 from benchmarks.label_noise_tables import places, values
-from benchmarks.metrics import detection_report
+from benchmarks.metrics import best_other, detection_report
 from benchmarks.tables.rows import grouped, latest, means, table
 
 Floats = NDArray[np.float64]
@@ -24,11 +24,8 @@ Floats = NDArray[np.float64]
 
 def scores(probabilities: Floats, given: NDArray[np.int64]) -> dict[str, Floats]:
     """Rank by the given label's probability, and by how far the best other class is above it; high is suspicious."""
-    rows = np.arange(len(given))
-    own = probabilities[rows, given]
-    others = probabilities.copy()
-    others[rows, given] = -np.inf
-    return {"self-confidence": -own, "normalised margin": others.max(1) - own}
+    own = probabilities[np.arange(len(given)), given]
+    return {"self-confidence": -own, "normalised margin": best_other(probabilities, given) - own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

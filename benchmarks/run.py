@@ -23,18 +23,6 @@ TABLES = {
         "benchmarks.rivals --tier S --setting sym-40 --seeds 0",
         "benchmarks.rivals --tier M --setting pair-20 --seeds 1,2,3 --save rivals.jsonl",
     ),
-    "frozen_noise": Table(
-        "label errors found on frozen features",
-        None,
-        "benchmarks.frozen_noise --split reported --seeds 1,2,3 --save frozen_noise.jsonl",
-        FROZEN,
-    ),
-    "frozen_backends": Table(
-        "curvature and damping on frozen features",
-        None,
-        "benchmarks.frozen_backends --split reported --seeds 1,2,3 --save frozen_backends.jsonl",
-        FROZEN,
-    ),
     "trust": Table(
         "label errors at the rates that people have: few errors, small sets, many classes, weak features",
         "benchmarks.trust --tier S --only wine",
@@ -52,12 +40,6 @@ TABLES = {
         None,  # tests run it
         "benchmarks.verify --save verify.jsonl",
     ),
-    "verified": Table(
-        "what some verified labels are worth",
-        None,
-        "benchmarks.frozen_noise --split reported --verified 0,100,300,500 --save verified.jsonl",
-        FROZEN,
-    ),
     "scan": Table(
         "a folder in, findings out",
         "benchmarks.scan --paths scratch --examples 300 --seeds 1 --threads 1",
@@ -67,12 +49,6 @@ TABLES = {
         "from review to accuracy",
         None,  # many trainings; tests/benchmarks/test_review.py goes the whole way once
         "benchmarks.review --seeds 1,2",
-    ),
-    "cleaned": Table(
-        "cleaning without people",
-        None,
-        "benchmarks.cleaned --settings pair-20,worst --seeds 1",
-        (*FROZEN, "cleanlab"),
     ),
     "multilabel": Table(
         "extra and missing tags found while a network trains",
@@ -115,11 +91,6 @@ TABLES = {
         None,
         "benchmarks.attributors --subject mlp --save faithfulness.jsonl",
         ("kronfluence", "dattri"),
-    ),
-    "ood": Table(
-        "inputs that are unlike the usual ones",
-        None,  # it needs trained networks; tests/benchmarks/test_ood.py tries the detectors
-        "benchmarks.ood --save ood.jsonl",
     ),
     "shift": Table(
         "streams that change, and streams that do not",

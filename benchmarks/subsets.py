@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks import data
+from benchmarks import cache, data
 from benchmarks.agreement import spearman
 
 RECIPE = {"epochs": 20, "batch": 64, "lr": 0.01, "momentum": 0.9}
@@ -76,33 +75,19 @@ def half_losses(training: Digits, test: Digits, members: NDArray[np.bool_], repe
     found = np.empty((repeats, len(members), len(test.labels)))
     for half, row in enumerate(members):
         for repeat in range(repeats):
-            path = _cache_file(row, repeat)
-            if not path.exists():
-                (state,) = train(training.take(torch.from_numpy(np.flatnonzero(row))), seed=1000 * repeat + half)
-                with torch.no_grad():
-                    logits = functional_call(network(), state, (test.pixels,))
-                    _write(path, F.cross_entropy(logits, test.labels, reduction="none").numpy())
-            found[repeat, half] = np.load(path)
+            key = np.packbits(row).tobytes() + json.dumps(RECIPE, sort_keys=True).encode()
+            name = f"faithfulness-mlp/{hashlib.sha256(key).hexdigest()[:20]}-{repeat}.npy"
+            found[repeat, half] = cache.keep(name, partial(_losses, training, test, row, 1000 * repeat + half))
         if half % 10 == 9:
             print(f"  {half + 1} of {len(members)} halves retrained", flush=True)
     return found
 
 
-def _cache_file(members: NDArray[np.bool_], repeat: int) -> Path:
-    key = hashlib.sha256(np.packbits(members).tobytes() + json.dumps(RECIPE, sort_keys=True).encode()).hexdigest()
-    return cache_folder() / "faithfulness-mlp" / f"{key[:20]}-{repeat}.npy"
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif")
-
-
-def _write(path: Path, values: NDArray[np.float32]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.part")
-    with partial.open("wb") as file:
-        np.save(file, values)
-    os.replace(partial, path)
+def _losses(training: Digits, test: Digits, row: NDArray[np.bool_], seed: int) -> NDArray[np.float32]:
+    (state,) = train(training.take(torch.from_numpy(np.flatnonzero(row))), seed=seed)
+    with torch.no_grad():
+        logits = functional_call(network(), state, (test.pixels,))
+        return F.cross_entropy(logits, test.labels, reduction="none").numpy()
 
 
 def ceiling(losses: NDArray[np.float64]) -> float:

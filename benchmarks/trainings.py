@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 import sgoif
-from benchmarks import data, loops, noise
+from benchmarks import cache, context, data, loops, noise
 from benchmarks.experiment import option
 from benchmarks.models import fresh_model
 from sgoif.training.monitor import Monitor
@@ -67,17 +65,9 @@ def train(setup: Setup, *, cached: bool = True) -> Trained:
     """Run the training, or read it from the cache."""
     if not cached:
         return _train(setup)
-    key = json.dumps(asdict(setup), sort_keys=True) + _source_hash()
-    folder = Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif") / "trainings"
-    path = folder / f"{setup.setting}-{setup.seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pickle"
-    if path.exists():
-        return cast(Trained, pickle.loads(path.read_bytes()))
-    found = _train(setup)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_bytes(pickle.dumps(found))
-    os.replace(partial, path)
-    return found
+    key = json.dumps({**asdict(setup), **context.changed()}, sort_keys=True) + _source_hash()
+    name = f"{setup.setting}-{setup.seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pickle"
+    return cache.keep(f"trainings/{name}", lambda: _train(setup))
 
 
 def _train(setup: Setup) -> Trained:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import subsets
+from benchmarks import cache, subsets
 from benchmarks.agreement import pearson, spearman
 from benchmarks.exactness import Removals, Subsets, Truth, remove, retrain_subsets
 from benchmarks.faithfulness import L2, mnist_problem
@@ -145,7 +145,7 @@ def _state(theta: Tensor) -> State:
 
 def _convex_truth() -> dict[str, NDArray[Any]]:
     """Exact scores, 200 removals, 100 halves and an ensemble of ten; minutes, so kept in the cache."""
-    path = subsets.cache_folder() / "faithfulness-convex" / f"{TRAIN}-{TEST}-{L2:g}.npz"
+    path = cache.folder() / "faithfulness-convex" / f"{TRAIN}-{TEST}-{L2:g}.npz"
     if not path.exists():
         truth = Truth(mnist_problem("train", TRAIN), mnist_problem("test", TEST))
         removals, halves = remove(truth, 200), retrain_subsets(truth, 100, 0.5)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["DETECTORS", "Head", "Rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Head:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from benchmarks import data
 
-__all__ = ["outside"]
-
 Pixels = NDArray[np.uint8]
 
 # Tiny-ImageNet's classes that are a CIFAR-10 class, or hardly told from one: birds, frogs, dogs, cats and large cats,

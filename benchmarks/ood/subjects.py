@@ -6,11 +6,9 @@ the test images.
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks import data, loops
+from benchmarks import cache, context, data, loops
 from benchmarks.models import ResNet9
-
-__all__ = ["DATASETS", "HELD", "LeNet", "Subject", "inputs_of", "prepare"]
 
 HELD = 2_000  # train images that are held back from training
 BATCH = 500
@@ -74,18 +70,15 @@ def inputs_of(dataset: str, pixels: NDArray[np.uint8]) -> Tensor:
 def prepare(dataset: str, seed: int) -> Subject:
     """Train a network, or read it from the cache."""
     model = _model(dataset, seed)
-    folder = Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif") / "ood"
-    path = folder / f"{dataset}-{seed}.pt"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def make() -> dict[str, Any]:
         seconds = _train(model, dataset, seed)
         test = DATASETS[dataset]("test")
         labels = torch.from_numpy(test.labels)
         right = loops.accuracy(model, inputs_of(dataset, test.pixels), labels, loops.Recipe(bf16=False), BATCH)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        torch.save({"weights": model.state_dict(), "accuracy": right, "seconds": seconds}, partial)
-        os.replace(partial, path)
-    kept = torch.load(path, weights_only=True)
+        return {"weights": model.state_dict(), "accuracy": right, "seconds": seconds}
+
+    kept = cache.keep(f"ood/{'-'.join(map(str, (dataset, seed, *context.changed().values())))}.pt", make)
     model.load_state_dict(kept["weights"])
     return Subject(dataset, seed, model.eval(), kept["accuracy"], kept["seconds"])
 
@@ -118,19 +111,3 @@ def _train_upright(model: nn.Module, images: Tensor, labels: Tensor, recipe: loo
             F.cross_entropy(model(images[indices]), labels[indices]).backward()
             optimizer.step()
             scheduler.step()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the networks ahead of the measurement.")
-    parser.add_argument("--sets", default="mnist,fashion,cifar10")
-    parser.add_argument("--seeds", default="1,2,3")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for dataset in options.sets.split(","):
-        for seed in map(int, options.seeds.split(",")):
-            found = prepare(dataset, seed)
-            print(f"{dataset} {seed}: accuracy {found.accuracy:.4f}, {found.seconds:.0f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from benchmarks.trust.logistic import Logistic, Regression
 
-__all__ = ["GRID", "Finding", "choose", "find_all", "make_folds", "out_of_fold", "score_by_cleanlab"]
-
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Folds = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -119,11 +117,14 @@ def score_by_cleanlab(labels: Labels, probabilities: Floats, name: str) -> dict[
     return found
 
 
-def _neighbours(rows: NDArray[np.float32], labels: Labels, block: int = 2_000) -> Floats:
-    """Share of the nearest examples by angle that have another label."""
+def _neighbours(rows: NDArray[np.float32], labels: Labels) -> Floats:
     x = torch.from_numpy(rows)
     unit = torch.nn.functional.normalize((x - x.mean(0)) / (x.std(0) + 1e-6), dim=1)
-    count = min(NEIGHBOURS, len(labels) - 1)
+    return differing_neighbours(unit, labels, min(NEIGHBOURS, len(labels) - 1))
+
+
+def differing_neighbours(unit: torch.Tensor, labels: Labels, count: int, block: int = 2_000) -> Floats:
+    """Share of the nearest examples by angle that have another label; features have length 1."""
     differ = np.zeros(len(labels))
     for start in range(0, len(labels), block):
         near = (unit[start : start + block] @ unit.mT).topk(count + 1, 1).indices[:, 1:].numpy()

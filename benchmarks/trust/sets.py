@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks import data, frozen
+from benchmarks import cache, data, frozen
 from benchmarks.data import data_root
 
 __all__ = ["SIDE", "Pool", "load_pool"]
@@ -130,7 +130,7 @@ def _banking77() -> Pool:
 
 def _texts(name: str, texts: list[str], intents: list[str]) -> Pool:
     names, labels = np.unique(intents, return_inverse=True)
-    rows = frozen.cached(f"{name}-minilm", lambda: embed_texts(texts))
+    rows = cache.keep(f"{name}-minilm.npy", lambda: embed_texts(texts))
     means = np.stack([rows[labels == c].mean(0) for c in range(len(names))])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     likeness = means @ means.T - 2 * np.eye(len(names))

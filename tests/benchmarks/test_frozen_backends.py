@@ -7,7 +7,6 @@ import torch
 from benchmarks import frozen_backends, records
 from benchmarks.frozen_backends import BACKENDS, Case, examine
 from benchmarks.frozen_noise import NoisyFeatures
-from benchmarks.tables import frozen_backends as tables
 from benchmarks.tables import rows
 
 
@@ -56,7 +55,7 @@ def test_the_table_has_a_line_per_backend_and_a_cell_per_setting(tmp_path, monke
         what = {**common, "setting": "pair-20", "backend": backend}
         line = {"settings": what, "seed": seed, "report": report, "canaries": {"harm": ap, "worst": 100 - ap}}
         records.append_result("frozen_backends.jsonl", line)
-    assert tables.frozen_backends().splitlines()[2:] == [
+    assert frozen_backends.frozen_backends().splitlines()[2:] == [
         "| audited, trusted | identity | 85.0 / 85.0 / 85.0 | 99.0 / 99.0 / 99.0 |",
         "|  | kfac, 0.1 | 60.0 / 60.0 / 60.0 | 99.0 / 99.0 / 99.0 |",
         "|  | diagonal, 0.1 | 95.0 / 95.0 / 95.0 | 99.0 / 99.0 / 99.0 |",

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.ood import __main__ as ood
+from benchmarks.ood import measure as ood
 from benchmarks.ood import sets
 from benchmarks.ood.detectors import DETECTORS, Head, Rows
 from benchmarks.ood.subjects import LeNet

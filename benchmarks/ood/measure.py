@@ -1,4 +1,4 @@
-"""Our scorer and other detectors on the same networks: ``python -m benchmarks.ood --save ood.jsonl``.
+"""Our scorer and other detectors on the same networks.
 
 One line per dataset and seed: AUROC, AUPR both ways and FPR@95 for every detector and set, microseconds per picture,
 and how often usual pictures raise an alarm where 5% and 1% were promised: among test images, and among images drawn
@@ -7,9 +7,10 @@ with those of the calibration, where alone the promise is made.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import auroc, average_precision
 from benchmarks.ood.detectors import DETECTORS, Head, Rows
 from benchmarks.ood.sets import outside
 from benchmarks.ood.subjects import BATCH, DATASETS, HELD, Subject, prepare
-from benchmarks.records import append_result, is_recorded
+from benchmarks.tables.rows import Run, latest, means, seeds_said, table
 from sgoif.features.extraction import HeadFeatures, concatenate_features, extract_features
 from sgoif.features.rule import OodRule
 from sgoif.gradients import quiet_eval
@@ -34,10 +36,26 @@ OURS: Mapping[str, dict[str, Any]] = {
     "sgoif, energy": {"base": "energy"},
     "sgoif, no gate": {"gate_weight": 0.0},
 }
+RIVALS = ("Energy", "KNN", "ViM", "fDBD")  # those that the bar names
+_NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+_SHOWN = ("auroc", "aupr_out", "aupr_in", "fpr95")
 Judge = Callable[[HeadFeatures], Tensor]
 
 
-def measure(subject: Subject, limit: int | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One network."""
+
+    dataset: str = option("mnist", DATASETS)
+    limit: int | None = option(None, help="pictures of each set, to try it out")
+    seed: int = 1
+
+
+def measure(setup: Setup) -> dict[str, Any]:
+    return {"report": measure_subject(prepare(setup.dataset, setup.seed), setup.limit)}
+
+
+def measure_subject(subject: Subject, limit: int | None = None) -> dict[str, Any]:
     """Everything about one network."""
     dataset = DATASETS[subject.dataset]
     held = dataset("train").take(slice(-HELD, None))
@@ -146,32 +164,93 @@ def _check_same(subject: Subject, scorer: OodScorer, layers: list[str], inputs: 
     np.testing.assert_allclose(scorer(inputs), scorer.rule.scores(seen).numpy(), rtol=1e-6)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", default="mnist,fashion,cifar10")
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--limit", type=int, help="pictures of each set, to try it out")
-    parser.add_argument("--save", help="file below benchmarks/results; what it holds is not measured again")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for dataset in options.sets.split(","):
-        for seed in map(int, options.seeds.split(",")):
-            settings = {"dataset": dataset}
-            if options.save and is_recorded(options.save, settings, seed):
-                continue
-            report = measure(prepare(dataset, seed), options.limit)
-            _show(dataset, seed, report)
-            if options.save:
-                append_result(options.save, {"settings": settings, "seed": seed, "report": report})
+def bars() -> str:
+    """Whether the score is never below MSP, and on average not below the best of those named."""
+    rows = [row for dataset in _NAMES for row in _bars(dataset, _runs(dataset))]
+    return table(("in-distribution images", "asks", "measured", ""), rows)
 
 
-def _show(dataset: str, seed: int, report: Mapping[str, Any]) -> None:
-    print(f"{dataset}, seed {seed}: accuracy {report['accuracy']:.4f}, false alarms {report['false_alarms']}")
-    for name, us in report["us"].items():
-        values = [pair["detectors"][name]["auroc"] for pair in report["pairs"].values()]
-        said = " ".join(f"{value:6.2f}" for value in values)
-        print(f"  {name:16} {said}  mean {np.mean(values):6.2f}  {us:.2f} us", flush=True)
+def alarms() -> str:
+    """How many usual images raise an alarm, and how many of the others."""
+    rows = []
+    for dataset, name in _NAMES.items():
+        reports = [run["report"] for run in _runs(dataset)]
+        for rate in ("0.05", "0.01") if reports else ():
+            same, test = (
+                means(100 * r[key][rate] for r in reports) for key in ("false_alarms_same_draw", "false_alarms")
+            )
+            caught = [100 * pair["detected"] for r in reports for pair in r["pairs"].values()]
+            found = f"{min(caught):.0f} to {max(caught):.0f}" if rate == "0.05" else ""
+            rows.append([name, f"{100 * float(rate):g}", same, test, found])
+    header = ("in-distribution images", "promised %", "same draw %", "test images %", "of the other sets caught %")
+    return table(header, rows)
 
 
-if __name__ == "__main__":
-    main()
+def _runs(dataset: str) -> list[Run]:
+    return [run for run in latest(EXPERIMENT.results) if run["settings"]["dataset"] == dataset]
+
+
+def _values(runs: Sequence[Run], detector: str, metric: str) -> dict[str, list[float]]:
+    """By set, one value per seed."""
+    sets: Sequence[str] = list(runs[0]["report"]["pairs"])
+    return {name: [r["report"]["pairs"][name]["detectors"][detector][metric] for r in runs] for name in sets}
+
+
+def _mean(runs: Sequence[Run], detector: str, metric: str) -> float:
+    return float(np.mean(list(_values(runs, detector, metric).values())))
+
+
+def _detectors(dataset: str) -> str:
+    runs = _runs(dataset)
+    if not runs:
+        return "Not measured yet."
+    first: dict[str, Any] = runs[0]["report"]
+    accuracy = means(100 * run["report"]["accuracy"] for run in runs)
+    said = f"{_NAMES[dataset]}, {first['usual']:,} images; {seeds_said(runs)}, {accuracy}% right"
+    sets = [f"{name} ({pair['count']:,})" for name, pair in first["pairs"].items()]
+    header = (said, *sets, "mean AUROC", "AUPR out", "AUPR in", "FPR@95", "us")
+    rows = []
+    for detector in sorted(first["us"], key=lambda name: -_mean(runs, name, "auroc")):
+        cells = [means(values) for values in _values(runs, detector, "auroc").values()]
+        cells += [f"{_mean(runs, detector, metric):.1f}" for metric in _SHOWN]
+        us = np.mean([run["report"]["us"][detector] for run in runs])
+        rows.append([f"**{detector}**" if detector == "sgoif" else detector, *cells, f"{us:.1f}"])
+    return table(header, rows)
+
+
+def _bars(dataset: str, runs: Sequence[Run]) -> Iterator[list[str]]:
+    if not runs:
+        return
+    ours, msp = _values(runs, "sgoif", "auroc"), _values(runs, "MSP", "auroc")
+    gap, where = min((ours[name][i] - msp[name][i], name) for name in ours for i in range(len(runs)))
+    best = max(RIVALS, key=lambda name: _mean(runs, name, "auroc"))
+    above = _mean(runs, "sgoif", "auroc") - _mean(runs, best, "auroc")
+    name = f"{_NAMES[dataset]}, {seeds_said(runs)}"
+    yield [name, "AUROC never below MSP's, any set and seed", f"{gap:+.2f} ({where})", _met(gap)]
+    yield [name, f"mean AUROC not below the best of {', '.join(RIVALS)}", f"{above:+.2f} ({best})", _met(above)]
+
+
+def _met(gap: float) -> str:
+    return "met" if gap >= 0 else "**missed**"
+
+
+def describe(row: Run) -> str:
+    report = row["report"]
+    found = {name: [pair["detectors"][name]["auroc"] for pair in report["pairs"].values()] for name in report["us"]}
+    aurocs = ", ".join(f"{name} {np.mean(values):.2f}" for name, values in found.items())
+    return f"accuracy {report['accuracy']:.4f}, false alarms {report['false_alarms']}; mean AUROC: {aurocs}"
+
+
+EXPERIMENT = Experiment(
+    name="ood",
+    settings=Setup,
+    run=measure,
+    tables={
+        "ood_bars": bars,
+        "ood_alarms": alarms,
+        **{f"ood_{dataset}": partial(_detectors, dataset) for dataset in _NAMES},
+    },
+    full={"dataset": tuple(DATASETS), "seed": (1, 2, 3)},
+    unrecorded=("seed", "limit"),
+    describe=describe,
+)
