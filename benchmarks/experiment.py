@@ -49,6 +49,7 @@ class Experiment:
     full: Grid | Sequence[Grid] = field(default_factory=dict)  # tier M: the product of a grid's values, of every grid
     small: Grid | Sequence[Grid] | None = None  # tier S: minutes, figures that mean nothing; None: cannot be cut down
     unrecorded: tuple[str, ...] = ("seed",)  # fields that the written settings do not hold
+    sparse: bool = False  # settings that are None are not written
     constants: Mapping[str, Any] = field(default_factory=dict)  # that the written settings hold besides
     benchmark: str = ""  # as written in rows; the name, if empty
     needs: tuple[str, ...] = ()  # packages beyond the development environment
@@ -67,7 +68,8 @@ class Experiment:
     def record(self, settings: Any) -> dict[str, Any]:
         """Settings as they are written, the context with them where it is not the usual one."""
         values = {**self.constants, **dataclasses.asdict(settings), **context.changed()}
-        return json.loads(json.dumps({name: values[name] for name in values if name not in self.unrecorded}))
+        written = {k: v for k, v in values.items() if k not in self.unrecorded and not (v is None and self.sparse)}
+        return json.loads(json.dumps(written))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,11 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "rivals": Entry("benchmarks.rivals.compare", "what others find in the same training"),
     "frozen_noise": Entry("benchmarks.frozen_noise", "label errors found on frozen features"),
     "frozen_backends": Entry("benchmarks.frozen_backends", "curvature and damping on frozen features"),
-    "trust": Entry("benchmarks.trust.measure", "label errors at the rates that people have"),
-    "trust_real": Entry("benchmarks.trust.measure", "label errors of test sets that people confirmed"),
+    "trust": Entry("benchmarks.trust.grid", "label errors at the rates that people have"),
+    "trust_rivals": Entry("benchmarks.trust.grid", "what others find in the same draws"),
+    "trust_development": Entry("benchmarks.trust.grid", "the draws that the method was tuned on"),
+    "trust_real": Entry("benchmarks.trust.verdicts", "label errors of test sets that people confirmed"),
+    "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),
@@ -188,14 +193,15 @@ def given(options: argparse.Namespace, settings: type) -> dict[str, tuple[Any, .
 def cells(experiment: Experiment, chosen: Mapping[str, tuple[Any, ...]], *, small: bool = False) -> list[Any]:
     """The settings of every measurement that is asked for, seed by seed, each once.
 
-    What is chosen replaces the values of the grids: of those that have all the chosen values among theirs, or else of
-    the first one.
+    What is chosen replaces the values of the grids: of those that have the chosen values among theirs, or of all where
+    none has them; of the first one, where no grid fits in every setting.
     """
     asked = experiment.small if small else experiment.full
     if asked is None:
         raise SystemExit(f"{experiment.name} has no small slice")
     grids = [_completed(experiment, grid) for grid in ([asked] if isinstance(asked, Mapping) else asked)]
-    fitting = [grid for grid in grids if all(set(values) <= set(grid[name]) for name, values in chosen.items())]
+    known = {name for name, values in chosen.items() for grid in grids if set(values) <= set(grid[name])}
+    fitting = [grid for grid in grids if all(set(chosen[name]) <= set(grid[name]) for name in known)]
     found: dict[Any, Any] = {}
     for grid in fitting or grids[:1]:
         values = {**grid, **chosen}

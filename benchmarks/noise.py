@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 
 from benchmarks.data import Split, cifar100_superclasses, class_conditional_labels, human_labels, long_tail
 
-__all__ = [
-    "CIFAR10_PAIRS",
-    "MNIST_PAIRS",
-    "apply",
-    "apply_to_split",
-    "flip_by_pixels",
-    "flip_pairs",
-    "flip_symmetric",
-    "flip_within_superclass",
-    "settings",
-    "thinned",
-]
-
 Labels = NDArray[np.int64]
 
 # truck -> automobile, bird -> airplane, deer -> horse, cat <-> dog: the confusions of the asymmetric-noise literature.
@@ -80,16 +67,22 @@ def flip_within_superclass(labels: Labels, coarse: NDArray[np.integer], rate: fl
         rate: Share of examples to flip.
         seed: Seed of the draw.
     """
+    following = next_in_superclass(coarse)
+    flipped = np.random.default_rng(seed).permutation(len(labels))[: _count(rate, len(labels), len(labels))]
+    noisy = labels.copy()
+    noisy[flipped] = following[labels[flipped]]
+    return noisy
+
+
+def next_in_superclass(coarse: NDArray[np.integer]) -> Labels:
+    """The class that follows each class within its superclass."""
     following = np.arange(len(coarse))
     for group in np.unique(coarse):
         members = np.flatnonzero(coarse == group)
         if len(members) < 2:
             raise ValueError(f"superclass {group} has one class only, so its examples have nowhere to go")
         following[members] = np.roll(members, -1)
-    flipped = np.random.default_rng(seed).permutation(len(labels))[: _count(rate, len(labels), len(labels))]
-    noisy = labels.copy()
-    noisy[flipped] = following[labels[flipped]]
-    return noisy
+    return following
 
 
 def flip_by_pixels(labels: Labels, pixels: NDArray[np.uint8], rate: float, num_classes: int, seed: int) -> Labels:

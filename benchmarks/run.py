@@ -23,23 +23,6 @@ TABLES = {
         "benchmarks.rivals --tier S --setting sym-40 --seeds 0",
         "benchmarks.rivals --tier M --setting pair-20 --seeds 1,2,3 --save rivals.jsonl",
     ),
-    "trust": Table(
-        "label errors at the rates that people have: few errors, small sets, many classes, weak features",
-        "benchmarks.trust --tier S --only wine",
-        "benchmarks.trust --tier M --method pool --save trust.jsonl",
-        ("cleanlab",),
-    ),
-    "trust_real": Table(
-        "label errors of test sets that people confirmed",
-        None,
-        "benchmarks.trust --real --method pool --save trust_real.jsonl",
-        (*FROZEN, "cleanlab"),
-    ),
-    "verify": Table(
-        "what intervals and `check` are worth from some checked labels",
-        None,  # tests run it
-        "benchmarks.verify --save verify.jsonl",
-    ),
     "scan": Table(
         "a folder in, findings out",
         "benchmarks.scan --paths scratch --examples 300 --seeds 1 --threads 1",

@@ -1,26 +1,25 @@
-"""What checked labels are worth: ``python -m benchmarks.verify --save verify.jsonl``.
+"""What checked labels are worth: coverage and width of intervals, and how ``sgoif check`` ends.
 
 Verifications are simulated on rankings whose errors are known: made ones, where the ranking sees all errors well or
-badly, half of them, or none, and says too much or too little; and tables of the trust grid as ``sgoif scan`` ranks them
-(``--part tables``). Each group is 1,000 verifications, spread over sizes from 200 to 1,000,000 examples. Kept are the
-coverage of every 90% interval, its width, and how ``sgoif check`` ends at rates below and above a limit.
+badly, half of them, or none, and says too much or too little; and tables of the trust grid as ``sgoif scan`` ranks
+them. Each group is 1,000 verifications, spread over sizes from 200 to 1,000,000 examples. Kept are the coverage of
+every 90% interval, its width, and how ``sgoif check`` ends at rates below and above a limit.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.records import append_result, is_recorded
+from benchmarks.experiment import Experiment, option
+from benchmarks.tables.rows import Run, latest, table
 from benchmarks.trust import ours
-from benchmarks.trust.cells import find_cells
+from benchmarks.trust.cells import DEVELOPMENT
 from benchmarks.trust.draws import draw
 from sgoif.evidence.checked import TOPS, CheckedShare, Design, Verdicts, draw_ranks, estimate, make_design
 
@@ -29,6 +28,7 @@ RATES = (0.0, 0.001, 0.005, 0.02, 0.05, 0.2, 0.4)
 SIZES = (200, 1_000, 5_000, 100_000, 1_000_000)
 LIMITS = ((0.02, 60), (0.05, 60), (0.1, 60), (0.2, 60), (0.05, 120), (0.02, 300))  # and cards
 FACTORS = (0.5, 1.02, 1.5)  # true rate, as a share of the limit
+FIGURES = ("all labels", "flagged", "top 1%", "top 5%", "top 10%")
 TABLES = ("made-linear-dev", "made-bent-dev")
 _SEPARATION = {"good": 3.0, "weak": 1.2, "half seen": 3.0, "unseen": 0.0, "p too high": 2.0, "p too low": 2.0}
 _SHIFT = {"p too high": 2.0, "p too low": -2.0}  # of the log-odds
@@ -130,39 +130,43 @@ def judge(worlds: list[World], limit: float, cards: int, times: int, rng: np.ran
     return {"verifications": len(states), **{s: states.count(s) / len(states) for s in ("fine", "unsure", "exceeded")}}
 
 
-def made_groups(times: int) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
-    """The groups of made rankings: settings, and what measures them."""
-    for kind in KINDS:
-        for rate in RATES:
-            yield {"part": "coverage", "kind": kind, "rate": rate}, partial(_cover, kind, rate, times)
-    for limit, cards in LIMITS:
-        for kind in KINDS:
-            for factor in FACTORS:
-                settings = {"part": "check", "kind": kind, "limit": limit, "cards": cards, "factor": factor}
-                yield settings, partial(_judge, settings, times)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One group of verifications; what its part does not need stays None, and is not written."""
+
+    part: Literal["coverage", "check", "tables"] = "coverage"
+    kind: str | None = option(None, KINDS)
+    rate: float | None = option(None, RATES)
+    limit: float | None = None
+    cards: int | None = None
+    factor: float | None = None  # true rate, as a share of the limit
+    cell: str | None = None
+    times: int = 1_000  # verifications
 
 
-def _cover(kind: str, rate: float, times: int) -> dict[str, Any]:
-    rng = np.random.default_rng([1, KINDS.index(kind), RATES.index(rate)])
-    return cover([make_world(kind, size, rate, rng) for size in SIZES], max(times // len(SIZES), 1), rng)
+def measure(setup: Setup) -> dict[str, Any]:
+    part = {"coverage": _cover, "check": _judge, "tables": _cover_cell}[setup.part]
+    return {"report": part(setup)}
 
 
-def _judge(settings: dict[str, Any], times: int) -> dict[str, Any]:
-    limit, cards = settings["limit"], settings["cards"]
-    rng = np.random.default_rng([2, KINDS.index(settings["kind"]), round(1000 * limit), cards])
+def _cover(setup: Setup) -> dict[str, Any]:
+    assert setup.kind is not None and setup.rate is not None
+    rng = np.random.default_rng([1, KINDS.index(setup.kind), RATES.index(setup.rate)])
+    worlds = [make_world(setup.kind, size, setup.rate, rng) for size in SIZES]
+    return cover(worlds, max(setup.times // len(SIZES), 1), rng)
+
+
+def _judge(setup: Setup) -> dict[str, Any]:
+    assert setup.kind is not None and setup.limit is not None and setup.cards is not None and setup.factor is not None
+    rng = np.random.default_rng([2, KINDS.index(setup.kind), round(1000 * setup.limit), setup.cards])
     sizes = [size for size in SIZES if size >= 1_000]  # of 200, 60 are nearly a third
-    rate = settings["factor"] * limit
-    worlds = [make_world(settings["kind"], size, rate, rng) for size in sizes]
-    return judge(worlds, limit, cards, max(times // len(sizes), 1), rng)
+    worlds = [make_world(setup.kind, size, setup.factor * setup.limit, rng) for size in sizes]
+    return judge(worlds, setup.limit, setup.cards, max(setup.times // len(sizes), 1), rng)
 
 
-def table_groups(times: int) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
-    """Development cells of the trust grid, ranked by ``sgoif scan``."""
-    for cell in find_cells("development", TABLES):
-        yield {"part": "tables", "cell": cell.name}, partial(_cover_cell, cell, times)
-
-
-def _cover_cell(cell: Any, times: int) -> dict[str, Any]:
+def _cover_cell(setup: Setup) -> dict[str, Any]:
+    """A development cell of the trust grid, ranked by ``sgoif scan``."""
+    cell = next(cell for cell in DEVELOPMENT if cell.name == setup.cell)
     worlds = []
     for seed in (31, 32):
         drawn = draw(cell, seed)
@@ -171,24 +175,91 @@ def _cover_cell(cell: Any, times: int) -> dict[str, Any]:
         world = rank(p, drawn.wrong)
         # label_score ranks where p is null
         worlds.append(World(drawn.wrong[np.argsort(-found.score, kind="stable")], world.num_flagged, 0))
-    return cover(worlds, times // 2, np.random.default_rng(3))
+    return cover(worlds, setup.times // 2, np.random.default_rng(3))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=["made", "tables"], default="made")
-    parser.add_argument("--times", type=int, default=1_000, help="verifications of each group")
-    parser.add_argument("--save", metavar="FILE")
-    options = parser.parse_args()
-    groups = made_groups if options.part == "made" else table_groups
-    for settings, run in groups(options.times):
-        if options.save and is_recorded(options.save, settings, 0):
-            continue
-        report = run()
-        print(settings, {k: v["coverage"] if isinstance(v, dict) else v for k, v in report.items()}, flush=True)
-        if options.save:
-            append_result(options.save, {"benchmark": "verify", "settings": settings, "seed": 0, "report": report})
+def _of(part: str) -> list[Run]:
+    return [run for run in latest(EXPERIMENT.results) if run["settings"]["part"] == part]
 
 
-if __name__ == "__main__":
-    main()
+def coverage_table() -> str:
+    """Mean coverage over the kinds of rankings, the least, and the median width, by rate of errors and figure."""
+    runs = _of("coverage")
+    rows = []
+    for rate in dict.fromkeys(run["settings"]["rate"] for run in runs):
+        cells = []
+        for name in FIGURES:
+            found = [run["report"][name] for run in runs if run["settings"]["rate"] == rate and name in run["report"]]
+            covers = [100 * item["coverage"] for item in found]
+            width = 100 * float(np.median([item["median_width"] for item in found]))
+            cells.append(f"{np.mean(covers):.0f} ({min(covers):.0f}), {width:.1f}")
+        rows.append([f"{100 * rate:g}%", *cells])
+    return table(["wrong labels", *FIGURES], rows)
+
+
+def groups_table() -> str:
+    """How many groups of 1,000 verifications hold in 85% or more, and which hold in more than 97%."""
+    rows = []
+    for name in FIGURES:
+        found = [run["report"][name] for run in _of("coverage") if name in run["report"]]
+        covers = [100 * item["coverage"] for item in found]
+        held = sum(value >= 85 for value in covers)
+        few = [item for item in found if item["coverage"] > 0.97]
+        plenty = [item for item in few if min(item["errors_in_sample"], item["right_in_sample"]) >= 5]
+        all_wrong = sum(item["errors_in_sample"] >= 5 for item in few)
+        rows.append(
+            [name, f"{held} of {len(found)}", f"{min(covers):.1f}%", str(len(few)), str(all_wrong), str(len(plenty))]
+        )
+    header = ["figure", "groups with 85% or more", "least", "above 97%"]
+    return table([*header, "of these, 5 wrong labels or more in the sample", "and 5 right ones or more"], rows)
+
+
+def cells_table() -> str:
+    """Coverage and width on tables of the trust grid, as `sgoif scan` ranks them."""
+    rows = []
+    for run in _of("tables"):
+        found = [run["report"].get(name) for name in FIGURES]
+        cells = [
+            "-" if item is None else f"{100 * item['coverage']:.0f}, {100 * item['median_width']:.1f}" for item in found
+        ]
+        rows.append([run["settings"]["cell"], *cells])
+    return table(["cell", *FIGURES], rows)
+
+
+def check_table() -> str:
+    """How `sgoif check` ends by limit, number of checked labels and true rate, over the kinds of rankings."""
+    runs = _of("check")
+    rows = []
+    for limit, cards in dict.fromkeys((run["settings"]["limit"], run["settings"]["cards"]) for run in runs):
+        found: dict[float, list[Run]] = {run["settings"]["factor"]: [] for run in runs}
+        for run in runs:
+            if (run["settings"]["limit"], run["settings"]["cards"]) == (limit, cards):
+                found[run["settings"]["factor"]].append(run["report"])
+        fine = {factor: [100 * item["fine"] for item in items] for factor, items in found.items()}
+        said = [f"{np.mean(fine[0.5]):.0f}% ({min(fine[0.5]):.0f}-{max(fine[0.5]):.0f})"]
+        said += [f"{np.mean(fine[factor]):.1f}% ({max(fine[factor]):.0f})" for factor in (1.02, 1.5)]
+        over = 100 * float(np.mean([item["exceeded"] for item in found[1.5]]))
+        rows.append([f"{100 * limit:g}%", str(cards), *said, f"{over:.0f}%"])
+    header = ["limit", "checked", "exit 0 at half the limit", "exit 0 just above it", "exit 0 at 1.5 times"]
+    return table([*header, "exit 1 at 1.5 times"], rows)
+
+
+EXPERIMENT = Experiment(
+    name="verify",
+    settings=Setup,
+    run=measure,
+    tables={
+        "verify_coverage": coverage_table,
+        "verify_groups": groups_table,
+        "verify_tables": cells_table,
+        "verify_check": check_table,
+    },
+    full=(
+        {"part": "coverage", "kind": KINDS, "rate": RATES},
+        *({"part": "check", "limit": x, "cards": n, "kind": KINDS, "factor": FACTORS} for x, n in LIMITS),
+        {"part": "tables", "cell": [cell.name for cell in DEVELOPMENT if cell.data in TABLES]},
+    ),
+    unrecorded=("times",),
+    sparse=True,
+    describe=lambda row: str({k: v["coverage"] if isinstance(v, dict) else v for k, v in row["report"].items()}),
+)

@@ -20,10 +20,7 @@ from benchmarks.tables import (
     scale,
     shift,
     training,
-    trust,
-    trust_bars,
     unlearning,
-    verify,
 )
 
 __all__ = ["FOLDER", "pages", "places_of", "rewritten", "tables"]
@@ -47,21 +44,10 @@ _OLD: Mapping[str, Callable[[], str]] = {
     "multilabel_calibration": multilabel.calibration,
     "shift_alarms": shift.alarms,
     "shift_delays": shift.delays,
-    "trust_today": trust.today,
-    "trust_bars": trust_bars.bars,
-    "trust_ranking": trust.ranking,
-    "trust_flags": trust.flags,
-    "trust_real": trust.real,
-    "trust_cost": trust.cost,
-    "trust_scale": trust.scale,
     "unlearning": unlearning.convex,
     "unlearning_anchors": unlearning.anchors,
     "unlearning_steps": unlearning.steps,
     "unlearning_network": unlearning.network,
-    "verify_coverage": verify.coverage,
-    "verify_groups": verify.groups,
-    "verify_tables": verify.tables,
-    "verify_check": verify.check,
 }
 
 _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

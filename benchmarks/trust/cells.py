@@ -7,10 +7,7 @@ small tables of scikit-learn are reported only.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
-__all__ = ["DEVELOPMENT", "REPORTED", "SMALL", "Cell", "find_cells"]
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +22,15 @@ class Cell:
         expects: ``competent``, or ``weak`` where the features cannot tell right labels from wrong ones.
     """
 
-    data: str
-    noise: str
+    data: str = "digits"
+    noise: str = "clean"
     size: int = 5_000
     shape: str = "balanced"
     expects: str = "competent"
 
     @property
     def name(self) -> str:
-        """Short name for tables and for ``--only``."""
+        """Short name for tables."""
         parts = [self.data, self.noise]
         parts += [f"n{self.size}"] if self.size not in (0, 5_000) else []
         parts += [self.shape] if self.shape != "balanced" else []
@@ -55,10 +52,6 @@ class Cell:
         classes = {"cifar100": 100, "clinc150": 150, "banking77": 77}.get(self.data.partition("-")[0], 10)
         is_table = self.data in SMALL or self.data.startswith("made")
         return self.num_examples * (1 if is_table else 10 * classes)
-
-    def settings(self) -> dict[str, Any]:
-        """The cell as it stands in a raw result."""
-        return asdict(self)
 
 
 def _cells(

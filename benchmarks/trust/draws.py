@@ -11,8 +11,6 @@ from benchmarks.noise import flip_by_pixels, flip_symmetric
 from benchmarks.trust.cells import Cell
 from benchmarks.trust.sets import Pool, load_pool
 
-__all__ = ["Draw", "draw"]
-
 TAIL = 50  # the largest class has so many times the examples of the smallest
 TWO = (3, 5)  # cat and dog
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Logistic", "Regression"]
-
 MAX_STEPS = 300
 GRADIENT, CHANGE = 5e-5, 1e-6  # stop below this largest entry of the gradient over U, or this change of the mean loss
 

@@ -11,8 +11,6 @@ from benchmarks.metrics import average_precision, precision_at
 from benchmarks.trust.draws import Draw
 from benchmarks.trust.rivals import Finding
 
-__all__ = ["measure"]
-
 _BINS = 10
 
 

@@ -11,8 +11,6 @@ from benchmarks.trust.rivals import Finding
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
 
-__all__ = ["find"]
-
 
 def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, seed: int) -> Finding:
     """Judge every label by the public table of issues."""

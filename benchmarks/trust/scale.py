@@ -1,26 +1,23 @@
-"""Cost at scale: ``python -m benchmarks.trust.scale --examples 1000000 --features 512 --classes 1000``.
+"""Cost at scale.
 
 Made features, drawn in blocks: a Gaussian cloud per class, 5% of the labels replaced at random. Measures the CPU
 seconds of ``benchmarks.trust.ours.find`` on one thread, and the peak memory of the process, features included. Run it
-at several sizes to see how the cost grows; one size per process, because a peak never falls.
+at several sizes to see how the cost grows, the smallest first, because a peak never falls.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from benchmarks.experiment import Experiment
 from benchmarks.metrics import average_precision
-from benchmarks.records import append_result
-from benchmarks.trust import ours
-
-__all__ = ["make", "measure"]
+from benchmarks.trust import ours, tables
 
 RATE = 0.05
 APART = 0.25  # of the class means, in standard deviations of the cloud per feature
@@ -45,13 +42,23 @@ def make(
     return rows, true, given
 
 
-def measure(num_examples: int, num_features: int, num_classes: int, seed: int = 1) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One size; ``method`` names what is measured."""
+
+    examples: int = 100_000
+    features: int = 512
+    classes: int = 1_000
+    method: str = tables.NEW
+    seed: int = 1
+
+
+def measure(setup: Setup) -> dict[str, Any]:
     """Run our method once; the peak is that of the whole process so far."""
-    torch.set_num_threads(1)
-    rows, true, given = make(num_examples, num_features, num_classes, seed)
+    rows, true, given = make(setup.examples, setup.features, setup.classes, setup.seed)
     before, started = _peak_gb(), perf_counter()
-    found = ours.find(rows, given, num_classes, seed)
-    return {
+    found = ours.find(rows, given, setup.classes, setup.seed)
+    report = {
         "cpu_s": round(found.seconds, 1),
         "wall_s": round(perf_counter() - started, 1),
         "peak_gb": round(_peak_gb(), 2),
@@ -61,30 +68,19 @@ def measure(num_examples: int, num_features: int, num_classes: int, seed: int = 
         "errors": int((given != true).sum()),
         "reason": found.reason,
     }
+    return {"report": report}
 
 
 def _peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts kilobytes
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=100_000)
-    parser.add_argument("--features", type=int, default=512)
-    parser.add_argument("--classes", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--method", default="today", help="name of what is measured, kept in the result")
-    parser.add_argument("--save", metavar="FILE")
-    options = parser.parse_args()
-    report = measure(options.examples, options.features, options.classes, options.seed)
-    print(report)
-    if options.save:
-        names = ("examples", "features", "classes", "method")
-        settings = {name: getattr(options, name) for name in names}
-        append_result(
-            options.save, {"benchmark": "trust_scale", "settings": settings, "seed": options.seed, "report": report}
-        )
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    name="trust_scale",
+    settings=Setup,
+    run=measure,
+    tables={"trust_scale": tables.scale},
+    file=tables.SCALE_FILE,
+    full={"examples": (100_000, 1_000_000)},
+    describe=lambda row: str(row["report"]),
+)

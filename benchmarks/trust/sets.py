@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks import cache, data, frozen
 from benchmarks.data import data_root
-
-__all__ = ["SIDE", "Pool", "load_pool"]
+from benchmarks.noise import CIFAR10_PAIRS, MNIST_PAIRS, next_in_superclass
 
 SIDE = 96  # pixels that pictures are scaled to
 
@@ -74,7 +73,6 @@ def _pairs(num_classes: int, mapping: dict[int, int]) -> Labels:
 
 
 FASHION_PAIRS = {0: 6, 6: 0, 2: 4, 4: 2, 7: 9}  # T-shirt and shirt, pullover and coat, sneaker to ankle boot
-DIGIT_PAIRS = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
 
 
 @lru_cache(maxsize=1)
@@ -86,9 +84,9 @@ def _pictures(base: str, kind: str) -> Pool:
     chosen = np.arange(num_dev) if is_dev else np.arange(num_dev, num_used)
     human = None
     if base == "cifar100":
-        pairs, human = _next_in_superclass(), data.human_labels("noisy", "cifar100")
+        pairs, human = next_in_superclass(data.cifar100_superclasses()), data.human_labels("noisy", "cifar100")
     else:
-        pairs = _pairs(10, dict(data_pairs()) if base == "cifar10" else FASHION_PAIRS)
+        pairs = _pairs(10, dict(CIFAR10_PAIRS) if base == "cifar10" else FASHION_PAIRS)
         human = data.human_labels("worst") if base == "cifar10" else None
     rows: Floats
     if kind == "pixels":
@@ -98,22 +96,6 @@ def _pictures(base: str, kind: str) -> Pool:
     if kind == "shuffled":
         rows = rows[np.random.default_rng(0).permutation(len(rows))]
     return Pool(rows, images.labels[chosen], pairs, None if human is None else human[chosen], images.pixels[chosen])
-
-
-def data_pairs() -> dict[int, int]:
-    """The usual confusions of CIFAR-10."""
-    from benchmarks.noise import CIFAR10_PAIRS
-
-    return dict(CIFAR10_PAIRS)
-
-
-def _next_in_superclass() -> Labels:
-    coarse = data.cifar100_superclasses()
-    found = np.full(len(coarse), -1, np.int64)
-    for group in np.unique(coarse):
-        members = np.flatnonzero(coarse == group)
-        found[members] = np.roll(members, -1)
-    return found
 
 
 def _clinc150() -> Pool:
@@ -165,7 +147,7 @@ def _scikit(name: str) -> Pool:
     found = getattr(datasets, f"load_{name}")()
     labels = found.target.astype(np.int64)
     classes = int(labels.max()) + 1
-    pairs = _pairs(10, DIGIT_PAIRS) if name == "digits" else np.roll(np.arange(classes), -1)
+    pairs = _pairs(10, dict(MNIST_PAIRS)) if name == "digits" else np.roll(np.arange(classes), -1)
     return Pool(found.data.astype(np.float32), labels, pairs)
 
 

@@ -12,26 +12,22 @@ beside the test set, for all methods alike.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from benchmarks import data, frozen
 from benchmarks.data import data_root
+from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.metrics import average_precision, precision_at
-from benchmarks.records import append_result, is_recorded
-from benchmarks.trust import ours
+from benchmarks.trust import ours, tables
 from benchmarks.trust.rivals import Finding, find_all, make_folds, score_by_cleanlab
 from benchmarks.trust.sets import SIDE
 
-__all__ = ["SETS", "Judged", "load", "measure", "run"]
-
 SETS = ("mnist", "mnist-pixels", "mnist-pixels+train", "cifar10", "cifar10+train", "cifar100", "cifar100+train")
-SEEDS = (1, 2, 3)  # of the folds; nothing else is drawn
 BESIDE = slice(20_000, 40_000)  # of the train set; the first 20,000 are for development
 KEPT = 3  # votes for the given label that keep it
 
@@ -112,18 +108,26 @@ def measure(found: Finding, judged: Judged) -> dict[str, Any]:
     return report
 
 
-def examine(setting: str, seed: int, method: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One test set; the seed is that of the folds, nothing else is drawn."""
+
+    data: str = option("mnist", SETS)
+    method: str = tables.NEW
+    seed: int = 1
+
+
+def examine(setup: Setup) -> dict[str, Any]:
     """Run our method, or all rivals, on one test set."""
-    torch.set_num_threads(1)
-    np.random.seed(seed)
-    judged = load(setting.partition("+")[0].partition("-")[0])
-    rows, labels = load_rows(setting)
-    if method == "rivals":
-        found = find_all(rows, labels, judged.num_classes, make_folds(labels, seed))
+    np.random.seed(setup.seed)
+    judged = load(setup.data.partition("+")[0].partition("-")[0])
+    rows, labels = load_rows(setup.data)
+    if setup.method == tables.RIVALS:
+        found = find_all(rows, labels, judged.num_classes, make_folds(labels, setup.seed))
         if judged.published is not None:
             found |= score_by_cleanlab(judged.labels, judged.published, "published")
     else:
-        found = {"ours": ours.find(rows, labels, judged.num_classes, seed)}
+        found = {"ours": ours.find(rows, labels, judged.num_classes, setup.seed)}
     return {
         "examples": len(judged.index),
         "errors": int(judged.wrong.sum()),
@@ -131,20 +135,13 @@ def examine(setting: str, seed: int, method: str) -> dict[str, Any]:
     }
 
 
-def run(
-    methods: Sequence[str], only: tuple[str, ...] = (), save: str | None = None, seeds: Sequence[int] = SEEDS
-) -> None:
-    """Run every set that is asked for and not saved yet; all methods share one file."""
-    for name in SETS:
-        for seed in seeds:
-            for method in methods if not only or name in only else ():
-                settings = {"data": name, "method": method}
-                if save is not None and is_recorded(save, settings, seed):
-                    continue
-                result = examine(name, seed, method)
-                aps = {key: round(item["ap"], 1) for key, item in result["report"].items()}
-                print(
-                    f"{name} seed {seed}: {result['errors']} of {result['examples']} judged wrong; AP {aps}", flush=True
-                )
-                if save is not None:
-                    append_result(save, {"benchmark": "trust_real", "settings": settings, "seed": seed, **result})
+EXPERIMENT = Experiment(
+    name="trust_real",
+    settings=Setup,
+    run=examine,
+    tables={"trust_real": tables.real},
+    file=tables.REAL_FILE,
+    full={"data": SETS, "method": (tables.NEW, tables.RIVALS), "seed": (1, 2, 3)},
+    needs=(*FROZEN, "cleanlab"),
+    describe=lambda row: ", ".join(f"{name} AP {found['ap']:.1f}" for name, found in row["report"].items()),
+)

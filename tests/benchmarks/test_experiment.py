@@ -55,10 +55,12 @@ def test_without_options_everything_is_measured_and_what_is_recorded_is_passed_o
     assert len(read(results)) == 7
 
 
-def test_options_choose_among_the_grids_or_replace_the_first(capsys):
+def test_options_choose_among_the_grids_and_replace_what_none_has(capsys):
     command.run(SAMPLE, ["--size", "100"])
     assert capsys.readouterr().out == "sample: doubled 200\n"
-    command.run(SAMPLE, ["--method", "plain,plain, twice", "--seed", "7", "--kind", "b", "--rate", "none,0.5"])
+    command.run(
+        SAMPLE, ["--method", "plain,plain, twice", "--seed", "7", "--size", "10", "--rate", "none,0.5", "--kind", "b"]
+    )
     assert capsys.readouterr().out.splitlines() == [
         "sample, method plain, rate None: doubled 20",
         "sample, method plain, rate 0.5: doubled 20",

@@ -1,6 +1,7 @@
 """The benchmark pages say what the raw results say."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -56,11 +57,13 @@ def test_faithfulness_joins_subjects_and_says_what_was_missed(tmp_path):
 
 def test_trust_bars_say_what_was_missed(tmp_path, monkeypatch):
     from benchmarks import records
-    from benchmarks.tables import rows, trust, trust_bars
+    from benchmarks.tables import rows
+    from benchmarks.trust import bars as trust_bars
+    from benchmarks.trust import tables as trust
     from benchmarks.trust.cells import Cell
 
     def line(cell, method, seed, report, errors):
-        settings = {**cell.settings(), "group": "reported", "method": method}
+        settings = {**asdict(cell), "group": "reported", "method": method}
         return json.dumps({"settings": settings, "seed": seed, "examples": 1_000, "errors": errors, "report": report})
 
     def mine(ap, **more):

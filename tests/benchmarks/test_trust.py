@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks import records
-from benchmarks.trust import __main__ as grid
-from benchmarks.trust import scale, verdicts
+from benchmarks.__main__ import run
+from benchmarks.trust import grid, scale, verdicts
 from benchmarks.trust.cells import DEVELOPMENT, REPORTED, SMALL, Cell, find_cells
 from benchmarks.trust.draws import Draw, draw
 from benchmarks.trust.logistic import Regression
@@ -138,13 +138,13 @@ def test_datalab_is_cleanlabs_self_confidence():
 
 def test_rivals_run_once_and_methods_apart(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    cell = Cell("wine", "pair-20", 0)
-    for method in ("pool", "rivals"):
-        grid.run_cell(cell, 1, method, "reported", "trust.jsonl")
+    chosen = ["--data", "wine", "--noise", "pair-20", "--seed", "1", "--save"]
+    run(grid.OURS, chosen)
+    run(grid.RIVALS, chosen)
     assert len(capsys.readouterr().out.splitlines()) == 2
-    for method in ("pool", "rivals", "other"):
-        grid.run_cell(cell, 1, method, "reported", "trust.jsonl")
-    assert [line.split(", ")[1][:5] for line in capsys.readouterr().out.splitlines()] == ["other"]
+    run(grid.OURS, [*chosen, "--method", "pool,other"])
+    run(grid.RIVALS, chosen)
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["trust, method other"]
     ours, theirs = records.read_results("trust.jsonl"), records.read_results("trust_rivals.jsonl")
     assert [row["settings"]["method"] for row in ours] == ["pool", "other"] and set(ours[0]["report"]) == {"ours"}
     curves = {name for name, figures in theirs[0]["report"].items() if "recall_at_precision" in figures}
@@ -171,7 +171,7 @@ def test_cost_at_scale_counts_the_features_and_finds_the_errors():
     rows, true, given = scale.make(2_000, 64, 5, 1)
     assert rows.shape == (2_000, 64) and set(true) == set(range(5))
     assert 0.03 < (given != true).mean() < 0.07
-    found = scale.measure(600, 128, 4)
+    found = scale.measure(scale.Setup(examples=600, features=128, classes=4))["report"]
     assert found["peak_gb"] >= found["peak_before_gb"] > 0 and found["cpu_s"] > 0 and found["ap"] > 50
 
 

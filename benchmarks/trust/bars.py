@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from benchmarks.tables.rows import latest, table
-from benchmarks.tables.trust import SCALE_FILE, cost_ratios, mean_ap, real_groups
-from benchmarks.tables.trust_cells import NEW, CellRuns, read_cells
 from benchmarks.trust.cells import REPORTED
-
-__all__ = ["bars"]
+from benchmarks.trust.tables import NEW, SCALE_FILE, CellRuns, cost_ratios, mean_ap, read_cells, real_groups
 
 NO_ERRORS = ("made-linear", "made-bent", "digits", "wine", "breast_cancer", "cifar10", "fashion")  # none when clean
 ASKED = ("mnist", "cifar10", "cifar100")  # judged test sets on features; the variants are shown, not judged
