@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from benchmarks import data
 
-__all__ = ["NOISES", "Collages", "Noise", "draw_collages", "planted"]
-
 SOURCES = {"cifar10": data.cifar10, "fashion": data.fashion_mnist}
 NOISES = ("uniform", "swap")
 # Who is taken for whom in a swap: the class that looks most alike.

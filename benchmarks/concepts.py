@@ -1,20 +1,19 @@
-"""Numbers behind the pictures of docs/concepts.md, from one watched training: ``python -m benchmarks.concepts``.
+"""Numbers behind the pictures of docs/concepts.md, from one watched training.
 
 The development set with pair-20 noise and a trusted hold-out, tier M. Counts and curves are saved, not examples.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.label_noise import TIERS
-from benchmarks.records import append_result
-from benchmarks.trainings import Setup, Trained, train
+from benchmarks import trainings
+from benchmarks.experiment import Experiment
+from benchmarks.trainings import Trained, train
 
 EDGES = np.linspace(-8, 8, 65)  # of `harm`, in robust standard deviations of its step
 BELIEFS = np.linspace(0, 1, 11)
@@ -64,19 +63,26 @@ def _thinned(values: NDArray[np.float64], every: int = 10) -> list[float | None]
     return [round(float(value), 4) if np.isfinite(value) else None for value in values[::every]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tier", choices=sorted(TIERS), default="M")
-    parser.add_argument("--save", help="a file under benchmarks/results")
-    options = parser.parse_args(arguments)
-    size = TIERS[options.tier]["cifar10"]
-    setup = Setup(examples=size["examples"], epochs=size["epochs"])
-    found = curves(train(setup))
-    print(found["beliefs"])
-    if options.save:
-        settings = {"setting": setup.setting, "holdout": setup.holdout, "tier": options.tier, "split": setup.split}
-        append_result(options.save, {"benchmark": "concepts", "settings": settings, "seed": setup.seed, **found})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One watched training of the development set."""
+
+    setting: str = "pair-20"
+    holdout: Literal["trusted", "as-given"] = "trusted"
+    tier: Literal["S", "M"] = "M"
+    split: Literal["development"] = "development"
+    seed: int = 0
 
 
-if __name__ == "__main__":
-    main()
+def measure(setup: Setup) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"S": {"examples": 2_000, "epochs": 2}, "M": {}}[setup.tier]
+    return curves(train(trainings.Setup(setting=setup.setting, holdout=setup.holdout, seed=setup.seed, **sizes)))
+
+
+EXPERIMENT = Experiment(
+    name="concepts",
+    settings=Setup,
+    run=measure,
+    small={"tier": "S"},
+    describe=lambda row: str(row["beliefs"]),
+)

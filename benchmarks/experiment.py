@@ -100,6 +100,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "review": Entry("benchmarks.review", "from review to accuracy"),
     "cleaned": Entry("benchmarks.cleaned", "cleaning without people"),
     "curriculum": Entry("benchmarks.curriculum", "less weight on wrong labels while the training goes on"),
+    "concepts": Entry("benchmarks.concepts", "the curves of the pictures in docs/concepts.md"),
     "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),
     "overhead": Entry("benchmarks.overhead", "what the monitor costs"),

@@ -1,4 +1,4 @@
-"""Extra and missing tags found while a network trains on collages: ``python -m benchmarks.multilabel``.
+"""Extra and missing tags found while a network trains on collages.
 
 One watched training gives ours. From its finished weights, on the training pictures themselves, come the loss of every
 pair and cleanlab's score of it; the mean loss over the training is what the run itself recorded.
@@ -6,12 +6,10 @@ pair and cleanlab's score of it; the mean loss over the training is what the run
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,12 +20,24 @@ from torch import Tensor, nn
 import sgoif
 from benchmarks import data, loops
 from benchmarks.collages import NOISES, Collages, draw_collages, planted
+from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.models import ResNet9
-from benchmarks.records import append_result, is_recorded
+from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
 
 SIDES = {"extra": True, "missing": False}
 SIGNALS = ("loss", "harm", "worst", "harm_identity", "probe_loss", "probe_margin")
+_ROWS = {
+    "final loss": "loss of the finished model",
+    "cleanlab self_confidence": "cleanlab, self-confidence, same model",
+    "cleanlab confidence_weighted_entropy": "cleanlab, confidence-weighted entropy, same model",
+    "loss": "mean loss over the training",
+    "harm": "`harm`",
+    "worst": "`worst`",
+    "probe_loss": "`probe_loss`",
+    "p_wrong": "**`p_wrong`**",
+    "audited p_wrong": "**`p_wrong`**, one pass over the finished model (`audit`)",
+}
 STATS = {"cifar10": data.CIFAR10_STATS, "fashion": data.FASHION_MNIST_STATS}
 
 
@@ -35,14 +45,15 @@ STATS = {"cifar10": data.CIFAR10_STATS, "fashion": data.FASHION_MNIST_STATS}
 class Setup:
     """What is trained and watched; the defaults are the development draw."""
 
-    source: str = "fashion"
-    noise: str = "uniform"
-    part: str = "development"
-    holdout: str = "trusted"
+    source: str = option("fashion", STATS)
+    noise: str = option("uniform", NOISES)
+    part: Literal["development", "reported"] = "development"
+    holdout: Literal["trusted", "as-given"] = "trusted"
     rate: float = 0.05  # of the true tags
     examples: int = 10_000
     held: int = 1_000
     epochs: int = 4
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +69,38 @@ class Found:
     seconds: float
 
 
-def train(setup: Setup, seed: int) -> Found:
+def train(setup: Setup) -> Found:
     """Watch one training."""
-    torch.set_num_threads(1)
-    train_set = draw_collages(setup.source, setup.part, setup.examples, seed)
-    held = draw_collages(setup.source, "held", 2 * setup.held, seed)
-    noise = planted(setup.noise, setup.source, train_set.tags, setup.rate, seed)
-    in_holdout = planted(setup.noise, setup.source, held.tags, setup.rate, seed + 1_000)
+    train_set = draw_collages(setup.source, setup.part, setup.examples, setup.seed)
+    held = draw_collages(setup.source, "held", 2 * setup.held, setup.seed)
+    noise = planted(setup.noise, setup.source, train_set.tags, setup.rate, setup.seed)
+    in_holdout = planted(setup.noise, setup.source, held.tags, setup.rate, setup.seed + 1_000)
     is_trusted = setup.holdout == "trusted"
     images, anchors = _tensors(train_set, setup.source), slice(0, setup.held)
     held_images = _tensors(held, setup.source)
     targets = torch.from_numpy(noise.given).float()
     held_targets = torch.from_numpy(held.tags if is_trusted else in_holdout.given).float()
     recipe = loops.Recipe(num_epochs=setup.epochs)
-    torch.manual_seed(seed)
+    torch.manual_seed(setup.seed)
     model = _network(images.shape[1], train_set.tags.shape[1])
+    judged: dict[str, Any] = {
+        "anchors": (held_images[anchors], held_targets[anchors]),
+        "task": "multilabel",
+        "trusted": is_trusted,
+    }
     optimizer = loops.optimiser(model, recipe)
     scheduler = loops.schedule(optimizer, recipe, len(images))
     monitor = sgoif.watch(
         model,
         optimizer,
-        anchors=(held_images[anchors], held_targets[anchors]),
         train_size=len(images),
-        task="multilabel",
         class_names=train_set.class_names,
-        trusted=is_trusted,
-        seed=seed,
+        seed=setup.seed,
+        **judged,
     )
     started = time.perf_counter()
     model.train()
-    for batch in loops.epochs(images, targets, recipe, seed):
+    for batch in loops.epochs(images, targets, recipe, setup.seed):
         with monitor.step(batch.indices, batch.labels):
             logits = loops.logits(model, batch.images, recipe)
             F.binary_cross_entropy_with_logits(logits, batch.labels).backward()
@@ -97,13 +110,7 @@ def train(setup: Setup, seed: int) -> Found:
     run, seconds = monitor.close(), time.perf_counter() - started
     assert run.info["counters"]["faults"] == 0, run.info["faults"]
     audited = sgoif.audit(
-        model,
-        (images, targets),
-        anchors=(held_images[anchors], held_targets[anchors]),
-        forward=lambda inputs: loops.logits(model, inputs, recipe),
-        trusted=is_trusted,
-        task="multilabel",
-        seed=seed,
+        model, (images, targets), forward=lambda x: loops.logits(model, x, recipe), seed=setup.seed, **judged
     )
     fresh = slice(setup.held, None)
     tag_ap = _mean_ap(_predict(model, held_images[fresh], recipe), held.tags[fresh])
@@ -186,46 +193,49 @@ def _rivals(found: Found) -> dict[str, NDArray[np.float64]]:
     return scores
 
 
-def show(report: Mapping[str, Any]) -> None:
-    print(f"tags on fresh collages: mean AP {report['tag_ap']:.1f}; {report['seconds']:.0f} s", end="")
-    print(f", overhead by the monitor's own clock {100 * report['overhead']:.1f}%")
-    for side in SIDES:
-        part = report[side]
-        print(f"{side} tags")
-        for name, row in part["scores"].items():
-            print(f"  {name:38s} AP {row['ap']:5.1f}  P@1% {row['p@1%']:5.1f}  AUROC {row['auroc']:5.1f}")
-        for way in ("watch", "audit"):
-            errors = part[way]["errors"]
-            print(f"  {way}: errors expected {errors['expected']:.0f}, true {errors['true']}")
-            for item in part[way]["precision"]:
-                print(
-                    f"    top {100 * item['top']:g}%: mean p {item['value']:.2f}, wrong {item['true']:.2f}", flush=True
-                )
+def _reported() -> list[tuple[tuple[str, ...], list[Run]]]:
+    runs = [run for run in latest(EXPERIMENT.results) if run["settings"]["part"] == "reported"]
+    return grouped(runs, ("source", "noise", "holdout"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", default=Setup().source, choices=list(STATS))
-    parser.add_argument("--noise", default="uniform", choices=NOISES)
-    parser.add_argument("--part", default="development", choices=["development", "reported"])
-    parser.add_argument("--holdout", default="trusted", choices=["trusted", "as-given"])
-    parser.add_argument("--examples", type=int, default=Setup().examples)
-    parser.add_argument("--epochs", type=int, default=Setup().epochs)
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--save", help="JSONL file under benchmarks/results")
-    options = parser.parse_args()
-    sizes = {"examples": options.examples, "epochs": options.epochs}
-    setup = Setup(source=options.source, noise=options.noise, part=options.part, holdout=options.holdout, **sizes)
-    for seed in map(int, options.seeds.split(",")):
-        if options.save and is_recorded(options.save, asdict(setup), seed):
-            continue
-        found = train(setup, seed)
-        report = report_on(found)
-        print(json.dumps({"seed": seed, **asdict(setup)}))
-        show(report)
-        if options.save:
-            append_result(options.save, {"settings": asdict(setup), "seed": seed, **report})
+def tags_table() -> str:
+    """AP of every score (and precision of the first 1% of its side), each side by itself."""
+    rows = []
+    for (source, noise, holdout), runs in _reported():
+        for name, said in _ROWS.items():
+            cells = []
+            for side in SIDES:
+                found = [run[side]["scores"][name] for run in runs]
+                cells.append(f"{interval([item['ap'] for item in found])} ({np.mean([i['p@1%'] for i in found]):.0f})")
+            rows.append([f"{source}, {noise}, {holdout} ({seeds_said(runs)})", said, *cells])
+    return table(["collages of, noise, hold-out", "score", "extra tags", "missing tags"], rows)
 
 
-if __name__ == "__main__":
-    main()
+def calibration_table() -> str:
+    """Errors estimated and planted, and the mean probability of the first 1, 5 and 10% beside the share wrong."""
+    rows = []
+    for (source, noise, holdout), runs in _reported():
+        for run, side, way in product(sorted(runs, key=lambda run: run["seed"]), SIDES, ("watch", "audit")):
+            part = run[side][way]
+            tops = [f"{100 * item['value']:.0f}; {100 * item['true']:.0f}" for item in part["precision"]]
+            errors = f"{part['errors']['expected']:,.0f}; {part['errors']['true']:,}"
+            rows.append([f"{source}, {noise}, {holdout}, seed {run['seed']}, {way}", side, errors, *tops])
+    header = ["run", "side", "errors estimated; true", "top 1%: mean p; wrong, %", "top 5%", "top 10%"]
+    return table(header, rows)
+
+
+def describe(row: Run) -> str:
+    found = (f"{side} tags: AP {row[side]['scores']['p_wrong']['ap']:.1f}" for side in SIDES)
+    return f"tags on fresh collages: mean AP {row['tag_ap']:.1f}; {', '.join(found)}; {row['seconds']:.0f} s"
+
+
+EXPERIMENT = Experiment(
+    name="multilabel",
+    settings=Setup,
+    run=lambda setup: report_on(train(setup)),
+    tables={"multilabel": tags_table, "multilabel_calibration": calibration_table},
+    full={"part": "reported", "seed": (1, 2)},
+    small={"examples": 2_000, "epochs": 2, "seed": 0},
+    needs=("cleanlab",),
+    describe=describe,
+)

@@ -33,12 +33,6 @@ TABLES = {
         None,  # many trainings; tests/benchmarks/test_review.py goes the whole way once
         "benchmarks.review --seeds 1,2",
     ),
-    "multilabel": Table(
-        "extra and missing tags found while a network trains",
-        "benchmarks.multilabel --examples 2000 --epochs 2 --seeds 0",
-        "benchmarks.multilabel --part reported --seeds 1,2 --save multilabel.jsonl",
-        ("cleanlab",),
-    ),
     "overhead": Table(
         "what the monitor costs",
         "benchmarks.overhead --part cost --models resnet9 --classes 10 --blocks 2 --no-memory",
