@@ -35,7 +35,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Decisions held against a run, and what they say."""
+    """Decisions matched with a run, and what follows from them."""
 
     run: Run
     settled: Settled
@@ -145,7 +145,7 @@ def apply_decisions(
     Args:
         url: of the run.
         files: a ``decisions.csv`` of each person.
-        by: a column of ``table``; groups that would lose many of their examples are told besides classes.
+        by: a column of ``table``; groups that would lose many of their examples are listed, as classes are.
         table: the user's own CSV or Parquet file with a column ``id``.
         relabel_from: labels that nobody decided on and that are at least so probably wrong take the suggested one.
         drop_from: examples whose labels are at least so probably wrong go.

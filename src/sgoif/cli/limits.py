@@ -38,7 +38,7 @@ _MIN_JUDGED = 0.5  # share of the examples; with fewer, those that were judged m
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run is held against; None for what is not asked."""
+    """The limits that a run is checked against; None where no limit is set."""
 
     max_error_rate: float | None = None
     max_class_error_rate: float | None = None

@@ -2,7 +2,7 @@
 
 In a pipe nothing is coloured, wrapped or cut to a width; only ids longer than any path are shortened, in the middle.
 What a user's data says (ids, class names) is never read as markup, and control characters in it are written out: all
-that is printed goes through :func:`clean` here, whoever has cleaned it before.
+that is printed goes through :func:`clean` here, even if it was cleaned before.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def class_gains(p_mislabeled: Floats, given: Ints, suggested: Ints) -> NDArray[n
     Args:
         p_mislabeled: one per example; NaN where it was not judged, which counts as right.
         given: its class, -1 where it has none.
-        suggested: the class that it may be of in truth, -1 where that is not known.
+        suggested: the class that it may actually be of, -1 where that is not known.
 
-    Two examples of class 0, one of them of class 1 in truth, and one of class 1:
+    Two examples of class 0, one of them actually of class 1, and one of class 1:
 
     >>> class_gains(np.array([0.0, 1.0, 0.0]), np.array([0, 0, 1]), np.array([0, 1, 1])).tolist()
     [0.5, 2.0]

@@ -1,7 +1,7 @@
 """What one batch says about curvature, in a form that processes can combine before anyone absorbs it.
 
 A statistic divides by the examples that *it* saw and says how many they were. Combining the statistics of two halves
-gives the statistic of the whole, so curvature always divides by the global count, whoever saw which example.
+gives the statistic of the whole, so curvature always divides by the global count, whichever process saw an example.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def should_clean(cleaning: SelfCleaning) -> CleaningChoice:
     """Choose between the cleaned weights and the plain ones, and say why.
 
     Cleaning is used unless it shows that it failed: it did not settle, it doubts three quarters of the hold-out, or it
-    doubts next to nothing, where plain weights are the same and simpler. On the development set of 20,000 CIFAR-10
+    doubts almost nothing, where plain weights are the same and simpler. On the development set of 20,000 CIFAR-10
     images (one training run, two draws of the folds) it was above plain weights in all eight cases, by 1 to 9 AP.
     """
     kept = cleaning.kept_by_round

@@ -1,7 +1,7 @@
 """Whether a model is right often enough, on examples it was not trained on, for its doubts to mean anything.
 
 A model near chance finds every label as likely as any other: its probabilities promise clean data whatever the data is.
-So its accuracy against the labels as given is held against what guessing reaches, the most frequent class included.
+So its accuracy against the labels as given is compared with what guessing reaches, the most frequent class included.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def calibrate_side(canaries: Canaries, signals: Floats, tags: Ints) -> LabelCali
     """Calibrate one side on its canaries, and re-estimate the share of errors on the training pairs of that side.
 
     One share for all tags: weighing the flips of a tag by the errors found in it, as classes do, feeds on itself where
-    tags differ in difficulty, and cost 3 to 10 AP on the development set. Where the share is next to nothing, the
+    tags differ in difficulty, and cost 3 to 10 AP on the development set. Where the share is almost zero, the
     lowest believable one is taken.
 
     Args:

@@ -3,9 +3,9 @@
 ``S(x) = z(−log t) + β · relu(ū − q) / sd``. The *studentised margin*
 ``t(x) = max_c (f_c − mean f) / sqrt(h̃ᵀ(Ã + λI)⁻¹h̃)`` is the largest logit in units of its own uncertainty under the
 head's K-FAC posterior: ``h̃ = [h; 1]`` is what enters the head, ``Ã`` its second moment. ``ū`` is the mean, over hidden
-layers, of the standardised log-leverage of the layer's pooled input. The gate stays shut for the share ``q`` of usual
-inputs, so that near ones are ordered by ``t`` alone, and opens for what no layer has seen. The formula is our own; the
-parts are older: leverage is the Mahalanobis distance (Lee et al. 2018), pooled over layers.
+layers, of the standardised log-leverage of the layer's pooled input. The gate stays shut for the share ``q`` of
+in-distribution inputs, so that near ones are ordered by ``t`` alone, and opens for what no layer has seen. The formula
+is our own; the parts are older: leverage is the Mahalanobis distance (Lee et al. 2018), pooled over layers.
 
 *Leverage* is how unlike those seen before a vector is, in units of how they vary: ``D(x) = (x − μ)ᵀ (Σ + λI)⁻¹ (x −
 μ)`` with ``λ`` a share of Σ's mean eigenvalue. About the origin (``μ = 0``, Σ the second moment) it is the input side

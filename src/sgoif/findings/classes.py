@@ -115,7 +115,7 @@ def _rate_columns(rates: ErrorRates) -> dict[str, NDArray[Any]]:
 def _true_class(
     examples: Columns, place: NDArray[np.int64], p: NDArray[np.float64], num_classes: int
 ) -> NDArray[np.int64]:
-    """What the wrong labels of each class most often are in truth; -1 where nothing is suggested. O(N log N)."""
+    """The class that the wrong labels of each class should most often be; -1 where nothing is suggested. O(N log N)."""
     suggested, given = (examples[f"{kind}_label"].astype(np.int64) for kind in ("suggested", "given"))
     usable = (suggested >= 0) & (suggested != given) & np.isfinite(p)
     others, other = np.unique(suggested[usable], return_inverse=True)  # nobody need be given a class that is suggested

@@ -72,7 +72,7 @@ class Contrast:
         """Between two groups, with the covariance that they have within; a lone query adds nothing to it.
 
         The unit is how far each of the others stands along the line that the rest of them draw: where a query stands
-        along its own line tells what it is a picture of, not what it shares with them. Those that share next to
+        along its own line tells what it is a picture of, not what it shares with them. Those that share almost
         nothing are measured by their own line, which calls few others suspect.
         """
         mean, size = members.mean(0), members.shape[1]

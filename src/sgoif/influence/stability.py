@@ -1,6 +1,6 @@
 """The confidence gate: how far each anchor's direction can be trusted at this step.
 
-The relative residual ``e_v = |g_v - Hφ_v| / |g_v|`` is held against a tolerance ``τ``: ``c_v = 1 / (1 + (e/τ)⁴)``,
+The relative residual ``e_v = |g_v - Hφ_v| / |g_v|`` is compared with a tolerance ``τ``: ``c_v = 1 / (1 + (e/τ)⁴)``,
 one half where the residual is the tolerance. Far above it the weights still compare, so that a run whose residuals stay
 large is judged by its best steps and not thrown away. A gate common to all examples of a step cannot re-rank them
 within the step. It works between anchors, and over time, by weighting what each visit adds.

@@ -1,4 +1,4 @@
-"""Alarms at a stated rate: a new score is held against scores of in-distribution inputs that nothing was fitted to.
+"""Alarms at a stated rate: a new score is compared with scores of in-distribution inputs that nothing was fitted to.
 
 If new and kept scores are exchangeable, ``p = (1 + #{kept ≥ score}) / (n + 1)`` is at most α with probability at most
 α (Vovk et al. 2005), whatever the score, the model and ``n``. The promise is over both draws: one set of ``n`` kept

@@ -189,7 +189,7 @@ def open_source(path: str | Path, *, has_pictures: bool = True, hint: str = "") 
 
 
 def table_files(folder: Path) -> list[Path]:
-    """List a folder's Parquet or Arrow files, those of the training where they are told apart; none if it has none."""
+    """List a folder's Parquet or Arrow files, of the training split where splits are named; or none."""
     for pattern in ("*.parquet", "data/*.parquet", "*.arrow", "train/*.parquet", "train/*.arrow"):
         files = sorted(folder.glob(pattern))
         train = [path for path in files if path.name.startswith("train")]

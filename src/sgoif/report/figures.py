@@ -25,7 +25,7 @@ def shorten(text: str, most: int = 14) -> str:
 def heat_map(shares: NDArray[np.float64], names: Sequence[str], *, title: str) -> str:
     """A square of cells, a row per true class and a column per given one; the diagonal is left empty.
 
-    Strength is told by the cell's darkness and, where there is room, by the percentage written in it.
+    The cell's darkness shows the strength and, where there is room, so does the percentage written in it.
     """
     count = len(names)
     cell = 34 if count <= 12 else 24 if count <= 20 else 18

@@ -57,7 +57,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Outcomes held against a run: those that apply, and those that do not."""
+    """Outcomes matched with a run: those that apply, and those that do not."""
 
     applied: tuple[Applied, ...]
     strangers: tuple[Outcome, ...]  # the run has no such id

@@ -93,7 +93,7 @@ def review_results(
     Args:
         files: of the run.
         decisions: of all people.
-        settled: their outcomes, held against the run.
+        settled: their outcomes, matched with the run.
         plans: what the cards were there for; without them there is no random sample and there are no canaries.
     """
     verdicts = {(item.outcome.id, item.outcome.given_label): item.outcome.is_wrong for item in settled.applied}

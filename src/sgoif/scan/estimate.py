@@ -1,4 +1,4 @@
-"""How likely each label is wrong, from features alone; every assumption about the noise has to earn its place.
+"""How likely each label is wrong, from features alone; the data must support each assumption about the noise.
 
 Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scan.pool`). Which class
 is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`). What was counted

@@ -1,7 +1,7 @@
 """Has the distribution of a stream of inputs shifted? A sequential test of means, part by part.
 
 Every image has a few coordinates of mean 0 and variance 1 over ``n`` calibration images, in parts (how unlike it is,
-its classes, its features). After each batch the last 1, 2, 4, … batches are held against the calibration: their ``m``
+its classes, its features). After each batch the last 1, 2, 4, … batches are compared with the calibration: their ``m``
 images sum to ``s``, and ``T = |s|² / (m + m²/n)`` is about a χ² of the part's size while nothing has changed, for
 ``s/m`` is off by ``1/m`` and the calibration's own mean by ``1/n``. The second term lets a stream run forever: without
 it every finite calibration raises an alarm in the end. *Evidence* is ``T`` as the exponent of a normal tail, ``z²/2``
@@ -122,5 +122,5 @@ def longest_window(calibrated: int, batch_size: int) -> int:
         SgoifError: There are fewer calibration images than in a batch.
     """
     if not 1 <= batch_size <= calibrated:
-        raise SgoifError(f"batches of {batch_size} cannot be held against {calibrated} calibration images; take more.")
+        raise SgoifError(f"batches of {batch_size} cannot be compared with {calibrated} calibration images; take more.")
     return min(_LONGEST, 1 << round(math.log2(_REACH * calibrated / batch_size)))

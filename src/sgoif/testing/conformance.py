@@ -121,7 +121,7 @@ def _check_space(
 
 
 def check_solver(solver: Solver[Any], *, rtol: float = 1e-6, condition: float = 20.0, seed: int = 0) -> None:
-    """Check that a solver solves, starts where it is told, and treats failure as data.
+    """Check that a solver solves, starts from the given point, and treats failure as data.
 
     Args:
         solver: with a tolerance and a budget that let it reach ``rtol`` on a matrix of this condition number.
@@ -198,7 +198,7 @@ def _cut(rows: list[GradientRows], start: int, stop: int) -> list[GradientRows]:
 
 
 def _scale(truth: Tensor, direction: Tensor) -> float:
-    """Size of an inner product before cancellation, the fair yardstick for its error."""
+    """Size of an inner product before cancellation, the scale to compare its error with."""
     return float(truth.flatten(1).norm(dim=1).max() * direction.norm()) if truth.numel() else 1.0
 
 

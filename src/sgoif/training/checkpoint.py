@@ -3,7 +3,7 @@
 DCP keeps one copy of a key, whichever rank gives it, and when it loads it asks for the keys that a fresh state has. So
 what all ranks share is one entry, and what a rank has for itself has a place of its own. There is the same number of
 places whatever the number of ranks: of ``n`` ranks the ``r``-th writes and asks for places ``r``, ``r + n``,
-``r + 2n`` and so on, its own in the first and nothing in the others. Whoever loads finds every place that he asks for,
+``r + 2n`` and so on, its own in the first and nothing in the others. A loading rank finds every place it asks for,
 saved by however many, and each place is taken by one rank.
 
 An entry is a *block*, not a nested dict: keys and shapes may differ from what is asked for, and later steps cannot

@@ -26,7 +26,7 @@ _PATIENCE = 3  # as many times a window's length is waited; a plan that refreshe
 
 
 class Clock:
-    """Seconds, and a way to wait until the device has done all that it was told.
+    """Seconds, and a way to wait until the device has finished all queued work.
 
     Args:
         device: what the training runs on.

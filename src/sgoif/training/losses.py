@@ -1,7 +1,7 @@
 """The training loss as the user declares it, and the proof, on the first step, that it is the one back-propagated.
 
 Between an example's loss and the gradient that backward makes of it lie a reduction, a number of micro-batches and a
-loss scale. All are declared, and all are checked at once: the gradient captured at the head is held against the one
+loss scale. All are declared, and all are checked at once: the gradient captured at the head is compared with the one
 that the declared loss gives for the same outputs.
 """
 

@@ -22,7 +22,7 @@ def gradient_cause(
     accumulate: int,
     label_smoothing: float,
 ) -> str | None:
-    """A sentence that names the cause and what to pass; None where none of the usual ones fits.
+    """A sentence that names the cause and what to pass; None where no known cause fits.
 
     Args:
         grad: as captured, with the declared factor undone, ``[B, C]``.

@@ -89,7 +89,7 @@ class Monitor(BaseMonitor):
                 self._has_measured = True
 
     def _check_weighted(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
-        """On the first step with new weights: are they in the loss as :meth:`step` was told?"""
+        """On the first step with new weights: are they in the loss as passed to :meth:`step`?"""
         try:
             self._weights.is_tried = self._seen.check_loss(head, outputs, targets)
         except HeadError as error:

@@ -144,7 +144,7 @@ def read_targets(
 
 
 def read_classes(targets: Tensor, num_classes: int) -> GivenLabels:
-    """Read class numbers ``[B]``; those that name no class, as ``ignore_index`` does, are told apart.
+    """Read class numbers ``[B]``; those that name no class, as ``ignore_index`` does, are kept apart.
 
     The labels are a copy: the loop may reuse its own tensor. Two operators, and none waits for the device.
     """
