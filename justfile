@@ -33,6 +33,11 @@ test *ARGS="--doctest-modules --ignore src/sgoif/integrations src/sgoif tests":
 ray:
     PYTHONPATH=src:. python -m pytest tests/scoring/test_on_ray.py
 
+# random user behaviour, commands and faults: other traces than the fixed ones that `test` repeats
+traces NUMBER="400" SEED="0":
+    SGOIF_TRACES={{NUMBER}} SGOIF_TRACE_SEED={{SEED}} python -m pytest -n 2 --hypothesis-seed={{SEED}} \
+        tests/training/test_watch_machine.py tests/cli/test_command_machine.py tests/distributed/test_random_faults.py
+
 # the tests marked `floors`, against the installed package
 floors:
     python -m pytest -n 2 --dist loadgroup -o pythonpath=. -m "floors and not slow"

@@ -23,7 +23,7 @@ from sgoif.files.tables import read_csv_rows
 from tests.cli.runs import invoke
 from tests.cli.world import damage_bytes, damage_document, damage_folder, damage_table, make_templates, write_decisions
 
-TRACES = int(os.environ.get("SGOIF_TRACES", "100"))
+TRACES = int(os.environ.get("SGOIF_TRACES", "40"))
 LIMIT_S = 60  # of one command, on a machine that does other things too
 SETTINGS = settings(
     max_examples=TRACES,
