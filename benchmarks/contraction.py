@@ -27,10 +27,10 @@ from sgoif.gradients import (
     LayerCapture,
     ProjectedSpace,
     Space,
-    call_order,
     find_head,
-    last_block,
+    quiet_eval,
     select_layers,
+    survey,
 )
 from sgoif.gradients.functional import per_example_gradients
 
@@ -51,7 +51,7 @@ class Workload:
         self.labels = torch.randint(0, 10, (batch,))
         self.bf16, self.rank = bf16, rank
         self.head = find_head(self.model, lambda: self.model(self.images[:2]))
-        self.block = last_block(call_order(self.model, lambda: self.model(self.images[:2])), self.head)
+        self.block = _last_block(_call_order(self.model, lambda: self.model(self.images[:2])), self.head)
 
     def forward_backward(self) -> None:
         with torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext():
@@ -241,6 +241,34 @@ def main() -> None:
             append_result(options.save, {"benchmark": "contraction", "settings": settings, "seed": 0, **result})
     if options.json:
         print(json.dumps(results))
+
+
+def _call_order(model: nn.Module, run: Callable[[], object]) -> tuple[Layer, ...]:
+    """Run the model once, leaving no trace, and return its scorable layers in the order of their first call."""
+    layers = survey(model).layers
+    seen: dict[str, None] = {}
+    handles = [
+        module.register_forward_hook(lambda _m, _i, _o, key=key: seen.setdefault(key))
+        for key, module in {layer.module_name: layer.module for layer in layers}.items()
+    ]
+    try:
+        with quiet_eval(model), torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(layer for key in seen for layer in layers if layer.module_name == key)
+
+
+def _last_block(order: tuple[Layer, ...], head: Layer, *, share: float = 0.2, most: int = 4) -> tuple[Layer, ...]:
+    """The layers before the head that are worth scoring: among the last ``share`` of the calls, at most ``most``.
+
+    Norms (one output per group) are left out: they hold about 0.1% of the parameters, and each costs a pass over its
+    activations.
+    """
+    body = [layer for layer in order if layer.name != head.name]
+    tail = body[len(body) - max(1, round(share * len(body))) :] if body else []
+    return tuple([layer for layer in tail if layer.shape.outputs > 1][-most:])
 
 
 if __name__ == "__main__":

@@ -42,11 +42,11 @@ class Declared(Group):
         self._note("small", few)
         return few
 
-    def _summed(self, packed: Tensor) -> Tensor:
+    def _sum(self, packed: Tensor) -> Tensor:
         self._note("summed", packed)
         return packed * self.size
 
-    def _gathered(self, packed: Tensor) -> Tensor:
+    def _gather(self, packed: Tensor) -> Tensor:
         whole = packed.repeat(self.size, 1)
         self._note("gathered", whole)
         return whole
@@ -70,15 +70,15 @@ class Timed(Group):
         with self._timed():
             return super()._largest(few)
 
-    def _summed(self, packed: Tensor) -> Tensor:
+    def _sum(self, packed: Tensor) -> Tensor:
         self.exchanges["summed"] += 1
         with self._timed():
-            return super()._summed(packed)
+            return super()._sum(packed)
 
-    def _gathered(self, packed: Tensor) -> Tensor:
+    def _gather(self, packed: Tensor) -> Tensor:
         self.exchanges["gathered"] += 1
         with self._timed():
-            return super()._gathered(packed)
+            return super()._gather(packed)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sgoif.curriculum import renewed_weights
+from sgoif.curriculum import renew_weights
 from sgoif.distributed import Peers, find_peers
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
@@ -152,7 +152,7 @@ def watch(
         ledger=ledger,
         on_close=finish_run,
         on_snapshot=_keep_snapshot,
-        on_weights=renewed_weights,
+        on_weights=renew_weights,
     )
 
 

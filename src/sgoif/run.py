@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.findings import (
+    add_class_names,
     class_issues,
     duplicates_of_run,
     group_issues,
@@ -21,10 +22,8 @@ from sgoif.findings import (
     label_issues,
     poison_table,
     tag_issues,
-    with_names,
     with_probabilities,
 )
-from sgoif.findings.names import add_class_names
 from sgoif.findings.suspects import columns_of, rate_columns, suspects
 from sgoif.review.naming import find_class, some_of
 from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
@@ -288,7 +287,7 @@ class Run:
         percent = pa.array(rows.pop("effect_percent"), pa.float64(), from_pandas=True)  # null without a loss
         table = pa.table(rows)
         table = table.add_column(table.column_names.index("effect") + 1, "effect_percent", percent)
-        named = with_names(table.append_column("near_queries", near), known["class_names"])
+        named = add_class_names(table.append_column("near_queries", near), known["class_names"] or (), ("given",))
         return with_probabilities(named, self.sql)
 
     def report_suspects(

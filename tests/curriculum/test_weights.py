@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgoif.curriculum.weights import FLOOR, MOST_SHARED, class_gains, drawn_by_weight, example_weights
+from sgoif.curriculum.weights import FLOOR, MOST_SHARED, class_gains, draw_by_weight, example_weights
 from sgoif.errors import SgoifError
 
 
@@ -64,7 +64,7 @@ def test_a_floor_of_nothing_is_refused():
 def test_draws_are_as_many_as_a_weight_deserves(seed, num):
     rng = np.random.default_rng(seed)
     weights = rng.random(num).astype(np.float32) + 0.02
-    counts = np.bincount(drawn_by_weight(weights, rng), minlength=num)
+    counts = np.bincount(draw_by_weight(weights, rng), minlength=num)
     deserved = num * weights.astype(float) / weights.sum(dtype=float)
     assert counts.sum() == num
     assert (np.abs(counts - deserved) < 1 + 1e-6).all()
@@ -72,5 +72,5 @@ def test_draws_are_as_many_as_a_weight_deserves(seed, num):
 
 def test_equal_weights_draw_each_example_once_whatever_they_are():
     for weight in (1.0, 0.3, 0.02):
-        drawn = drawn_by_weight(np.full(10_001, weight, np.float32), np.random.default_rng(3))
+        drawn = draw_by_weight(np.full(10_001, weight, np.float32), np.random.default_rng(3))
         assert (np.bincount(drawn) == 1).all() and (drawn[:50] != np.arange(50)).any()

@@ -10,7 +10,8 @@ import sgoif
 from benchmarks import data
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_COLUMNS, Sketches, picture_sketch, sign_sketch
-from sgoif.findings import bits_of_copies, find_duplicates
+from sgoif.findings import find_duplicates
+from sgoif.findings.duplicates import bits_of_copies
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
 from tests.training.loops import data as loop_data

@@ -10,7 +10,7 @@ import sgoif
 from benchmarks import data
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS
-from sgoif.findings import harmed_holdout, has_likeness, nearest_examples
+from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
 from sgoif.tables import MemoryTables
 
 
@@ -88,7 +88,7 @@ def test_a_run_without_likeness_says_what_to_do():
     empty = MemoryTables({"examples": columns(np.zeros((3, 4), np.int64))})
     for tables in (bare, empty):
         assert not has_likeness(tables.sql)
-        for question in (nearest_examples, harmed_holdout):
+        for question in (nearest_examples, find_harmed_holdout):
             with pytest.raises(SgoifError, match="Watch, audit or scan again"):
                 question(tables.sql, [1])
     assert has_likeness(MemoryTables({"examples": columns(random_words(3))}).sql)
@@ -107,7 +107,7 @@ def test_who_is_harmed_is_worked_out_by_hand():
     tables = harm_tables(
         [1, -1], [0.2, np.nan], [[0.1, 0.7, 0.2], [0.9, 0.05, 0.05], [0.3, 0.3, 0.4]], [1, 0, 2], words
     )
-    found = harmed_holdout(tables.sql, [0, 1]).to_pylist()
+    found = find_harmed_holdout(tables.sql, [0, 1]).to_pylist()
     # 0 is given class 0 and might be 1: it harms h0, of class 1, by 0.8 · ((0.1 - 0) - (0.7 - 1)); it helps h1
     assert [(row["id"], row["other_id"], row["rank"]) for row in found] == [(0, "h0", 1)]
     assert found[0]["harm"] == pytest.approx(0.8 * 0.4)
@@ -118,7 +118,7 @@ def test_a_run_that_judged_no_hold_out_has_an_empty_answer():
     words = random_words(4)
     examples = columns(words, suggested_label=np.ones(4, int), p_given=np.full(4, 0.5))
     for tables in ({"examples": examples}, {"examples": examples, "holdout": {"id": np.arange(2)}}):
-        found = harmed_holdout(MemoryTables(tables).sql, [1, 2])
+        found = find_harmed_holdout(MemoryTables(tables).sql, [1, 2])
         assert found.column_names == ["id", "other_id", "given_label", "harm", "rank"]
         assert len(found) == 0
 
@@ -146,7 +146,7 @@ def test_harm_orders_the_hold_out_as_exact_gradients_do():
     run = sgoif.audit(model, train, anchors=holdout, trusted=True)
     exact = (-head_gradients(model, train[0][wrong], train[1][wrong]) @ head_gradients(model, *holdout).T).numpy()
     asked = wrong.tolist()
-    found = harmed_holdout(run.sql, asked, count=500)
+    found = find_harmed_holdout(run.sql, asked, count=500)
     ids, others, harms = (found[name].to_numpy() for name in ("id", "other_id", "harm"))
     correlations, right, share = [], [], []
     for row, name in enumerate(asked):

@@ -204,8 +204,6 @@ def test_parameters_of_a_module_with_children_are_reported_uncovered():
     coverage = survey(Tokens())
     assert coverage.share_of_parameters == pytest.approx(10 / 14)
     assert coverage.uncovered[0].parameters == ("token",)
-    energy = coverage.share_of_energy({"token": torch.ones(1, 1, 4), "fc.weight": torch.ones(2, 4)})
-    assert energy == pytest.approx(8 / 12)
 
 
 def test_attention_with_dropout_is_uncovered_with_the_way_out():

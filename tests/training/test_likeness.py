@@ -8,7 +8,7 @@ from torch import nn
 
 import sgoif
 from sgoif.evidence import LIKENESS_COLUMNS
-from sgoif.findings import has_likeness
+from sgoif.findings.neighbours import has_likeness
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.records import VisitFlag

@@ -14,7 +14,7 @@ from sgoif.errors import SgoifError
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
 from sgoif.unlearning import unlearning_plan
-from sgoif.unlearning.examples import sample_of_others
+from sgoif.unlearning.plan import sample_of_others
 from tests.training.loops import GroupNormNet, data, train
 
 

@@ -40,7 +40,7 @@ def test_columns_are_multiplied_by_their_own_hessian(problem, slices):
     weights = torch.zeros(30, 2, dtype=torch.float64)
     weights[:, 0], weights[:10, 1] = 1 / 30, 1 / 10
     columns = torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = SoftmaxHessian(rows, theta, weights) @ columns
+    found = SoftmaxHessian(theta, rows, weights) @ columns
     some = HeadRows(rows.features[:10], rows.labels[:10])
     for k, part in enumerate((rows, some)):
         dense = torch.func.hessian(mean_loss)(theta, part).reshape(20, 20)

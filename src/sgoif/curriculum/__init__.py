@@ -1,5 +1,5 @@
 """How much each example counts from here on, by what a monitor has seen so far: in the loss, or in the sampler."""
 
-from sgoif.curriculum.sampler import InfluenceSampler, renewed_weights
+from sgoif.curriculum.sampler import InfluenceSampler, renew_weights
 
-__all__ = ["InfluenceSampler", "renewed_weights"]
+__all__ = ["InfluenceSampler", "renew_weights"]

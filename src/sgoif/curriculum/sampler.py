@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from sgoif.curriculum.weights import class_gains, drawn_by_weight, example_weights
+from sgoif.curriculum.weights import class_gains, draw_by_weight, example_weights
 from sgoif.finish import judged_so_far
 from sgoif.training.disabled import NoMonitor
 from sgoif.training.monitor import Monitor
 from sgoif.training.weights import Weights
 
-__all__ = ["InfluenceSampler", "renewed_weights"]
+__all__ = ["InfluenceSampler", "renew_weights"]
 
 
-def renewed_weights(monitor: Monitor, gains: NDArray[np.float64] | None) -> Weights | None:
+def renew_weights(monitor: Monitor, gains: NDArray[np.float64] | None) -> Weights | None:
     """Weigh every example by what was recorded of it so far; None where nothing can be said yet.
 
     It is the calibration of a finished run, made early. The run's ``info["weights"]`` says when, and what it took.
@@ -74,7 +74,7 @@ class InfluenceSampler(Sampler[int]):
             self._epoch, self._yielded = self._epoch + 1, 0
             self._weights = self._monitor.weights(self._ids).cpu()
         self._is_resumed = False
-        drawn = drawn_by_weight(self._weights.numpy(), np.random.default_rng((self._seed, self._epoch)))
+        drawn = draw_by_weight(self._weights.numpy(), np.random.default_rng((self._seed, self._epoch)))
         for position in drawn[self._yielded :]:
             self._yielded += 1
             yield int(position)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 
-__all__ = ["FLOOR", "class_gains", "drawn_by_weight", "example_weights"]
+__all__ = ["FLOOR", "class_gains", "draw_by_weight", "example_weights"]
 
 FLOOR = 0.02
 MOST_SHARED = 4.0  # times what a class kept, or a part of it: one that kept next to nothing must not drown the others
@@ -80,13 +80,13 @@ def _known(p_mislabeled: Floats) -> NDArray[np.float64]:
     return np.nan_to_num(np.asarray(p_mislabeled, np.float64), nan=0.0).clip(0, 1)
 
 
-def drawn_by_weight(weights: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
+def draw_by_weight(weights: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw as many positions as there are weights, each in proportion to its own, in random order.
 
     Systematic: an example that deserves 1.3 draws comes once or twice, and where all weigh the same each comes once, as
     in any shuffled epoch. One pass, but for the shuffling.
 
-    >>> sorted(drawn_by_weight(np.full(4, 0.3), np.random.default_rng(0)).tolist())
+    >>> sorted(draw_by_weight(np.full(4, 0.3), np.random.default_rng(0)).tolist())
     [0, 1, 2, 3]
     """
     if not len(weights):

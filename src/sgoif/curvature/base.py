@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -23,7 +23,7 @@ from sgoif.errors import CurvatureError
 from sgoif.linalg import BlockDiagonal, Damped, Direct, LinearOperator, PreparedDirect, Solution, flatten, unflatten
 from sgoif.records import BlockShape, GradientRows
 
-__all__ = ["Curvature", "CurvatureCounters", "LayerDamping", "LayerState"]
+__all__ = ["Curvature", "CurvatureCounters", "LayerState"]
 
 LayerState = dict[str, Tensor]
 
@@ -38,14 +38,6 @@ class CurvatureCounters:
     factorisations: int = 0
     products: int = 0  # with a layer's operator, inside `solve`
     solves: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LayerDamping:
-    """The damping of one layer as numbers, and the rule that chose them."""
-
-    rule: str
-    amounts: Mapping[str, tuple[float, ...]]  # one number, or one per group
 
 
 class Curvature(ABC):
@@ -148,8 +140,8 @@ class Curvature(ABC):
     def absorb(self, statistics: Mapping[str, Statistic]) -> None:
         """Take in statistics, already combined over processes.
 
-        A layer with a non-finite statistic keeps its old state, by mask, and the event is counted on the device
-        (:meth:`skipped`).
+        A layer with a non-finite statistic keeps its old state, by mask, and the event is counted on the
+        device: ``skipped`` in its state.
         """
         known = {f"{layer}/{name}" for layer, state in self._state.items() for name in state}
         if not statistics.keys() <= known:
@@ -208,14 +200,14 @@ class Curvature(ABC):
     def solutions(self, rhs: Mapping[str, Tensor]) -> dict[str, Solution]:
         """Solve as :meth:`solve` does and return columns ``[P, K]`` with a status per column, layer by layer."""
         found = {
-            layer: Direct().solve(self.factorised(layer), flatten({layer: block}, {layer: self.shapes[layer]}))
+            layer: Direct().solve(self.factorise(layer), flatten({layer: block}, {layer: self.shapes[layer]}))
             for layer, block in rhs.items()
         }
         products = self._counters.products + sum(solution.stats.products for solution in found.values())
         self._counters = replace(self._counters, solves=self._counters.solves + 1, products=products)
         return found
 
-    def factorised(self, layer: str) -> PreparedDirect:
+    def factorise(self, layer: str) -> PreparedDirect:
         """Return a layer's factorised operator, made when first asked for after an observation (may wait), and kept.
 
         Raises:
@@ -232,25 +224,10 @@ class Curvature(ABC):
         """Return what this estimate has done so far."""
         return self._counters
 
-    @property
-    def damping(self) -> dict[str, LayerDamping]:
-        """Return the damping in use, by layer. **Waits for the device.**"""
-        rule = f"{self.relative_damping:g} x mean eigenvalue" if self.fixed_damping is None else "fixed"
-        return {
-            layer: LayerDamping(
-                rule, {name: tuple(v.flatten().tolist()) for name, v in self.damping_amounts(state).items()}
-            )
-            for layer, state in self._state.items()
-        }
-
-    def skipped(self) -> dict[str, int]:
-        """Return how many observations of each layer were left out for not being finite. **Waits for the device.**"""
-        return {layer: int(state["skipped"].item()) for layer, state in self._state.items()}
-
     def state_dict(self) -> dict[str, Any]:
         """Return all that later behaviour depends on: tensors under ``"layer/name"``, and the counters as integers."""
         tensors = {f"{layer}/{name}": t.clone() for layer, state in self._state.items() for name, t in state.items()}
-        return {"tensors": tensors, "counters": {name: getattr(self._counters, name) for name in _COUNTER_NAMES}}
+        return {"tensors": tensors, "counters": asdict(self._counters)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue exactly where another estimate with the same layers and settings stood.
@@ -274,7 +251,9 @@ class Curvature(ABC):
         for layer, state in self._state.items():
             for name, old in state.items():
                 state[name] = tensors[f"{layer}/{name}"].to(old).clone()
-        self._counters = CurvatureCounters(**{name: int(state_dict["counters"][name]) for name in _COUNTER_NAMES})
+        self._counters = CurvatureCounters(
+            **{field.name: int(state_dict["counters"][field.name]) for field in fields(CurvatureCounters)}
+        )
         self._prepared.clear()
 
     # What backends use.
@@ -319,6 +298,3 @@ class Curvature(ABC):
                 f"layer {row.layer!r} has shape {shape.dims}, but got inputs {tuple(a)} and output gradients "
                 f"{tuple(b)}; needed are [B, G, I, T] and [B, G, O, T]."
             )
-
-
-_COUNTER_NAMES = ("observations", "factorisations", "products", "solves")

@@ -40,9 +40,8 @@ class Group(Peers):
         SgoifError: the others did not come.
     """
 
-    max_consecutive_faults = (
-        1  # what one process could not do the others have not got: scores would no longer be comparable
-    )
+    # What one process could not do the others have not got: scores would no longer be comparable.
+    max_consecutive_faults = 1
 
     def __init__(self, ranks: Sequence[int], *, timeout_s: float = TIMEOUT_S) -> None:
         self.rank, self.size = list(ranks).index(dist.get_rank()), len(ranks)
@@ -73,12 +72,12 @@ class Group(Peers):
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten().to(_widest(tensors)) for tensor in tensors]).cpu()
-        parts = self._summed(packed).split([tensor.numel() for tensor in tensors])
+        parts = self._sum(packed).split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape).to(tensor) for part, tensor in zip(parts, tensors)]
 
     def all_gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = torch.cat([tensor.detach().flatten(1).to(_widest(tensors)) for tensor in tensors], 1).cpu()
-        parts = self._gathered(packed).split([tensor[0].numel() for tensor in tensors], 1)
+        parts = self._gather(packed).split([tensor[0].numel() for tensor in tensors], 1)
         return [part.reshape(-1, *tensor.shape[1:]).to(tensor) for part, tensor in zip(parts, tensors)]
 
     def broadcast(self, value: Value) -> Value:
@@ -96,12 +95,12 @@ class Group(Peers):
         self._count(few)
         return self._rounds().largest(few)
 
-    def _summed(self, packed: Tensor) -> Tensor:
+    def _sum(self, packed: Tensor) -> Tensor:
         self._count(packed)
-        return self._rounds().summed(packed)
+        return self._rounds().sum(packed)
 
-    def _gathered(self, packed: Tensor) -> Tensor:
-        whole = self._rounds().gathered(packed)
+    def _gather(self, packed: Tensor) -> Tensor:
+        whole = self._rounds().gather(packed)
         self._count(whole)
         return whole
 

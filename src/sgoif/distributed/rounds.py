@@ -36,7 +36,7 @@ class Rounds:
             few, distance = torch.maximum(few, heard), 2 * distance
         return few
 
-    def gathered(self, rows: Tensor) -> Tensor:
+    def gather(self, rows: Tensor) -> Tensor:
         """The rows of all, one below the other by rank, ``[r, ...] -> [n r, ...]`` (Bruck et al. 1997)."""
         whole = rows.new_empty(len(self.ranks), *rows.shape)  # from this rank on, around
         whole[0], known = rows, 1
@@ -46,7 +46,7 @@ class Rounds:
             known += more
         return whole.roll(self.rank, 0).flatten(0, 1)
 
-    def summed(self, numbers: Tensor) -> Tensor:
+    def sum(self, numbers: Tensor) -> Tensor:
         """The sum of each number, ``[N]``: halves are added until each process has a piece, and put together again.
 
         That is for a power of two (Rabenseifner 2004). Of each process beyond it another one takes the numbers first.
@@ -82,16 +82,16 @@ class Rounds:
             self._swap(mine, partner, other, partner)
 
     def _swap(self, given: Tensor, to: int, heard: Tensor, source: int) -> None:
-        sent = dist.isend(given, self._named(to), group=self.group)
+        sent = dist.isend(given, self._member(to), group=self.group)
         self._receive(heard, source)
         assert sent is not None  # None for processes that are no members
         sent.wait()
 
     def _send(self, given: Tensor, to: int) -> None:
-        dist.send(given, self._named(to), group=self.group)
+        dist.send(given, self._member(to), group=self.group)
 
     def _receive(self, heard: Tensor, source: int) -> None:
-        dist.recv(heard, self._named(source), group=self.group)
+        dist.recv(heard, self._member(source), group=self.group)
 
-    def _named(self, rank: int) -> int:
+    def _member(self, rank: int) -> int:
         return self.ranks[rank % len(self.ranks)]

@@ -15,7 +15,7 @@ from sgoif.evidence.calibrate import LabelCalibration, fit_canaries
 from sgoif.evidence.canaries import Canaries
 from sgoif.types import Floats, Ints
 
-__all__ = ["calibrate_side", "side_canaries", "unbent"]
+__all__ = ["calibrate_side", "side_canaries", "unbend"]
 
 
 _PLAUSIBLE = (0.0005, 0.9)  # shares of errors that can be believed; the lowest is taken where fewer are found
@@ -63,11 +63,11 @@ def calibrate_side(canaries: Canaries, signals: Floats, tags: Ints) -> LabelCali
     return LabelCalibration(canaries, np.zeros((0, 0)), fitted, None)
 
 
-def unbent(values: Floats) -> Floats:
+def unbend(values: Floats) -> Floats:
     """What :func:`sgoif.evidence.squash` bends into ``values``: for signals that are log odds as they stand.
 
     >>> from sgoif.evidence.calibrate import squash
-    >>> squash(unbent(np.array([-3.0, 0.0, 2.0]))).round(6).tolist()
+    >>> squash(unbend(np.array([-3.0, 0.0, 2.0]))).round(6).tolist()
     [-3.0, 0.0, 2.0]
     """
     return np.asarray(np.sign(values) * np.expm1(np.minimum(np.abs(values), _STEEPEST)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,11 @@ from sgoif.gradients import (
     dot_directions,
     quiet_eval,
 )
+from sgoif.gradients.contractions import pool_positions
 from sgoif.influence import GaussNewton, HoldOut
 from sgoif.linalg import ConjugateGradient, Damped, flatten, unflatten
 
-__all__ = ["GAUSS_NEWTON", "Pairs", "Solve", "Vectors"]
+__all__ = ["GAUSS_NEWTON", "FeatureBatch", "Pairs", "iterate_features", "mean_direction"]
 
 GAUSS_NEWTON = "gauss-newton"  # a curvature beside the registered ones: by products, not by an estimate
 BLOCK_BYTES = 256 * 2**20  # of the directions of a block of queries
@@ -176,3 +177,39 @@ class Pairs:
         """What the layers saw of some examples or queries, and the gradients at their outputs."""
         inputs, labels = source.inputs(rows), source.labels[rows]
         return capture_calls(self.model, self.forward, self.losses, Capture(self.layers), inputs, labels)
+
+
+class FeatureBatch(NamedTuple):
+    """A batch as the head sees it."""
+
+    features: NDArray[np.float32]  # [B, D], without the ones that a bias is multiplied with
+    influence: NDArray[np.float32]  # [B], I(i, v) on the mean loss of the queries; positive harms them
+
+
+def mean_direction(pairs: Pairs, num_observed: int) -> Vectors:
+    """``H⁻¹ g`` of the mean gradient of the queries, by K-FAC."""
+    solve = pairs.solver("kfac", {}, num_observed)
+    mean = {name: block.mean(0, keepdim=True) for name, block in pairs.query_gradients().items()}
+    return solve(mean)
+
+
+def iterate_features(
+    pairs: Pairs, source: HoldOut, positions: Tensor, direction: Vectors | None = None
+) -> Iterator[FeatureBatch]:
+    """Extract features of examples batch by batch, and their influence; without a direction it is 0.
+
+    Args:
+        pairs: a model, of which the head is the only layer.
+        source: the examples or the queries of ``pairs``.
+        positions: which of them.
+        direction: from :func:`mean_direction`.
+    """
+    (head,) = pairs.layers
+    space, size = ExactSpace(head), head.shape.inputs - head.shape.has_bias
+    for rows in positions.split(pairs.batch_size):
+        calls = pairs.calls(source, rows)
+        with torch.no_grad():
+            features = pool_positions(space.rows(calls[0]))[0][:, :size].float().cpu().numpy()
+            zero = torch.zeros(len(rows), 1)
+            found = zero if direction is None else -dot_directions(calls, pairs.spaces, direction)
+        yield FeatureBatch(features, found[:, 0].float().cpu().numpy())

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
-from sgoif.explain.attribution import Pairs
-from sgoif.explain.features import iterate_features, mean_direction
+from sgoif.explain.attribution import Pairs, iterate_features, mean_direction
 from sgoif.findings.effects import effect_percent, effect_table
 from sgoif.findings.poison import Contrast, Nearest
 from sgoif.gradients import Layer, find_head, select_layers, survey

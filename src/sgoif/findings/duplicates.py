@@ -13,7 +13,7 @@ bits apart in the median, which is as far as each picture's nearest other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_BITS, SKETCH_COLUMNS
 from sgoif.findings.neighbours import nearest_examples
-from sgoif.findings.suspects import columns_of
+from sgoif.findings.suspects import Sql, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ order by labels_differ desc, is_across_holdout desc, bits_apart, id, other_id
 """
 
 
-def duplicates_of_run(sql: Callable[..., pa.Table], nearly_same: int | None) -> pa.Table:
+def duplicates_of_run(sql: Sql, nearly_same: int | None) -> pa.Table:
     """Find the copies in a run, by pictures or embeddings as a scan sketched them, else by what an audited model sees.
 
     Args:
@@ -101,7 +101,7 @@ def duplicates_of_run(sql: Callable[..., pa.Table], nearly_same: int | None) -> 
 
 
 def find_duplicates(
-    sql: Callable[..., pa.Table], *, max_bits: int, has_holdout: bool = True, by: Sequence[str] = SKETCH_COLUMNS
+    sql: Sql, *, max_bits: int, has_holdout: bool = True, by: Sequence[str] = SKETCH_COLUMNS
 ) -> pa.Table:
     """Find pairs of examples that are the same or nearly the same.
 
@@ -143,7 +143,7 @@ def find_duplicates(
     )
 
 
-def bits_of_copies(sql: Callable[..., pa.Table], most: int) -> int:
+def bits_of_copies(sql: Sql, most: int) -> int:
     """How many bits of likeness may differ between copies: fewer than ``most`` where all examples are much alike.
 
     A network that was trained for very long sees little but the class, and two of a class are no copies.

@@ -1,20 +1,30 @@
-"""What training examples did to predictions, as a table that people read: who, under which label, and how much."""
+"""What training examples did to predictions: a table for people, and what a run kept of it for every anchor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.findings.suspects import columns_of
+from sgoif.errors import SgoifError
+from sgoif.findings.suspects import Sql, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["effect_percent", "effect_table", "find_ids", "is_other_kind", "with_names", "with_probabilities"]
+__all__ = [
+    "INFLUENCE",
+    "add_class_names",
+    "effect_percent",
+    "effect_table",
+    "influence_on_anchors",
+    "with_probabilities",
+]
 
+INFLUENCE = "influence"  # the column of `examples`: one number per class
+MOST_NAMED = 5  # unknown ids in a message
 NO_RUN = "no run was given: pass run="
 NOT_IN_RUN = "this id is not in the run"
 NO_PROBABILITIES = "this run has no probabilities"
@@ -33,7 +43,7 @@ def effect_table(
     effect: NDArray[Any],
     *,
     class_names: Sequence[str] | None = None,
-    sql: Callable[..., pa.Table] | None = None,
+    sql: Sql | None = None,
 ) -> pa.Table:
     """One row for each pair of a query and one of its examples.
 
@@ -55,21 +65,35 @@ def effect_table(
             "effect_percent": pa.array(effect_percent(effect, loss), pa.float64(), from_pandas=True),
         }
     )
-    return with_probabilities(with_names(table, class_names), sql)
+    return with_probabilities(add_class_names(table, class_names or (), ("given",)), sql)
 
 
-def with_names(table: pa.Table, class_names: Sequence[str] | None) -> pa.Table:
-    """Put ``given_name`` behind ``given_label``: null where classes have no names."""
+def add_class_names(table: pa.Table, class_names: Sequence[str], kinds: Sequence[str]) -> pa.Table:
+    """Put names of classes (``given_name``) behind their numbers (``given_label``).
+
+    A name is null where the class has none, or where there is no class. Columns that are there already stay.
+
+    Args:
+        table: with a column ``<kind>_label`` for each kind.
+        class_names: by number; may be empty.
+        kinds: such as ``given`` and ``suggested``.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    names = list(class_names or ())
-    labels = table["given_label"].to_pylist()
-    found = [names[label] if 0 <= label < len(names) else None for label in labels]
-    place = table.column_names.index("given_label") + 1
-    return table.add_column(place, "given_name", pa.array(found, pa.string()))
+    names = pa.array(class_names, pa.string())
+    for kind in kinds:
+        column = f"{kind}_name"
+        if column in table.column_names:
+            continue
+        labels = table[f"{kind}_label"].cast(pa.int64())
+        is_named = pc.and_(pc.greater_equal(labels, 0), pc.less(labels, len(names)))
+        named = names.take(pc.if_else(is_named, labels, None))
+        table = table.add_column(table.column_names.index(f"{kind}_label") + 1, column, named)
+    return table
 
 
-def with_probabilities(table: pa.Table, sql: Callable[..., pa.Table] | None) -> pa.Table:
+def with_probabilities(table: pa.Table, sql: Sql | None) -> pa.Table:
     """Put ``p_mislabeled`` of each ``id`` behind the other columns, and ``no_p_reason`` where it is null; or anew."""
     import pyarrow as pa
 
@@ -83,14 +107,14 @@ def with_probabilities(table: pa.Table, sql: Callable[..., pa.Table] | None) -> 
     return table.select(kept).append_column("p_mislabeled", p).append_column("no_p_reason", reasons)
 
 
-def _probabilities(sql: Callable[..., pa.Table], ids: Sequence[Any]) -> dict[Any, tuple[float | None, str | None]]:
+def _probabilities(sql: Sql, ids: Sequence[Any]) -> dict[Any, tuple[float | None, str | None]]:
     """P and the reason for its absence of each id that the run knows; the rows asked for are read and no others."""
     there = columns_of(sql, "examples")
-    if "id" not in there or is_other_kind(sql, ids):
+    if "id" not in there or _is_other_kind(sql, ids):
         return {}
     columns = ["id", *(name for name in ("p_mislabeled", "no_p_reason") if name in there)]
     found: dict[Any, tuple[float | None, str | None]] = {}
-    for row in find_ids(sql, ids, columns).to_pylist():
+    for row in _find_ids(sql, ids, columns).to_pylist():
         p = row.get("p_mislabeled")
         if p is None or np.isnan(p):
             found[row["id"]] = None, row.get("no_p_reason") or NO_PROBABILITIES
@@ -99,13 +123,73 @@ def _probabilities(sql: Callable[..., pa.Table], ids: Sequence[Any]) -> dict[Any
     return found
 
 
-def is_other_kind(sql: Callable[..., pa.Table], ids: Sequence[Any]) -> bool:
+def _is_other_kind(sql: Sql, ids: Sequence[Any]) -> bool:
     """Say whether the run's ids are strings and these are numbers, or the reverse."""
     first = sql("select id from examples limit 1")["id"].to_pylist()
     return bool(first) and len(ids) > 0 and isinstance(first[0], str) != isinstance(ids[0], str)
 
 
-def find_ids(sql: Callable[..., pa.Table], ids: Sequence[Any], columns: Sequence[str]) -> pa.Table:
+def _find_ids(sql: Sql, ids: Sequence[Any], columns: Sequence[str]) -> pa.Table:
     """Some columns of the examples with these ids, in any order; those that the run does not know are left out."""
     wanted = [item.item() if isinstance(item, np.generic) else item for item in dict.fromkeys(ids)]
     return sql(f"select {', '.join(columns)} from examples where id in (select unnest($ids))", ids=wanted)
+
+
+def influence_on_anchors(
+    sql: Sql,
+    ids: Sequence[Any] | Any,
+    anchors: Sequence[int | str] | int | str | None = None,
+    *,
+    class_names: Sequence[str] = (),
+) -> NDArray[np.float64]:
+    """``I(i, c)`` for some examples and classes, ``[ids, anchors]``; NaN for a class without hold-out examples.
+
+    Only the rows asked for are read.
+
+    Args:
+        sql: answers a SELECT over the run's tables.
+        ids: of training examples; one alone gives one row.
+        anchors: classes by number or name, or one of them; all by default.
+        class_names: of the run.
+
+    Raises:
+        SgoifError: The run kept no influence by anchor, or an id or class is unknown to it.
+    """
+    if INFLUENCE not in columns_of(sql, "examples"):
+        raise SgoifError(
+            "this run did not keep what each example did to each anchor: a visit holds `harm` (the mean), `worst` and "
+            "`own` only. Ask for it with sgoif.audit(..., keep_anchors=True), or compute it with sgoif.attribute()."
+        )
+    wanted = _as_list(ids)
+    unknown = wanted if _is_other_kind(sql, wanted) else []
+    if not unknown:
+        table = _find_ids(sql, wanted, ["id", INFLUENCE])
+        found = dict(zip(table["id"].to_pylist(), table[INFLUENCE].to_pylist(), strict=True))
+        unknown = [item for item in wanted if item not in found]
+    if unknown:
+        some = ", ".join(map(repr, unknown[:MOST_NAMED])) + (", …" if len(unknown) > MOST_NAMED else "")
+        like = sql("select id from examples limit 1")["id"].to_pylist()
+        raise SgoifError(
+            f"{len(unknown)} of {len(wanted)} ids are not in this run: {some}. Its ids are those that the training "
+            f"examples had{f', like {like[0]!r}' if like else ''}."
+        )
+    values = np.array([found[item] for item in wanted], np.float64)
+    if anchors is None:
+        return values
+    return values[:, [_class(anchor, values.shape[1], class_names) for anchor in _as_list(anchors)]]
+
+
+def _as_list(given: Any) -> list[Any]:
+    """Some ids, or one, as a list of plain Python values: a string is one id and not its letters."""
+    if hasattr(given, "tolist"):  # arrays and tensors
+        given = given.tolist()
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        return [given]
+    return [item.item() if hasattr(item, "item") else item for item in given]
+
+
+def _class(anchor: int | str, num_classes: int, names: Sequence[str]) -> int:
+    place = list(names).index(anchor) if isinstance(anchor, str) and anchor in names else anchor
+    if isinstance(place, str) or not 0 <= place < num_classes:
+        raise SgoifError(f"no anchor {anchor!r}; this run has one per class, 0 to {num_classes - 1}.")
+    return int(place)

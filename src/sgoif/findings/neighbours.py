@@ -7,7 +7,7 @@ within about 0.1. Some examples are asked about, all others are looked through, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_BITS
-from sgoif.findings.suspects import columns_of
+from sgoif.findings.suspects import Sql, columns_of
 from sgoif.types import Ints
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["harmed_holdout", "has_likeness", "nearest_examples"]
+__all__ = ["find_harmed_holdout", "has_likeness", "nearest_examples"]
 
-Sql = Callable[..., "pa.Table"]  # a SELECT and its parameters to a table
 Floats = NDArray[np.float32]
 
 _SLICE = 8192  # examples looked through at once: 8 MB of signs
@@ -61,17 +60,18 @@ def nearest_examples(sql: Sql, ids: Sequence[Any] | NDArray[Any], *, count: int 
 
     _check(sql)
     is_held = LIKENESS_COLUMNS[0] in columns_of(sql, "holdout")
-    asked = _asked(sql, ids, f"id, {_WORDS}", tables=("examples", "holdout") if is_held else ("examples",))
+    asked = _read_asked(sql, ids, f"id, {_WORDS}", tables=("examples", "holdout") if is_held else ("examples",))
     total = sql(f"select count(*) as n from examples where {_KNOWN}")["n"][0].as_py()
     sample = f" and hash(id::varchar) % {total} < {int(most)}" if total > most else ""
     pool = sql(f"select id, given_label, {_WORDS} from examples where {_KNOWN}{sample}")
     place, bits = _nearest(_signs(_words(asked)), _words(pool), count + 1)  # one more: it may find itself
     found = pool["id"].take(pa.array(place.ravel())).to_numpy().reshape(place.shape)
-    rows, columns = _first_of_each(found != asked["id"].to_numpy()[:, None], count)
+    others = found != asked["id"].to_numpy()[:, None]
+    rows, columns = np.nonzero(others & (np.cumsum(others, axis=1) <= count))  # the first `count` of each row
     return _answer(asked, pool, rows, place[rows, columns], "bits", bits[rows, columns].astype(np.int64))
 
 
-def harmed_holdout(sql: Sql, ids: Sequence[Any] | NDArray[Any], *, count: int = 3) -> pa.Table:
+def find_harmed_holdout(sql: Sql, ids: Sequence[Any] | NDArray[Any], *, count: int = 3) -> pa.Table:
     """Find the held-out examples whose loss a training step on each of some examples raises most.
 
     At the head, with ``H = I``, that is ``-(h_i · h_j)(δ_i · δ_j)`` with features ``h`` and ``δ`` the prediction less
@@ -94,8 +94,8 @@ def harmed_holdout(sql: Sql, ids: Sequence[Any] | NDArray[Any], *, count: int = 
         SgoifError: The run has no likeness.
     """
     _check(sql)
-    asked = _asked(sql, ids, f"id, given_label, suggested_label, p_given, {_WORDS}", " and p_given is not null")
-    held = _held(sql)
+    asked = _read_asked(sql, ids, f"id, given_label, suggested_label, p_given, {_WORDS}", " and p_given is not null")
+    held = _read_holdout(sql)
     found = [] if held is None else list(_harms(asked, held, count))
     if held is None or not found:
         none = np.zeros(0, np.int64)
@@ -128,7 +128,8 @@ def _nearest(asked: Floats, words: Ints, count: int) -> tuple[Ints, Floats]:
     place, bits = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
     for start in range(0, len(words), _SLICE):
         signs = _signs(words[start : start + _SLICE])
-        found = [_smallest(_bits(part, signs), count) for part in _parts(asked)]
+        parts = (asked[i : i + _ASKED] for i in range(0, len(asked), _ASKED))
+        found = [_smallest(_bits(part, signs), count) for part in parts]
         top, value = (np.concatenate(side) for side in zip(*found, strict=True)) if found else (place, bits)
         place, bits = np.column_stack([place, top + start]), np.column_stack([bits, value])
         column, bits = _smallest(bits, count)
@@ -143,11 +144,6 @@ def _smallest(values: Floats, count: int) -> tuple[Ints, Floats]:
     order = np.argsort(np.take_along_axis(values, top, 1), axis=1, kind="stable")
     top = np.take_along_axis(top, order, 1)
     return top, np.take_along_axis(values, top, 1)
-
-
-def _parts(asked: Floats) -> Iterator[Floats]:
-    for start in range(0, len(asked), _ASKED):
-        yield asked[start : start + _ASKED]
 
 
 def _bits(one: Floats, other: Floats) -> Floats:
@@ -173,7 +169,7 @@ def _check(sql: Sql) -> None:
         )
 
 
-def _asked(
+def _read_asked(
     sql: Sql,
     ids: Sequence[Any] | NDArray[Any],
     columns: str,
@@ -191,7 +187,7 @@ def _asked(
     return found.take(pa.array(np.argsort(places, kind="stable")))
 
 
-def _held(sql: Sql) -> pa.Table | None:
+def _read_holdout(sql: Sql) -> pa.Table | None:
     """Hold-out examples with likeness and prediction whose own label is likely right; None where there are none."""
     present = columns_of(sql, "holdout")
     if not {LIKENESS_COLUMNS[0], "posterior"} <= set(present):
@@ -200,12 +196,6 @@ def _held(sql: Sql) -> pa.Table | None:
     known = f"{_KNOWN} and posterior is not null{right}"
     held = sql(f"select id, given_label, posterior, {_WORDS} from holdout where {known}")
     return held if len(held) else None
-
-
-def _first_of_each(wanted: NDArray[np.bool_], count: int) -> tuple[Ints, Ints]:
-    """Rows and columns of the first ``count`` that are wanted in each row."""
-    rows, columns = np.nonzero(wanted & (np.cumsum(wanted, axis=1) <= count))
-    return rows, columns
 
 
 def _answer(asked: pa.Table, others: pa.Table, rows: Ints, place: Ints, name: str, values: NDArray[Any]) -> pa.Table:

@@ -64,7 +64,7 @@ def suspects(
     key = "p_mislabeled" if is_calibrated else _key_without_p(sql)
     limit = "" if top is None else f" limit {int(top)}"
     table = sql(
-        f"select * from ({_selected(sql)}) where {' and '.join(where)} "
+        f"select * from ({_select(sql)}) where {' and '.join(where)} "
         f"order by {key} desc nulls last, source desc, id{limit}",
         **parameters,
     )
@@ -104,7 +104,7 @@ def has_probabilities(sql: Sql) -> bool:
     return bool(sql("select count(p_mislabeled) as n from examples")["n"][0].as_py())
 
 
-def _selected(sql: Sql) -> str:
+def _select(sql: Sql) -> str:
     """Training examples, and hold-out examples whose labels are not verified, with the same columns."""
     own, held = columns_of(sql, "examples"), columns_of(sql, "holdout")
     if not own:

@@ -6,7 +6,7 @@ pairs that a run kept can be listed: all given tags, and of the others those tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
+from sgoif.findings.suspects import Sql
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 __all__ = ["VERDICTS", "tag_issues"]
 
@@ -25,7 +26,7 @@ _SHOWN = ("p_wrong", "p_wrong_low", "p_wrong_high", "loss", "harm", "worst", "co
 
 
 def tag_issues(
-    sql: Callable[..., pa.Table],
+    sql: Sql,
     class_names: Sequence[str] = (),
     *,
     top: int | None = None,

@@ -6,9 +6,9 @@ Read in this order: :mod:`rules` (what a layer is), :mod:`affine`, :mod:`norms`,
 """
 
 from sgoif.gradients import affine, attention, norms  # registers the rules
-from sgoif.gradients.capture import Capture, capture_calls, seen_parameters
-from sgoif.gradients.head import FactorFit, check_factor, find_head, fit_factor, gradient_factor
-from sgoif.gradients.layers import Coverage, Layer, Uncovered, call_order, last_block, select_layers, survey
+from sgoif.gradients.capture import Capture, capture_calls, collect_parameters
+from sgoif.gradients.head import check_factor, find_head, fit_factor, gradient_factor
+from sgoif.gradients.layers import Layer, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
 from sgoif.gradients.rules import AffineRule, CompositeRule, LayerCapture, Rule, register, registered_types, rule_for
 from sgoif.gradients.spaces import (
@@ -25,34 +25,29 @@ __all__ = [
     "AffineRule",
     "Capture",
     "CompositeRule",
-    "Coverage",
     "ExactSpace",
-    "FactorFit",
     "Layer",
     "LayerCapture",
     "ProjectedSpace",
     "Rule",
     "Space",
-    "Uncovered",
     "affine",
     "attention",
-    "call_order",
     "capture_calls",
     "check_factor",
+    "collect_parameters",
     "combine_gradients",
     "dot_directions",
     "find_head",
     "fit_factor",
     "gradient_factor",
     "gradient_norms2",
-    "last_block",
     "norms",
     "quiet_eval",
     "register",
     "registered_types",
     "rows_by_layer",
     "rule_for",
-    "seen_parameters",
     "select_layers",
     "survey",
 ]

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from sgoif.errors import CaptureError
 from sgoif.gradients.contractions import inner, widen
-from sgoif.gradients.rules import AffineRule, LayerCapture, join_bias, register, with_bias_row
+from sgoif.gradients.rules import AffineRule, LayerCapture, WeightRule, register, with_bias_row
 from sgoif.records import BlockShape, GradientRows
 
 __all__ = ["ConvRule", "ConvTransposeRule", "EmbeddingRule", "LinearRule"]
 
 
-class LinearRule(AffineRule):
+class LinearRule(WeightRule):
     """``nn.Linear`` with any number of axes between the example axis and the features; those are its positions."""
 
     def block_shape(self, module: nn.Module) -> BlockShape:
@@ -31,14 +31,11 @@ class LinearRule(AffineRule):
         has_bias = linear.bias is not None
         return BlockShape(1, linear.out_features, linear.in_features + has_bias, has_bias)
 
-    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        bias = tensors.get("bias")
-        return join_bias(tensors["weight"].unsqueeze(-3), None if bias is None else bias.unsqueeze(-2))
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        return weight.unsqueeze(-3)
 
-    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
-        if not self.block_shape(module).has_bias:
-            return {"weight": block.squeeze(-3)}
-        return {"weight": block[..., :-1].squeeze(-3), "bias": block[..., -1].squeeze(-2)}
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        return block.squeeze(-3)
 
     def input_rows(self, call: LayerCapture) -> Tensor:
         rows = _positions_last(call.input.to(call.grad.dtype))
@@ -59,9 +56,8 @@ class LinearRule(AffineRule):
 
 def _positions_last(values: Tensor) -> Tensor:
     """``[B, *positions, F] -> [B, 1, F, T]`` as a view where the layout allows."""
-    features = values.shape[-1]
     positions = math.prod(values.shape[1:-1])
-    return values.reshape(values.shape[0], positions, features).mT.unsqueeze(1)
+    return values.reshape(values.shape[0], positions, values.shape[-1]).mT.unsqueeze(1)
 
 
 class EmbeddingRule(AffineRule):
@@ -127,7 +123,7 @@ class EmbeddingRule(AffineRule):
         return block.unsqueeze(1) * call.scale
 
 
-class _ConvolutionRule(AffineRule):
+class _ConvolutionRule(WeightRule):
     """What both directions of convolution share: the functional form, and blocks of patches with a bias column."""
 
     def __init__(self, conv: Callable[..., Tensor], spatial: int) -> None:
@@ -140,9 +136,9 @@ class _ConvolutionRule(AffineRule):
         return BlockShape(conv.groups, conv.out_channels // conv.groups, patch + has_bias, has_bias)
 
     def grad_rows(self, call: LayerCapture) -> Tensor:
-        return _channel_rows(self._batched(call.grad), cast(nn.Conv2d, call.module).groups)
+        return _channel_rows(self._check_batch(call.grad), cast(nn.Conv2d, call.module).groups)
 
-    def _batched(self, values: Tensor) -> Tensor:
+    def _check_batch(self, values: Tensor) -> Tensor:
         if values.dim() != self._spatial + 2:
             raise CaptureError(f"a convolution was called without an example axis: its input has shape {values.shape}.")
         return values
@@ -151,22 +147,16 @@ class _ConvolutionRule(AffineRule):
 class ConvRule(_ConvolutionRule):
     """``nn.Conv1d/2d/3d`` with stride, padding of every mode, dilation and groups."""
 
-    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        shape, weight, bias = self.block_shape(module), tensors["weight"], tensors.get("bias")
-        lead = weight.shape[: weight.dim() - 2 - self._spatial]
-        weight = weight.reshape(*lead, shape.groups, shape.outputs, -1)
-        return join_bias(weight, None if bias is None else bias.reshape(*lead, shape.groups, shape.outputs))
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        shape, lead = self.block_shape(module), weight.shape[: weight.dim() - 2 - self._spatial]
+        return weight.reshape(*lead, shape.groups, shape.outputs, -1)
 
-    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
-        conv, has_bias = cast(nn.Conv2d, module), self.block_shape(module).has_bias
-        lead = block.shape[:-3]
-        weight = block[..., :-1] if has_bias else block
-        found = {"weight": weight.reshape(*lead, *conv.weight.shape)}
-        return found | {"bias": block[..., -1].reshape(*lead, -1)} if has_bias else found
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        return block.reshape(*block.shape[:-3], *cast(nn.Conv2d, module).weight.shape)
 
     def input_rows(self, call: LayerCapture) -> Tensor:
         conv = cast(nn.Conv2d, call.module)
-        x = _pad(conv, self._batched(call.input).to(call.grad.dtype))
+        x = _pad(conv, self._check_batch(call.input).to(call.grad.dtype))
         patches = _unfold(x, conv.kernel_size, conv.stride, conv.dilation)  # [B, C, *out, *kernel]
         return with_bias_row(_patch_rows(patches, conv.groups, self._spatial), conv.bias is not None)
 
@@ -174,7 +164,7 @@ class ConvRule(_ConvolutionRule):
         conv = cast(nn.Conv2d, call.module)
         kernel, bias = _split_bias(weight.to(call.grad.dtype), conv.bias is not None)
         kernel = kernel.reshape(-1, conv.in_channels // conv.groups, *conv.kernel_size)
-        x, padding = self._batched(call.input).to(kernel.dtype), conv.padding
+        x, padding = self._check_batch(call.input).to(kernel.dtype), conv.padding
         if conv.padding_mode != "zeros":
             x, padding = _pad(conv, x), (0,) * self._spatial
         out = self._conv(x, kernel, bias, conv.stride, padding, conv.dilation, conv.groups)
@@ -184,22 +174,16 @@ class ConvRule(_ConvolutionRule):
 class ConvTransposeRule(_ConvolutionRule):
     """``nn.ConvTranspose1d/2d/3d``; its rows are the patches of the zero-stuffed input."""
 
-    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        shape, weight, bias = self.block_shape(module), tensors["weight"], tensors.get("bias")
-        lead = weight.shape[: weight.dim() - 2 - self._spatial]
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        shape, lead = self.block_shape(module), weight.shape[: weight.dim() - 2 - self._spatial]
         weight = weight.reshape(*lead, shape.groups, -1, shape.outputs, *weight.shape[-self._spatial :])
         weight = weight.transpose(len(lead) + 1, len(lead) + 2)  # [..., G, O, C/G, *kernel]
-        weight = weight.reshape(*lead, shape.groups, shape.outputs, -1)
-        return join_bias(weight, None if bias is None else bias.reshape(*lead, shape.groups, shape.outputs))
+        return weight.reshape(*lead, shape.groups, shape.outputs, -1)
 
-    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
-        conv, has_bias = cast(nn.ConvTranspose2d, module), self.block_shape(module).has_bias
-        lead = block.shape[:-3]
-        weight = block[..., :-1] if has_bias else block
-        weight = weight.reshape(*weight.shape[:-1], conv.in_channels // conv.groups, *conv.kernel_size)
-        weight = weight.transpose(len(lead) + 1, len(lead) + 2).reshape(*lead, *conv.weight.shape)
-        found = {"weight": weight}
-        return found | {"bias": block[..., -1].reshape(*lead, -1)} if has_bias else found
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        conv, lead = cast(nn.ConvTranspose2d, module), block.shape[:-3]
+        block = block.reshape(*block.shape[:-1], conv.in_channels // conv.groups, *conv.kernel_size)
+        return block.transpose(len(lead) + 1, len(lead) + 2).reshape(*lead, *conv.weight.shape)
 
     def _output_padding(self, call: LayerCapture) -> tuple[int, ...]:
         """Read off the output's size, for ``output_size=`` may have been passed to the call."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgoif.errors import CaptureError
-from sgoif.gradients.rules import AffineRule, CompositeRule, LayerCapture, Rule, join_bias, register, with_bias_row
+from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, WeightRule, register, with_bias_row
 from sgoif.records import BlockShape
 
 __all__ = ["MultiheadAttentionRule"]
@@ -25,7 +25,7 @@ __all__ = ["MultiheadAttentionRule"]
 _ARGUMENTS = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
 
 
-class _GivenRows(AffineRule):
+class _GivenRows(WeightRule):
     """A layer whose capture already is in matrix form: inputs ``[B, G, I, T]``, gradients ``[B, G, O, T]``."""
 
     def input_rows(self, call: LayerCapture) -> Tensor:
@@ -38,6 +38,8 @@ class _GivenRows(AffineRule):
 class _InProjection(_GivenRows):
     """q, k and v as three groups of one map."""
 
+    prefix = "in_proj_"
+
     def block_shape(self, module: nn.Module) -> BlockShape:
         width, has_bias = _width(module), _attention(module).in_proj_bias is not None
         return BlockShape(3, width, width + has_bias, has_bias)
@@ -46,19 +48,16 @@ class _InProjection(_GivenRows):
         found = {name: getattr(module, name) for name in ("in_proj_weight", "in_proj_bias")}
         return {name: value for name, value in found.items() if value is not None}
 
-    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        weight, bias, width = tensors["in_proj_weight"], tensors.get("in_proj_bias"), _width(module)
-        lead = weight.shape[:-2]
-        weight = weight.reshape(*lead, 3, width, width)
-        return join_bias(weight, None if bias is None else bias.reshape(*lead, 3, width))
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        return weight.reshape(*weight.shape[:-2], 3, _width(module), _width(module))
 
-    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
-        if not self.block_shape(module).has_bias:
-            return {"in_proj_weight": block.flatten(-3, -2)}
-        return {"in_proj_weight": block[..., :-1].flatten(-3, -2), "in_proj_bias": block[..., -1].flatten(-2)}
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        return block.flatten(-3, -2)
 
 
 class _OutProjection(_GivenRows):
+    prefix = "out_proj."
+
     def block_shape(self, module: nn.Module) -> BlockShape:
         width, has_bias = _width(module), _attention(module).out_proj.bias is not None
         return BlockShape(1, width, width + has_bias, has_bias)
@@ -66,14 +65,11 @@ class _OutProjection(_GivenRows):
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
         return {f"out_proj.{name}": value for name, value in _attention(module).out_proj.named_parameters()}
 
-    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        bias = tensors.get("out_proj.bias")
-        return join_bias(tensors["out_proj.weight"].unsqueeze(-3), None if bias is None else bias.unsqueeze(-2))
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        return weight.unsqueeze(-3)
 
-    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
-        if not self.block_shape(module).has_bias:
-            return {"out_proj.weight": block.squeeze(-3)}
-        return {"out_proj.weight": block[..., :-1].squeeze(-3), "out_proj.bias": block[..., -1].squeeze(-2)}
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        return block.squeeze(-3)
 
 
 class MultiheadAttentionRule(CompositeRule):
@@ -103,26 +99,15 @@ class MultiheadAttentionRule(CompositeRule):
         projected, context = _attend(attention, streams, _mask(arguments, attention.num_heads, grad))
         weight = attention.out_proj.weight.detach().to(grad.dtype)
         stream_grads = torch.autograd.grad(context, projected, grad @ weight)
-        has_in_bias = attention.in_proj_bias is not None
-        inputs = with_bias_row(_stack_rows(streams), has_in_bias)
-        has_out_bias = attention.out_proj.bias is not None
-        context_rows = with_bias_row(_stack_rows([context.detach()]), has_out_bias)
+        inputs = with_bias_row(_stack_rows(streams), attention.in_proj_bias is not None)
+        contexts = with_bias_row(_stack_rows([context.detach()]), attention.out_proj.bias is not None)
         base = replace(call, batch_axis=0, extras={})
         return [
-            replace(
-                base,
-                layer=f"{call.layer}.in_proj",
-                rule=self._in,
-                inputs=(inputs,),
-                output_grad=_stack_rows(stream_grads),
-            ),
-            replace(
-                base,
-                layer=f"{call.layer}.out_proj",
-                rule=self._out,
-                inputs=(context_rows,),
-                output_grad=_stack_rows([grad]),
-            ),
+            replace(base, layer=f"{call.layer}.{name}", rule=rule, inputs=(rows,), output_grad=_stack_rows(grads))
+            for name, rule, rows, grads in (
+                ("in_proj", self._in, inputs, stream_grads),
+                ("out_proj", self._out, contexts, [grad]),
+            )
         ]
 
 

@@ -27,7 +27,7 @@ from sgoif.gradients.layers import Layer
 from sgoif.gradients.quiet import quiet_eval
 from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, rule_for
 
-__all__ = ["Capture", "capture_calls", "is_backward_running", "seen_parameters"]
+__all__ = ["Capture", "capture_calls", "collect_parameters", "is_backward_running"]
 
 
 def is_backward_running() -> bool:
@@ -182,8 +182,8 @@ class Capture:
             waiting = self._waiting[name]
             if waiting and is_backward_running():
                 return  # recomputation by a checkpoint whose first forward is already on record
-            inputs = tuple(_detached(arg) for arg in args)
-            extras = {key: _detached(arg) for key, arg in kwargs.items()}
+            inputs = tuple(_detach(arg) for arg in args)
+            extras = {key: _detach(arg) for key, arg in kwargs.items()}
             versions = _versions((*inputs, *extras.values()))
             kept = value.detach() if name in self._keep_outputs else None
             pair = _Pair(inputs, extras, versions, module.training, get_gradient_edge(value), kept)
@@ -230,7 +230,7 @@ class Capture:
         module, rule = self._modules[name]
         axis = self._batch_axis.get(name, 0)
         if self.weights is not None:
-            grad = _unweighted(grad, self.weights, axis)
+            grad = _divide_weights(grad, self.weights, axis)
         call = LayerCapture(
             name, rule, module, pair.inputs, grad, pair.training, axis, self.scale, pair.extras, pair.output
         )
@@ -267,7 +267,7 @@ def _without_autocast(device_type: str) -> AbstractContextManager[object]:
     return torch.autocast(device_type, enabled=False) if available else nullcontext()
 
 
-def _unweighted(grad: Tensor, weights: Tensor, axis: int) -> Tensor:
+def _divide_weights(grad: Tensor, weights: Tensor, axis: int) -> Tensor:
     """Divide the examples' weights out of a gradient; left as it is where the example axis is not theirs.
 
     Exact at the head. Below a batch norm in training mode, examples share their gradients, and it is not.
@@ -279,7 +279,7 @@ def _unweighted(grad: Tensor, weights: Tensor, axis: int) -> Tensor:
     return grad / weights.to(grad).view(shape)
 
 
-def _detached(value: Any) -> Any:
+def _detach(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
@@ -288,7 +288,7 @@ def _versions(values: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 @contextmanager
-def seen_parameters(layer: Layer) -> Iterator[dict[str, Tensor]]:
+def collect_parameters(layer: Layer) -> Iterator[dict[str, Tensor]]:
     """Collect a layer's parameters as its forward pass sees them: whole, and in the precision that it computes in.
 
     Outside of it a sharded model has pieces only. The dictionary is filled by the pass.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sgoif.records import GradientRows
 
-__all__ = ["CHUNK_BYTES", "combine", "dots", "inner", "materialise", "norm2", "pooled", "widen"]
+__all__ = ["CHUNK_BYTES", "combine", "dots", "inner", "materialise", "norm2", "pool_positions", "widen"]
 
 CHUNK_BYTES = 64 * 2**20  # large enough for efficient matrix products, small beside any activation memory
 
@@ -89,7 +89,7 @@ def _dots_one_group(a: Tensor, b: Tensor, directions: Tensor) -> Tensor:
     return torch.bmm(half, a[:, :, None])[:, :, 0]
 
 
-def pooled(rows: GradientRows) -> tuple[Tensor, Tensor]:
+def pool_positions(rows: GradientRows) -> tuple[Tensor, Tensor]:
     """Features ``a [B, I]`` and logit gradients ``b [B, O]`` of a head, with ``g_i = b_i a_iᵀ``.
 
     Exact at one position. A convolutional head is averaged over its positions, so that all of them receive the same

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from sgoif.errors import CoverageError
 from sgoif.gradients.functional import FunctionalRule
-from sgoif.gradients.quiet import quiet_eval
 from sgoif.gradients.rules import CompositeRule, Rule, is_composite, rule_for
 from sgoif.records import BlockShape
 
-__all__ = ["Coverage", "Layer", "Uncovered", "call_order", "last_block", "select_layers", "survey"]
+__all__ = ["Coverage", "Layer", "Uncovered", "select_layers", "survey"]
 
 _FUNCTIONAL = FunctionalRule()
 
@@ -87,13 +85,6 @@ class Coverage:
     def share_of_parameters(self) -> float:
         return self.num_covered / self.num_trainable if self.num_trainable else 0.0
 
-    def share_of_energy(self, gradients: Mapping[str, Tensor]) -> float:
-        """Share of ``Σ |grad|²`` that falls on covered parameters, for gradients keyed as ``named_parameters()``."""
-        covered = {name for layer in self.layers for name in layer.parameters}
-        energy = {name: float(value.double().square().sum()) for name, value in gradients.items()}
-        total = sum(energy.values())
-        return sum(energy[name] for name in covered if name in energy) / total if total else 0.0
-
     def __str__(self) -> str:
         by_jvp = sum(isinstance(layer.rule, FunctionalRule) for layer in self.layers)
         lines = [
@@ -165,34 +156,6 @@ def select_layers(model: nn.Module, names: Iterable[str] | None = None) -> tuple
             "These layers cannot be scored:\n  " + "\n  ".join(problems) + "\nLayers that can: " + ", ".join(known)
         )
     return tuple(known[name] for name in wanted)
-
-
-def call_order(model: nn.Module, run: Callable[[], object]) -> tuple[Layer, ...]:
-    """Run the model once, leaving no trace, and return its scorable layers in the order of their first call."""
-    layers = survey(model).layers
-    seen: dict[str, None] = {}
-    handles = [
-        module.register_forward_hook(lambda _m, _i, _o, key=key: seen.setdefault(key))
-        for key, module in {layer.module_name: layer.module for layer in layers}.items()
-    ]
-    try:
-        with quiet_eval(model), torch.no_grad():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return tuple(layer for key in seen for layer in layers if layer.module_name == key)
-
-
-def last_block(order: Sequence[Layer], head: Layer, *, share: float = 0.2, most: int = 4) -> tuple[Layer, ...]:
-    """The layers before the head that are worth scoring: among the last ``share`` of the calls, at most ``most``.
-
-    Norms (one output per group) are left out: they hold about 0.1% of the parameters, and each costs a pass over its
-    activations.
-    """
-    body = [layer for layer in order if layer.name != head.name]
-    tail = body[len(body) - max(1, round(share * len(body))) :] if body else []
-    return tuple([layer for layer in tail if layer.shape.outputs > 1][-most:])
 
 
 def _no_fallback(module: nn.Module, reason: Rule | str) -> str:

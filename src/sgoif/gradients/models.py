@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import is_sharded, unwrapped
+from sgoif.distributed import is_sharded, unwrap
 from sgoif.errors import SgoifError
 from sgoif.gradients.head import check_output, describe_softmax, squashing
 from sgoif.gradients.layers import Layer, select_layers
@@ -96,7 +96,7 @@ def predict_classes(model: nn.Module, forward: Callable[[Any], Tensor], examples
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The module to look into, without a wrapper and not compiled."""
-    model = unwrapped(model)
+    model = unwrap(model)
     refuse_compiled(model, "")  # before it is run, which may take minutes
     return model
 

@@ -54,11 +54,11 @@ class _NormRule(AffineRule):
         return {name: column.reshape(*block.shape[:-3], *shape) for name, column in zip(names, columns, strict=True)}
 
     @abstractmethod
-    def normalised(self, call: LayerCapture) -> Tensor:
+    def normalise(self, call: LayerCapture) -> Tensor:
         """``x̂`` as ``[B, C, T]``."""
 
     @abstractmethod
-    def renormed(self, call: LayerCapture, direction: Tensor) -> Tensor:
+    def apply_direction(self, call: LayerCapture, direction: Tensor) -> Tensor:
         """The layer's own forward pass with the direction as weight and bias, in the input's shape.
 
         One fused kernel, so for a single direction this beats the sums over positions.
@@ -68,13 +68,16 @@ class _NormRule(AffineRule):
     def channel_grads(self, call: LayerCapture) -> Tensor:
         """``b`` as ``[B, C, T]``."""
 
-    def _parameters_of(self, call: LayerCapture, direction: Tensor) -> tuple[Tensor, Tensor | None]:
-        found = self.from_block(call.module, direction)
-        bias = found.get("bias")
-        return found["weight"].contiguous(), None if bias is None else bias.contiguous()
+    def _parameters_of(
+        self, call: LayerCapture, direction: Tensor, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of a direction; in ``dtype`` for kernels that ask for the input's."""
+        parts = self.from_block(call.module, direction)
+        found = {name: part.contiguous().to(dtype or part.dtype) for name, part in parts.items()}
+        return found["weight"], found.get("bias")
 
     def input_rows(self, call: LayerCapture) -> Tensor:
-        return with_bias_row(self.normalised(call).unsqueeze(2), self._has_bias(call.module))
+        return with_bias_row(self.normalise(call).unsqueeze(2), self._has_bias(call.module))
 
     def grad_rows(self, call: LayerCapture) -> Tensor:
         return self.channel_grads(call).unsqueeze(2)
@@ -82,15 +85,16 @@ class _NormRule(AffineRule):
     def materialise(self, call: LayerCapture) -> Tensor:
         grads = self.channel_grads(call)
         wide = widen(grads[:0]).dtype
-        columns = [(self.normalised(call) * grads).sum(2, dtype=wide)]
+        columns = [(self.normalise(call) * grads).sum(2, dtype=wide)]
         if self._has_bias(call.module):
             columns.append(grads.sum(2, dtype=wide))
         return torch.stack(columns, -1).unsqueeze(2) * call.scale
 
     def dots(self, call: LayerCapture, directions: Tensor) -> Tensor:
         if directions.shape[0] == 1 and math.prod(call.grad.shape[1:]) > self._channels(call.module):
-            moved, grads = self.renormed(call, directions[0]), call.grad
-            shape = (grads.shape[0], 1, *_two_axes(grads))
+            moved, grads = self.apply_direction(call, directions[0]), call.grad
+            # everything but the example axis folded into two axes, a view for both common memory layouts
+            shape = (grads.shape[0], 1, grads.shape[1], math.prod(grads.shape[2:]))
             return inner(moved.reshape(shape), grads.reshape(shape))[:, None] * call.scale
         examples = self.materialise(call).flatten(1)
         return examples @ directions.flatten(1).mT.to(examples.dtype)
@@ -125,7 +129,7 @@ class _StatisticsNormRule(_NormRule):
     def channel_grads(self, call: LayerCapture) -> Tensor:
         return self._channel_rows(call.grad)
 
-    def normalised(self, call: LayerCapture) -> Tensor:
+    def normalise(self, call: LayerCapture) -> Tensor:
         mean, inverse_std = self.statistics(call)
         return (widen(self._channel_rows(call.input)) - mean[..., None]) * inverse_std[..., None]
 
@@ -151,7 +155,7 @@ class BatchNormRule(_StatisticsNormRule):
             return mean[None], inverse_std[None]
         return mean[None], (variance + norm.eps).rsqrt()[None]
 
-    def renormed(self, call: LayerCapture, direction: Tensor) -> Tensor:
+    def apply_direction(self, call: LayerCapture, direction: Tensor) -> Tensor:
         norm, (mean, variance) = cast(nn.BatchNorm2d, call.module), self._running(call)
         weight, bias = self._parameters_of(call, direction)
         return F.batch_norm(call.input, mean, variance, weight, bias, training=mean is None, eps=norm.eps)
@@ -172,13 +176,17 @@ class GroupNormRule(_StatisticsNormRule):
         repeat = norm.num_channels // norm.num_groups
         return mean.repeat_interleave(repeat, 1), (variance + norm.eps).rsqrt().repeat_interleave(repeat, 1)
 
-    def renormed(self, call: LayerCapture, direction: Tensor) -> Tensor:
-        norm = cast(nn.GroupNorm, call.module)
-        return F.group_norm(call.input, norm.num_groups, *_cast(self._parameters_of(call, direction), call), norm.eps)
+    def apply_direction(self, call: LayerCapture, direction: Tensor) -> Tensor:
+        norm, parameters = cast(nn.GroupNorm, call.module), self._parameters_of(call, direction, call.input.dtype)
+        return F.group_norm(call.input, norm.num_groups, *parameters, norm.eps)
 
 
 class _FeatureNormRule(_NormRule):
     """Norms over trailing feature axes; the axes before them are positions."""
+
+    @abstractmethod
+    def apply_norm(self, call: LayerCapture, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """Return the layer's own forward pass with other parameters, in the input's shape."""
 
     def _feature_rows(self, call: LayerCapture, values: Tensor) -> Tensor:
         features = self._channels(call.module)
@@ -188,47 +196,31 @@ class _FeatureNormRule(_NormRule):
     def channel_grads(self, call: LayerCapture) -> Tensor:
         return self._feature_rows(call, call.grad)
 
+    def normalise(self, call: LayerCapture) -> Tensor:
+        return self._feature_rows(call, self.apply_norm(call))
+
+    def apply_direction(self, call: LayerCapture, direction: Tensor) -> Tensor:
+        return self.apply_norm(call, *self._parameters_of(call, direction, call.input.dtype))
+
 
 class LayerNormRule(_FeatureNormRule):
     """``nn.LayerNorm`` over any trailing shape."""
 
-    def normalised(self, call: LayerCapture) -> Tensor:
+    def apply_norm(self, call: LayerCapture, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         norm = cast(nn.LayerNorm, call.module)
-        return self._feature_rows(call, F.layer_norm(call.input, norm.normalized_shape, eps=norm.eps))
-
-    def renormed(self, call: LayerCapture, direction: Tensor) -> Tensor:
-        norm = cast(nn.LayerNorm, call.module)
-        return F.layer_norm(
-            call.input, norm.normalized_shape, *_cast(self._parameters_of(call, direction), call), norm.eps
-        )
+        return F.layer_norm(call.input, norm.normalized_shape, weight, bias, norm.eps)
 
 
 class RMSNormRule(_FeatureNormRule):
     """``nn.RMSNorm`` over any trailing shape; it has no bias."""
 
-    def normalised(self, call: LayerCapture) -> Tensor:
+    def apply_norm(self, call: LayerCapture, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         norm = cast(nn.RMSNorm, call.module)
-        return self._feature_rows(call, F.rms_norm(call.input, list(norm.normalized_shape), eps=norm.eps))
-
-    def renormed(self, call: LayerCapture, direction: Tensor) -> Tensor:
-        norm, (weight, _) = cast(nn.RMSNorm, call.module), _cast(self._parameters_of(call, direction), call)
         return F.rms_norm(call.input, list(norm.normalized_shape), weight, norm.eps)
 
 
-def _cast(parameters: tuple[Tensor, Tensor | None], call: LayerCapture) -> tuple[Tensor, Tensor | None]:
-    """Give the direction the input's type, which these kernels ask for."""
-    weight, bias = parameters
-    return weight.to(call.input.dtype), None if bias is None else bias.to(call.input.dtype)
-
-
-def _two_axes(values: Tensor) -> tuple[int, int]:
-    """Sizes of everything but the example axis folded into two axes, a view for both common memory layouts."""
-    return values.shape[1], math.prod(values.shape[2:])
-
-
-register(nn.BatchNorm1d, BatchNormRule())
-register(nn.BatchNorm2d, BatchNormRule())
-register(nn.BatchNorm3d, BatchNormRule())
+for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+    register(kind, BatchNormRule())
 register(nn.GroupNorm, GroupNormRule())
 register(nn.LayerNorm, LayerNormRule())
 register(nn.RMSNorm, RMSNormRule())

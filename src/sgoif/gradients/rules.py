@@ -188,16 +188,35 @@ class AffineRule(Rule, ABC):
         return contractions.materialise(self.projected_rows(call, left, right))
 
 
+class WeightRule(AffineRule, ABC):
+    """A layer whose parameters are one weight and, in the last column of the block, perhaps a bias."""
+
+    prefix = ""  # of both parameters' names
+
+    @abstractmethod
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        """Arrange the weight (leading axes allowed) into ``[..., G, O, I]``."""
+
+    @abstractmethod
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        """Undo :meth:`fold`."""
+
+    def to_block(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        weight, bias = self.fold(module, tensors[f"{self.prefix}weight"]), tensors.get(f"{self.prefix}bias")
+        return weight if bias is None else torch.cat([weight, bias.reshape(weight.shape[:-1])[..., None]], -1)
+
+    def from_block(self, module: nn.Module, block: Tensor) -> dict[str, Tensor]:
+        if not self.block_shape(module).has_bias:
+            return {f"{self.prefix}weight": self.unfold(module, block)}
+        weight, bias = self.unfold(module, block[..., :-1]), block[..., -1].flatten(-2)
+        return {f"{self.prefix}weight": weight, f"{self.prefix}bias": bias}
+
+
 def with_bias_row(inputs: Tensor, has_bias: bool) -> Tensor:
     """Append the constant row that multiplies the bias, ``[B, G, I, T] -> [B, G, I + 1, T]``."""
     if not has_bias:
         return inputs
     return torch.cat([inputs, inputs.new_ones(1).expand(*inputs.shape[:2], 1, inputs.shape[3])], 2)
-
-
-def join_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``[..., G, O, I]`` and ``[..., G, O]`` into ``[..., G, O, I + 1]``."""
-    return weight if bias is None else torch.cat([weight, bias[..., None]], -1)
 
 
 _RULES: dict[type[nn.Module], Rule | CompositeRule] = {}

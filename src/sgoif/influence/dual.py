@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgoif.gradients.contractions import CHUNK_BYTES, pooled
+from sgoif.gradients.contractions import CHUNK_BYTES, pool_positions
 from sgoif.linalg import Kronecker, KroneckerInverse, factorise
 from sgoif.records import GradientRows
 
@@ -70,7 +70,7 @@ class DualAnchors:
 
     def update(self, positions: Tensor, rows: GradientRows, trust: Tensor) -> None:
         """Replace the rows of the examples just seen."""
-        a, b = pooled(rows)
+        a, b = pool_positions(rows)
         positions = positions.to(self._place.device)
         places = self._place[positions]
         # where two examples of one draw share a place, one of them is picked, the same for all that is written
@@ -96,7 +96,7 @@ class DualAnchors:
 
     def dots(self, rows: GradientRows, *, identity: bool = False) -> Tensor:
         """``⟨φ_v, g_i⟩`` for every class, ``[B, K]``, by all pairs."""
-        a, b = pooled(rows)
+        a, b = pool_positions(rows)
         if not identity:
             a, b = self._solved(a, b)
         return self._dots_of_all(a, b)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sgoif.gradients.contractions import dots, pooled
+from sgoif.gradients.contractions import dots, pool_positions
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.scoring import KnownAnchors, Scores, Weighting, near_classes, score, score_near
 from sgoif.records import SIGNALS, GradientRows
@@ -43,7 +43,7 @@ class HeadJudge:
             labels: given classes, ``[B]``.
             beside: inner products of other layers with their directions, ``[B, 3·K]``, added to the head's.
         """
-        a, b = pooled(rows)
+        a, b = pool_positions(rows)
         found = self._plain(a, outputs, labels)
         if self.confidence is None:
             empty = torch.zeros_like(outputs[:, 0])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sgoif.findings import label_issues
 from sgoif.findings.label import phrase_kinds, rank_by_suspicion
-from sgoif.findings.neighbours import harmed_holdout, has_likeness, nearest_examples
+from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
 from sgoif.findings.suspects import columns_of, has_probabilities, suspects
 from sgoif.pictures import Pictures
 from sgoif.report.findings import Findings
@@ -125,7 +125,7 @@ def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, sec
     if not has_likeness(run.sql):
         return found
     nearest = _group(nearest_examples(run.sql, ids, count=_NUM_NEAREST))
-    return replace(found, nearest=nearest, harmed=_group(harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
+    return replace(found, nearest=nearest, harmed=_group(find_harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
 
 
 def isolate(name: str) -> str:

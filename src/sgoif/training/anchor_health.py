@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.gradients.contractions import dots, norm2, pooled, widen
+from sgoif.gradients.contractions import dots, norm2, pool_positions, widen
 from sgoif.influence import AnchorDraw
 from sgoif.training.engine import Engine
 
@@ -70,7 +70,7 @@ def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
     directions = by_layer[head]  # [K, 1, C, I]
     flat = directions.flatten(1).mT
     products = (engine.curvature.operator(head) @ flat).mT.view_as(directions)
-    features = pooled(draw.rows[head])[0].to(directions.dtype)
+    features = pool_positions(draw.rows[head])[0].to(directions.dtype)
     sizes = torch.linalg.vector_norm(engine.anchors.gradients[head].flatten(1), dim=1)
     gap = curvature_gap(features, widen(draw.outputs), directions[:, 0], products[:, 0], sizes)
     return dict(zip(_HEALTH, (gap, seen, smallest, cosine)))

@@ -369,5 +369,5 @@ def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
 
 
 def _kronecker(engine: Engine) -> KroneckerInverse | None:
-    inverse = engine.curvature.factorised(engine.head.name).inverse
+    inverse = engine.curvature.factorise(engine.head.name).inverse
     return inverse if isinstance(inverse, KroneckerInverse) else None

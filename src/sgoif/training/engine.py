@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
-from sgoif.distributed import Peers, SingleProcess, is_sharded, left_sharded
+from sgoif.distributed import Peers, SingleProcess, is_sharded, keep_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import (
     Capture,
@@ -24,11 +24,11 @@ from sgoif.gradients import (
     LayerCapture,
     ProjectedSpace,
     Space,
+    collect_parameters,
     dot_directions,
     quiet_eval,
-    seen_parameters,
 )
-from sgoif.gradients.contractions import pooled, widen
+from sgoif.gradients.contractions import pool_positions, widen
 from sgoif.influence import (
     HORIZON,
     AnchorDraw,
@@ -253,7 +253,7 @@ class Engine:
         call = self._head_call(calls)
         if isinstance(call.module, nn.Linear) and call.input.dim() == 2:
             return self.likeness.signs(call.input)  # two operators in all
-        return self.likeness.signs(pooled(self.head_rows(calls))[0])
+        return self.likeness.signs(pool_positions(self.head_rows(calls))[0])
 
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
@@ -295,7 +295,7 @@ class Engine:
         """Draw hold-out examples and renew everything that depends on them; nothing, where none gave numbers."""
         positions = self.holdout.next_positions(self.anchors.per_refresh)
         mine, place = self.peers.share_of(positions), self.holdout.position
-        with left_sharded(model), seen_parameters(self.head) as seen:
+        with keep_sharded(model), collect_parameters(self.head) as seen:
             # a sharded model's pass is a collective of the training's own, so nobody begins it unless all do
             draw = self.anchors.look(model, capture, forward, losses, mine, lambda: self.peers.check_in_sync(place))
         if self.is_sharded:
@@ -313,13 +313,13 @@ class Engine:
             self.agreement = right if self.draws == 0 else 0.8 * self.agreement + 0.2 * right
             self.draws += 1
             head_rows = draw.rows[self.head.name]
-            features = pooled(head_rows)[0].to(self.dtype)
+            features = pool_positions(head_rows)[0].to(self.dtype)
             self.likeness.follow(features)
             if self.tracker.is_ready:
                 self.solved = self.curvature.solve(self.anchors.gradients)
             if self.dual is not None:
                 self.dual.update(draw.positions, head_rows, self.anchors.trust)
-                inverse = self.curvature.factorised(self.head.name).inverse if self.tracker.is_ready else None
+                inverse = self.curvature.factorise(self.head.name).inverse if self.tracker.is_ready else None
                 self.dual.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
             if self.settings.probe:
                 self.features[draw.positions] = features

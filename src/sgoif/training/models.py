@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import is_sharded, left_sharded
+from sgoif.distributed import is_sharded, keep_sharded
 from sgoif.gradients import Layer, find_head, quiet_eval
 from sgoif.gradients.head import check_output
 from sgoif.training.engine import Method
@@ -36,7 +36,7 @@ def damp_frozen(method: Method, model: nn.Module, head: Layer) -> Method:
 def counted_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> tuple[Layer, Work | None]:
     """Find the head, and count what a forward pass computes in the same pass."""
     if is_sharded(*model.parameters()):  # collectives run inside, which a count need not bear
-        with left_sharded(model):
+        with keep_sharded(model):
             return find_head(model, run, name=name), None
     counted: list[Work | None] = []
 

@@ -135,7 +135,7 @@ def _hessians(request: Request) -> Damped:
     weights[: len(left), :2] = 1 / len(left)
     weights[: len(left), 2] = request.num_left / n / len(left)
     weights[len(left) :, 2] = 1 / n
-    hessian = SoftmaxHessian(left.joined(gone), request.theta, weights)
+    hessian = SoftmaxHessian(request.theta, left.join(gone), weights)
     return Damped(hessian, request.weight_decay + request.damping)
 
 

@@ -21,7 +21,6 @@ from sgoif.features.extraction import iterate_batches
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.models import plain_model
 from sgoif.inputs.examples import Examples
-from sgoif.unlearning.examples import Chosen, choose, sample_of_others
 from sgoif.unlearning.newton import Certificate, Removal, Request, anchor_table, priority_table, remove
 from sgoif.unlearning.view import HeadView
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Predictions", "UnlearningPlan", "unlearning_plan"]
+
+_SHOWN = 10  # unknown ids in a message
 
 
 class Predictions(NamedTuple):
@@ -73,7 +74,7 @@ class UnlearningPlan:
 
     def removed_weights(self) -> dict[str, Tensor]:
         """The head without the examples, under the names and in the type of the model's state dict."""
-        return self._view.named(self._removal.theta)
+        return self._view.to_state(self._removal.theta)
 
     def apply(self, model: nn.Module) -> nn.Module:
         """Put that head into a model, in place, and return it: ``plan.apply(copy.deepcopy(model))``.
@@ -81,7 +82,7 @@ class UnlearningPlan:
         Raises:
             SgoifError: Its head is not the one that the plan was made for.
         """
-        now, expected = plain_model(model).state_dict(), self._view.named(self._view.theta)
+        now, expected = plain_model(model).state_dict(), self._view.to_state(self._view.theta)
         if any(name not in now or not torch.equal(now[name].cpu(), old.cpu()) for name, old in expected.items()):
             raise SgoifError("the model's head is not the one that the plan was made for; make a new plan for it.")
         with torch.no_grad():
@@ -126,7 +127,7 @@ def unlearning_plan(
     model = plain_model(model)
     with quiet_eval(model):  # around the reading too, for datasets draw random numbers
         examples, held = Examples(dataset, role="dataset"), Examples(holdout, role="holdout")
-        gone = choose(examples, ids)
+        gone = _choose(examples, ids)
         left = sample_of_others(gone.positions, gone.total, num_observed)
         view = HeadView.on(model, examples.inputs(torch.arange(2)), forward, head, batch_size)
         request = Request(
@@ -155,3 +156,41 @@ def _plan(view: HeadView, request: Request, gone: Chosen, class_names: Sequence[
         view,
         removal,
     )
+
+
+class Chosen(NamedTuple):
+    """Examples of a dataset."""
+
+    ids: NDArray[Any]
+    positions: NDArray[np.int64]  # ascending
+    total: int  # examples of the dataset
+
+
+def _choose(dataset: Examples, ids: Sequence[Any]) -> Chosen:
+    """Where the examples are; one look through the dataset's ids, and no table of them."""
+    wanted = {item.item() if hasattr(item, "item") else item for item in ids}
+    if not wanted:
+        raise SgoifError("no ids were asked about.")
+    known = dataset.ids
+    if isinstance(known, range):
+        pairs = [(known.index(item), item) for item in wanted if item in known]
+    else:
+        plain = (item.item() if hasattr(item, "item") else item for item in known)
+        pairs = [(position, item) for position, item in enumerate(plain) if item in wanted]
+    unknown = wanted - {item for _, item in pairs}
+    if unknown:
+        shown = ", ".join(repr(item) for item in sorted(unknown, key=repr)[:_SHOWN])
+        more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
+        raise SgoifError(f"{len(unknown):,} of {len(wanted):,} ids are not in the dataset: {shown}{more}.")
+    if len(pairs) == len(known):
+        raise SgoifError("every example of the dataset was asked about; nothing would be left to train on.")
+    pairs.sort()
+    return Chosen(np.array([item for _, item in pairs]), np.array([position for position, _ in pairs]), len(known))
+
+
+def sample_of_others(gone: NDArray[np.int64], total: int, most: int) -> NDArray[np.int64]:
+    """Positions of up to ``most`` examples that stay, evenly spaced among them."""
+    count = total - len(gone)
+    ranks = np.linspace(0, count - 1, min(most, count)).round().astype(np.int64)
+    passed = np.searchsorted(gone - np.arange(len(gone)), ranks, side="right")  # those that go and come before
+    return np.asarray(ranks + passed, np.int64)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgoif.linalg import LinearOperator
+from sgoif.linalg.operator import StoredOperator
 
 __all__ = ["HeadRows", "SoftmaxHessian"]
 
@@ -44,7 +44,7 @@ class HeadRows:
         for start in range(0, len(self), size):
             yield HeadRows(self.features[start : start + size], self.labels[start : start + size])
 
-    def joined(self, other: HeadRows) -> HeadRows:
+    def join(self, other: HeadRows) -> HeadRows:
         """These, then the others."""
         return HeadRows(torch.cat([self.features, other.features]), torch.cat([self.labels, other.labels]))
 
@@ -73,28 +73,20 @@ class HeadRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoftmaxHessian(LinearOperator):
+class SoftmaxHessian(StoredOperator):
     """``Σ_i w_ik (diag(p_i) - p_i p_iᵀ) ⊗ x_i x_iᵀ`` by its products with column k: ``O(m C D)`` each.
 
     With K columns of weights it stands for K Hessians, the k-th of which multiplies column k; a solver that treats
     columns apart then solves K different systems in one go.
     """
 
-    rows: HeadRows
     theta: Tensor  # [C, D]
+    rows: HeadRows
     weights: Tensor  # w, [m, K], or [m, 1] for one Hessian
 
     @property
     def shape(self) -> tuple[int, int]:
         return (self.theta.numel(), self.theta.numel())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.theta.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.theta.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
         (classes, size), columns = self.theta.shape, rhs.shape[1]

@@ -56,7 +56,7 @@ class HeadView:
         parts = [weight] if module.bias is None else [weight, module.bias.detach()[:, None]]
         return torch.cat(parts, 1).to(self._home, torch.float64)
 
-    def named(self, theta: Tensor) -> dict[str, Tensor]:
+    def to_state(self, theta: Tensor) -> dict[str, Tensor]:
         """``theta`` as entries of the model's state dict."""
         module: Any = self.model.get_submodule(self.head)
         prefix, size = f"{self.head}." if self.head else "", module.weight[0].numel()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.evidence import Canaries, LabelCalibration, draw_calibrations
-from sgoif.evidence.sides import calibrate_side, unbent
+from sgoif.evidence.sides import calibrate_side, unbend
 from sgoif.records import TAG_SIGNALS
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.types import Floats
@@ -102,7 +102,7 @@ def _canaries(ledger: MultilabelLedger, bit: int, belief: Floats | None) -> Cana
 
 def _straightened(signals: Floats) -> Floats:
     is_log_odds = np.isin(JUDGED_BY, _LOG_ODDS)
-    return np.where(is_log_odds, unbent(signals), signals)
+    return np.where(is_log_odds, unbend(signals), signals)
 
 
 def _has_both(canaries: Canaries) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, quiet_eval
-from sgoif.gradients.contractions import pooled, widen
+from sgoif.gradients.contractions import pool_positions, widen
 from sgoif.influence.anchors import HORIZON
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.influence.multilabel import MultilabelJudge, group_gradients, notice, refit_multilabel, solve_multilabel
@@ -90,7 +90,7 @@ class MultilabelEngine:
 
     def features_of(self, call: LayerCapture) -> Tensor:
         """What the head sees of a batch, with the bias column, ``[B, I]``."""
-        return pooled(self.space.rows(call))[0].to(self.dtype)
+        return pool_positions(self.space.rows(call))[0].to(self.dtype)
 
     # Scoring: reads the state, never changes it.
 
