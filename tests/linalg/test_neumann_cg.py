@@ -18,6 +18,7 @@ from sgoif.linalg import (
     Neumann,
     NystromPreconditioner,
     SolveStatus,
+    TwoLevel,
 )
 from sgoif.linalg.preconditioner import NystromSketch
 from tests.linalg.problems import generator, normal, quick, seeds, spd
@@ -141,6 +142,11 @@ def test_cg_from_a_start_and_with_jacobi(seed):
     solver = ConjugateGradient(jacobi, max_iterations=40, tolerance=1e-9, check_every=5)
     solution = solver.solve(solver.prepare(Dense(matrix)), rhs, normal(generator(seed + 2), 10, 2))
     assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-7)
+
+
+def test_cg_refuses_a_preconditioner_that_is_not_symmetric():
+    with pytest.raises(LinalgError, match="symmetric"):
+        ConjugateGradient(TwoLevel(torch.eye(2, 1))).prepare(Dense(torch.eye(2)))
 
 
 def test_cg_does_not_claim_convergence_that_the_true_residual_denies():

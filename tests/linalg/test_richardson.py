@@ -18,6 +18,7 @@ from sgoif.linalg import (
     LowRankPlusDiagonal,
     Richardson,
     SolveStatus,
+    TwoLevel,
 )
 from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, spd, structured
 
@@ -75,6 +76,70 @@ def test_robbins_monro_satisfies_its_condition_and_converges_on_a_convex_problem
     assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-5)
 
 
+def additive_iteration_matrix(matrix, basis, overstep=1.0):
+    """``I - P⁻¹H`` for the textbook's additive form ``P⁻¹ = Q E⁻¹ Qᵀ + ρ (I - QQᵀ)``."""
+    eye = torch.eye(matrix.shape[0]).double()
+    rho = overstep / torch.linalg.eigvalsh(matrix)[-1]
+    coarse = basis @ torch.linalg.solve(basis.mT @ matrix @ basis, basis.mT)
+    return eye - (coarse + rho * (eye - basis @ basis.mT)) @ matrix
+
+
+def our_iteration_matrix(matrix, basis, overstep=1.0):
+    top = torch.linalg.eigvalsh(matrix)[-1] / overstep
+    return torch.eye(matrix.shape[0]).double() - TwoLevel(basis).prepare(Dense(matrix), top).apply(matrix)
+
+
+def radius(matrix):
+    return torch.linalg.eigvals(matrix).abs().max()
+
+
+def test_two_level_converges_with_a_stale_basis_where_the_additive_form_comes_near_two():
+    matrix, rhs = spd(generator(5), 12, condition=1e2), normal(generator(4), 12, 2)
+    stale, _ = torch.linalg.qr(normal(generator(55), 12, 3))  # knows nothing of this H
+    eye = torch.eye(12).double()
+    additive = torch.linalg.eigvals(eye - additive_iteration_matrix(matrix, stale)).real
+    ours = torch.linalg.eigvals(eye - our_iteration_matrix(matrix, stale)).real
+    assert 1.7 < additive.max() <= 2 + 1e-9  # of P⁻¹H; at 2 a whole step no longer contracts
+    assert ours.max() <= 1 + 1e-9
+    assert radius(our_iteration_matrix(matrix, stale)) < radius(additive_iteration_matrix(matrix, stale)) < 1
+    # A λ_max estimated a third too low: the additive form diverges, ours still contracts.
+    assert radius(additive_iteration_matrix(matrix, stale, overstep=1.5)) > 1
+    assert radius(our_iteration_matrix(matrix, stale, overstep=1.5)) < 1
+    solver = Richardson(preconditioner=TwoLevel(stale), max_iterations=2000, tolerance=1e-4, check_every=100)
+    assert solver.solve(solver.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
+
+
+@quick
+@given(seed=seeds, rank=st.integers(1, 5), condition=st.sampled_from([10.0, 1e4]))
+def test_two_level_contracts_in_the_h_norm_for_any_basis(seed, rank, condition):
+    matrix = spd(generator(seed), 8, condition)
+    step = our_iteration_matrix(matrix, normal(generator(seed + 1), 8, rank))
+    values, vectors = torch.linalg.eigh(matrix)
+    root, inverse_root = vectors * values.sqrt() @ vectors.mT, vectors * values.rsqrt() @ vectors.mT
+    assert torch.linalg.matrix_norm(root @ step @ inverse_root, 2) < 1
+
+
+def test_two_level_with_the_slow_eigenvectors_is_fast_and_agrees_with_the_additive_form():
+    matrix, rhs = spd(generator(6), 12, condition=1e4), normal(generator(7), 12, 1)
+    _, vectors = torch.linalg.eigh(matrix)
+    basis = vectors[:, :8]
+    assert_close(our_iteration_matrix(matrix, basis), additive_iteration_matrix(matrix, basis), rtol=0, atol=1e-7)
+    plain, helped = (Richardson(preconditioner=p, max_iterations=300, tolerance=1e-6) for p in (None, TwoLevel(basis)))
+    assert plain.solve(plain.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.UNFINISHED
+    assert helped.solve(helped.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
+
+
+def test_two_level_survives_a_broken_basis_and_works_with_the_leak():
+    matrix, rhs = spd(generator(8), 6), normal(generator(9), 6, 1)
+    for basis in (torch.full((6, 2), float("nan")).double(), torch.zeros(6, 2).double()):
+        solver = Richardson(preconditioner=TwoLevel(basis), leak_horizon=5.0, max_iterations=500, tolerance=1e-9)
+        solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
+        leak = torch.linalg.eigvalsh(matrix)[-1] / 5
+        assert_close(
+            solution.value, torch.linalg.solve(matrix + leak * torch.eye(6).double(), rhs), rtol=1e-6, atol=1e-8
+        )
+
+
 @quick
 @given(seed=seeds)
 def test_symmetric_preconditioners_get_a_safe_step(seed):
@@ -100,7 +165,7 @@ def test_step_runs_on_the_meta_device_where_any_host_sync_would_raise():
     operator = Damped(Kronecker(torch.eye(3, device=meta), torch.eye(4, device=meta)), torch.ones((), device=meta))
     rhs = torch.ones(12, 2, device=meta)
     assert operator.matmul(rhs).shape == (12, 2)
-    for preconditioner in (None, GivenInverse(Diagonal(torch.ones(12, device=meta)))):
+    for preconditioner in (None, TwoLevel(torch.ones(12, 2, device=meta))):
         solver = Richardson(leak_horizon=800.0, preconditioner=preconditioner, check_every=0, max_iterations=2)
         prepared = solver.prepare(operator)
         phi, residual = solver.step(prepared, rhs, rhs, torch.ones((), device=meta))
@@ -117,3 +182,5 @@ def test_rho_given_is_rho_used_and_settings_are_checked():
     ]:
         with pytest.raises(LinalgError, match=message):
             Richardson(**settings)
+    with pytest.raises(LinalgError, match="basis"):
+        TwoLevel(torch.ones(2, 3))

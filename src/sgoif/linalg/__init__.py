@@ -10,6 +10,7 @@ from sgoif.linalg.preconditioner import GivenInverse, NystromPreconditioner
 from sgoif.linalg.richardson import PreparedRichardson, Richardson
 from sgoif.linalg.solver import Solution, Solver, SolveStatus
 from sgoif.linalg.structured import BlockDiagonal, Damped, Dense, Diagonal, LowRankPlusDiagonal
+from sgoif.linalg.twolevel import TwoLevel
 from sgoif.linalg.vectors import flatten, norm, unflatten
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Solution",
     "SolveStatus",
     "Solver",
+    "TwoLevel",
     "cholesky",
     "eigh",
     "factorise",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
 from sgoif.linalg.progress import ColumnProgress
@@ -53,8 +54,17 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
     check_every: int = 0
 
     def prepare(self, operator: LinearOperator) -> PreparedConjugateGradient:
-        """Prepare the preconditioner."""
+        """Prepare the preconditioner.
+
+        Raises:
+            LinalgError: the preconditioner is not symmetric.
+        """
         prepared = None if self.preconditioner is None else self.preconditioner.prepare(operator)
+        if prepared is not None and not prepared.is_symmetric:
+            raise LinalgError(
+                f"conjugate gradients need a symmetric preconditioner; {type(self.preconditioner).__name__} is not; "
+                f"use it with Richardson, or NystromPreconditioner here."
+            )
         return PreparedConjugateGradient(operator, prepared)
 
     def solve(self, prepared: PreparedConjugateGradient, rhs: Tensor, initial: Tensor | None = None) -> Solution:

@@ -1,6 +1,8 @@
 """What stands between a residual and a step: ``P⁻¹``, prepared once for an operator and applied at every iteration.
 
-``P⁻¹`` is symmetric positive definite: conjugate gradients need that, and Richardson's step size takes it for granted.
+Two facts about a preconditioner decide how it may be used, and each class declares them: whether ``P⁻¹`` is symmetric
+positive definite (conjugate gradients need that), and whether ``I - P⁻¹H`` contracts by construction (then Richardson
+takes whole steps).
 
 The randomised Nyström sketch looks at the top of a spectrum. One product with ``r`` random columns gives ``H ≈ U
 diag(l) Uᵀ``, exact when ``r ≥ rank(H)`` and otherwise close to the best rank-``r`` approximation if the spectrum decays
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +35,9 @@ class PreparedPreconditioner(ABC):
     True
     """
 
+    is_symmetric: ClassVar[bool] = True  # P⁻¹ is symmetric positive definite
+    contracts: ClassVar[bool] = False  # the spectral radius of I - P⁻¹H is below 1 for every positive definite H
+
     @abstractmethod
     def apply(self, residual: Tensor) -> Tensor:
         """Return ``P⁻¹ residual``, ``[P, N] -> [P, N]``. Never waits for the device."""
@@ -41,8 +47,8 @@ class Preconditioner(ABC):
     """A recipe for ``P⁻¹``; subclasses are frozen dataclasses of settings."""
 
     @abstractmethod
-    def prepare(self, operator: LinearOperator) -> PreparedPreconditioner:
-        """Build ``P⁻¹`` for ``operator``. May wait for the device."""
+    def prepare(self, operator: LinearOperator, lambda_max: Tensor | None = None) -> PreparedPreconditioner:
+        """Build ``P⁻¹`` for ``operator``; ``lambda_max`` is passed where the caller knows it. May sync."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +62,7 @@ class GivenInverse(Preconditioner, PreparedPreconditioner):
 
     inverse: LinearOperator  # P⁻¹
 
-    def prepare(self, operator: LinearOperator) -> GivenInverse:
+    def prepare(self, operator: LinearOperator, lambda_max: Tensor | None = None) -> GivenInverse:
         return self
 
     def apply(self, residual: Tensor) -> Tensor:
@@ -147,7 +153,7 @@ class NystromPreconditioner(Preconditioner):
         if self.rank < 1:
             raise LinalgError(f"NystromPreconditioner needs a rank of at least 1, got {self.rank}.")
 
-    def prepare(self, operator: LinearOperator) -> PreparedNystrom:
+    def prepare(self, operator: LinearOperator, lambda_max: Tensor | None = None) -> PreparedNystrom:
         inner, damping = split_damping(operator)
         sketch = NystromSketch.draw(inner, self.rank, self.generator)
         return PreparedNystrom(sketch, torch.as_tensor(damping, dtype=operator.dtype, device=operator.device))

@@ -52,7 +52,8 @@ class Richardson(Solver[PreparedRichardson]):
     tensor([0.5000, 0.5000])
 
     Args:
-        rho: a step size to use as it is; by default ``1/λ_max(P⁻¹H)``.
+        rho: a step size to use as it is; by default ``1/λ_max(P⁻¹H)``, or 1 for preconditioners that contract by
+            themselves.
         leak_horizon: ``W`` above, in steps; ``None`` iterates on ``H`` itself.
         preconditioner: ``P⁻¹``; ``None`` means the identity.
         schedule: ``"constant"``, or ``"robbins-monro"`` for ``ρ_t = ρ/(1+t)^0.6``, which satisfies Lemma 4's step
@@ -101,7 +102,7 @@ class Richardson(Solver[PreparedRichardson]):
         if self.leak_horizon is not None and largest is not None:
             leaked = Damped(operator, largest / self.leak_horizon)
             top = largest + largest / self.leak_horizon
-        precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked)
+        precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked, top)
         return PreparedRichardson(leaked, self._step_size(leaked, top, precondition), largest, vector, precondition)
 
     def step(
@@ -149,6 +150,8 @@ class Richardson(Solver[PreparedRichardson]):
         if preconditioner is None:
             assert top is not None  # `prepare` finds it wherever no step size is given
             return safe_reciprocal(top)
+        if preconditioner.contracts:
+            return torch.ones((), dtype=operator.dtype, device=operator.device)
         return safe_reciprocal(_preconditioned_lambda_max(operator, preconditioner))
 
 
