@@ -111,23 +111,15 @@ def _short(value: Any) -> str:
 
 def run_tier(tier: str, names: Sequence[str], jobs: int) -> int:
     """Run experiments, each in a process of its own; those that fail are told, and what cannot run is passed over."""
-    from benchmarks.run import TABLES as OLD  # to be gone when all have moved
-
     commands = {}
     for name in names:
-        if name in OLD:
-            small = OLD[name].small if tier == "S" else OLD[name].full
-            lacking, command = [], None if small is None else f"-m {small}"
-        else:
-            experiment = load(name)
-            lacking = experiment.missing()
-            command = f"-m benchmarks run {name} {'--small' if tier == 'S' else '--save'}"
-            command = None if tier == "S" and experiment.small is None else command
-        if command is None or lacking:
+        experiment = load(name)
+        lacking = experiment.missing()
+        if lacking or (tier == "S" and experiment.small is None):
             why = f"needs {', '.join(lacking)}" if lacking else "has no small slice"
             print(f"{name}: passed over, {why}")
         else:
-            commands[name] = command
+            commands[name] = f"-m benchmarks run {name} {'--small' if tier == 'S' else '--save'}"
     is_sound = True
     with ThreadPoolExecutor(jobs) as pool:
         for name, (seconds, failed) in zip(commands, pool.map(_process, commands.values()), strict=True):

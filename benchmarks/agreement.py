@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["Bin", "pearson", "ranks", "reliability", "spearman"]
 
 
 def pearson(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
@@ -35,30 +33,27 @@ def ranks(values: ArrayLike) -> NDArray[np.float64]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """What was measured where the confidence lay in ``(low, high]``."""
+def ceiling(truth: NDArray[np.float64], correlate: Callable[..., NDArray[np.float64]] = pearson) -> float:
+    """Estimate what a perfect forecast of noisy repeats ``[R, n, K]`` reaches: ``√r``, of the reliability ``r``.
 
-    low: float
-    high: float
-    count: int
-    means: dict[str, float | None]  # by measurement; None in an empty bin
-
-    def as_record(self) -> dict:
-        return asdict(self)
+    Agreement of two repeats, by Spearman-Brown for the mean of ``R``. Ranks are treated as if they were linear.
+    """
+    repeats = len(truth)
+    pairs = [correlate(truth[a], truth[b]).mean() for a in range(repeats) for b in range(a)]
+    agreement = max(float(np.mean(pairs)), 0.0)
+    return float(np.sqrt(repeats * agreement / (1 + (repeats - 1) * agreement)))
 
 
 def reliability(
     confidence: ArrayLike, measured: dict[str, NDArray[np.float64]], edges: Sequence[float] = (0, 0.25, 0.5, 0.75, 0.95)
-) -> list[Bin]:
-    """Average measurements over bins of confidence: exactly 0 first, then between the edges, up to 1."""
+) -> list[dict[str, Any]]:
+    """Average measurements over bins ``(low, high]`` of confidence: exactly 0, then between the edges, up to 1."""
     values = np.asarray(confidence, dtype=np.float64)
-    bounds = [-math.inf, *edges, 1.0]
     bins = []
-    for low, high in itertools.pairwise(bounds):
+    for low, high in itertools.pairwise([-math.inf, *edges, 1.0]):
         inside = (values > low) & (values <= high)
         means = {name: float(each[inside].mean()) if inside.any() else None for name, each in measured.items()}
-        bins.append(Bin(max(low, 0.0), high, int(inside.sum()), means))
+        bins.append({"low": max(low, 0.0), "high": high, "count": int(inside.sum()), "means": means})
     return bins
 
 

@@ -17,6 +17,7 @@ Made = TypeVar("Made")
 # by the ending of the file's name: how it is written, and how it is read
 _KINDS: dict[str, tuple[Callable[[Any, Any], None], Callable[[Path], Any]]] = {
     ".npy": (lambda found, file: np.save(file, found), lambda path: np.load(path, mmap_mode="c")),
+    ".npz": (lambda found, file: np.savez(file, **found), lambda path: dict(np.load(path))),
     ".pt": (torch.save, lambda path: torch.load(path, weights_only=True)),
     ".pickle": (pickle.dump, lambda path: pickle.loads(path.read_bytes())),
 }

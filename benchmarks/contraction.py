@@ -1,4 +1,4 @@
-"""What per-example gradients cost beside a bare training step: ``python -m benchmarks.contraction``.
+"""What per-example gradients cost beside a bare training step.
 
 Every variant is a whole forward and backward pass of the same model on the same batch, with or without scoring inside
 it; they alternate in one process and are reported as ratios to the bare one. Peers (vmap per-sample gradients,
@@ -7,19 +7,19 @@ opacus) run on the same model where they can: vmap needs a model that does not m
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks import timing
+from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet18, SmallViT
-from benchmarks.records import append_result
 from sgoif.gradients import (
     Capture,
     ExactSpace,
@@ -34,10 +34,26 @@ from sgoif.gradients import (
 )
 from sgoif.gradients.functional import per_example_gradients
 
+Step = Callable[[], None]
+
 MODELS: dict[str, Callable[[], nn.Module]] = {"resnet18": ResNet18, "vit": SmallViT}
 BARS = {"capture alone": 1.03, "head + projected last block": 1.08, "one direction, all layers": 1.40}
-MEMORY_BAR = 1.10
+MEASURED_MEMORY = ("bare", "head + projected last block", "one direction, all layers")  # of the second 1.10x at most
 PEER_BATCH = 32  # whole per-sample gradients of 11 million parameters: 128 of them need 6 GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One model and precision; ``peers`` measures others' gradients in float32 on a smaller batch."""
+
+    part: Literal["variants", "peers"] = "variants"
+    model: str = option("resnet18", MODELS)
+    precision: Literal["bf16", "fp32"] = "bf16"
+    batch: int = 128
+    blocks: int = option(10, help="interleaved blocks per variant (even)")
+    steps: int = option(2, help="per block")
+    rank: int = option(16, help="of projections")
+    memory: bool = True
 
 
 class Workload:
@@ -59,14 +75,16 @@ class Workload:
         F.cross_entropy(logits.float(), self.labels).backward()
         self.model.zero_grad()
 
-    def scored(self, spaces: dict[str, Space], directions: dict[str, Tensor]) -> Callable[[], None]:
-        """A step that contracts each layer's gradients with its direction the moment they arrive."""
-        total = torch.zeros(len(self.labels))
+    def score(self, spaces: Iterable[Space]) -> Step:
+        """A step that contracts each layer's gradients with a random direction the moment they arrive."""
+        generator, total = torch.Generator().manual_seed(1), torch.zeros(len(self.labels))
+        known = {space.layer.name: space for space in spaces}
+        directions = {name: torch.randn(1, *space.shape.dims, generator=generator) for name, space in known.items()}
 
         def consume(call: LayerCapture) -> None:
-            total.add_(spaces[call.layer].dots(call, directions[call.layer])[:, 0])
+            total.add_(known[call.layer].dots(call, directions[call.layer])[:, 0])
 
-        capture = Capture([space.layer for space in spaces.values()], consume=consume)
+        capture = Capture([space.layer for space in known.values()], consume=consume)
         capture.scale = float(len(self.labels))
 
         def step() -> None:
@@ -76,7 +94,7 @@ class Workload:
 
         return step
 
-    def capture_alone(self) -> Callable[[], None]:
+    def capture_alone(self) -> Step:
         capture = Capture(select_layers(self.model), consume=lambda call: None)
 
         def step() -> None:
@@ -85,162 +103,20 @@ class Workload:
 
         return step
 
-    def variants(self) -> dict[str, Callable[[], None]]:
-        everything = select_layers(self.model)
-        exact = {layer.name: ExactSpace(layer) for layer in everything}
-        projected: dict[str, Space] = {la.name: ProjectedSpace(la, rank=self.rank) for la in self.block}
-        head: dict[str, Space] = {self.head.name: ExactSpace(self.head)}
-        block: dict[str, Space] = {layer.name: ExactSpace(layer) for layer in self.block}
+    def variants(self) -> dict[str, Step]:
+        layers = select_layers(self.model)
+        head = ExactSpace(self.head)
         return {
             "bare": self.forward_backward,
             "capture alone": self.capture_alone(),
-            "one direction, head": self.scored(head, _directions(head)),
-            "one direction, head + last block": self.scored(head | block, _directions(head | block)),
-            "head + projected last block": self.scored(head | projected, _directions(head | projected)),
-            "one direction, all layers": self.scored(dict(exact), _directions(dict(exact))),
-            "projected, all layers": self._all_projected(everything),
+            "one direction, head": self.score([head]),
+            "one direction, head + last block": self.score([head, *map(ExactSpace, self.block)]),
+            "head + projected last block": self.score(
+                [head, *(ProjectedSpace(la, rank=self.rank) for la in self.block)]
+            ),
+            "one direction, all layers": self.score(map(ExactSpace, layers)),
+            "projected, all layers": self.score(ProjectedSpace(layer, rank=self.rank) for layer in layers),
         }
-
-    def _all_projected(self, layers: tuple[Layer, ...]) -> Callable[[], None]:
-        spaces: dict[str, Space] = {layer.name: ProjectedSpace(layer, rank=self.rank) for layer in layers}
-        return self.scored(spaces, _directions(spaces))
-
-
-def _directions(spaces: dict[str, Space]) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return {name: torch.randn(1, *space.shape.dims, generator=generator) for name, space in spaces.items()}
-
-
-def peers(name: str) -> dict[str, Callable[[], None]]:
-    """The same gradients built by others, on a batch small enough to hold them, beside a bare step of that batch."""
-    work = Workload(name, PEER_BATCH, bf16=False)
-    variants: dict[str, Callable[[], None]] = {"bare": work.forward_backward}
-    variants["one direction, all layers (ours)"] = work.variants()["one direction, all layers"]
-    frozen_statistics = MODELS[name]().eval()  # vmap cannot follow train-mode BatchNorm
-
-    def vmapped() -> None:
-        per_example_gradients(frozen_statistics, F.cross_entropy, work.images, work.labels)
-
-    variants["vmap per-sample gradients"] = vmapped
-    try:
-        from opacus import GradSampleModule
-
-        twin = MODELS[name]().train()
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in twin.modules()):
-            raise ValueError("opacus refuses BatchNorm")
-        wrapped = GradSampleModule(twin, loss_reduction="mean")
-        F.cross_entropy(wrapped(work.images), work.labels).backward()
-        wrapped.zero_grad()
-
-        def opacus_step() -> None:
-            F.cross_entropy(wrapped(work.images), work.labels).backward()
-            wrapped.zero_grad()
-
-        variants["opacus GradSampleModule"] = opacus_step
-    except Exception as error:  # a peer that does not run here is reported, not hidden
-        print(f"  opacus does not run on {name}: {str(error).splitlines()[0]}", flush=True)
-    return variants
-
-
-def memory_probes(batch: int) -> dict[str, Callable[[], None]]:
-    """Each does three steps of one variant in a process of its own."""
-
-    def probe(name: str, bf16: bool, variant: str) -> Callable[[], None]:
-        def run() -> None:
-            torch.set_num_threads(1)
-            step = Workload(name, batch, bf16).variants()[variant]
-            for _ in range(3):
-                step()
-
-        return run
-
-    return {
-        f"{name}/{precision}/{variant}": probe(name, precision == "bf16", variant)
-        for name in MODELS
-        for precision in ("bf16", "fp32")
-        for variant in ("bare", "head + projected last block", "one direction, all layers")
-    }
-
-
-def measure(
-    name: str, precision: str, batch: int, blocks: int, steps: int, with_memory: bool, barred_only: bool = False
-) -> dict[str, object]:
-    work = Workload(name, batch, precision == "bf16")
-    variants = {key: step for key, step in work.variants().items() if not barred_only or key in ("bare", *BARS)}
-    timings = timing.alternate(variants, blocks=blocks, steps_per_block=steps, warmup=2)
-    summary: dict[str, object] = {"model": name, "precision": precision, "batch": batch, "timing": timings.summary()}
-    print(f"\n{name}, {precision}, batch {batch}, one thread; last block: {', '.join(la.name for la in work.block)}")
-    print(f"  bare forward + backward {timings.median_s('bare') * 1e3:.0f} ms")
-    for variant in timings.names[1:]:
-        ratio = timings.ratio(variant)
-        verdict = "" if variant not in BARS else f"  bar {BARS[variant]:.2f}: {_verdict(ratio.value, BARS[variant])}"
-        print(f"  {variant:34s} {ratio}{verdict}", flush=True)
-    if with_memory:
-        peaks = {
-            variant: timing.peak_rss_mb("benchmarks.contraction", f"{name}/{precision}/{variant}")
-            for variant in ("bare", "head + projected last block", "one direction, all layers")
-        }
-        summary["peak_mb"] = peaks
-        growth = peaks["head + projected last block"] / peaks["bare"]
-        print(f"  peak memory: bare {peaks['bare']:.0f} MiB, head + projected last block {growth:.3f}x", end="")
-        print(f"  bar {MEMORY_BAR:.2f}: {_verdict(growth, MEMORY_BAR)}", end="")
-        print(f"; all layers {peaks['one direction, all layers'] / peaks['bare']:.3f}x", flush=True)
-    return summary
-
-
-def _verdict(value: float, bar: float) -> str:
-    return "met" if value <= bar else "MISSED"
-
-
-def measure_peers(name: str, blocks: int) -> dict[str, object]:
-    variants = peers(name)
-    timings = timing.alternate(variants, blocks=blocks, steps_per_block=1, warmup=1)
-    print(f"\n{name}, fp32, batch {PEER_BATCH}, beside others' whole per-sample gradients")
-    for variant in timings.names[1:]:
-        print(f"  {variant:34s} {timings.ratio(variant)}", flush=True)
-    return {"model": name, "precision": "fp32", "batch": PEER_BATCH, "peers": timings.summary()}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
-    parser.add_argument("--precisions", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--blocks", type=int, default=10, help="interleaved blocks per variant (even)")
-    parser.add_argument("--steps", type=int, default=2, help="steps per block")
-    parser.add_argument("--barred-only", action="store_true", help="only the variants that have a bar")
-    parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
-    parser.add_argument("--save", metavar="FILE", help="append to a JSONL file under benchmarks/results")
-    parser.add_argument("--probe", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore", message=".*(hook|performance drop|batching rule).*")
-    torch.set_num_threads(1)
-    if options.probe:
-        timing.run_probe(memory_probes(options.batch), ["--probe", options.probe])
-        return
-    results = [
-        measure(
-            name,
-            precision,
-            options.batch,
-            options.blocks,
-            options.steps,
-            not options.no_memory,
-            options.barred_only,
-        )
-        for name in options.models
-        for precision in options.precisions
-    ]
-    if not options.no_peers:
-        results += [measure_peers(name, blocks=4) for name in options.models]
-    if options.save:
-        for result in results:
-            settings = {"blocks": options.blocks, "steps": options.steps, "rank": 16}
-            append_result(options.save, {"benchmark": "contraction", "settings": settings, "seed": 0, **result})
-    if options.json:
-        print(json.dumps(results))
 
 
 def _call_order(model: nn.Module, run: Callable[[], object]) -> tuple[Layer, ...]:
@@ -271,5 +147,78 @@ def _last_block(order: tuple[Layer, ...], head: Layer, *, share: float = 0.2, mo
     return tuple([layer for layer in tail if layer.shape.outputs > 1][-most:])
 
 
-if __name__ == "__main__":
-    main()
+def make_peers(name: str) -> dict[str, Step]:
+    """The same gradients built by others, on a batch small enough to hold them, beside a bare step of that batch."""
+    work = Workload(name, PEER_BATCH, bf16=False)
+    frozen_statistics = MODELS[name]().eval()  # vmap cannot follow train-mode BatchNorm
+
+    def vmapped() -> None:
+        per_example_gradients(frozen_statistics, F.cross_entropy, work.images, work.labels)
+
+    variants: dict[str, Step] = {
+        "bare": work.forward_backward,
+        "one direction, all layers (ours)": work.variants()["one direction, all layers"],
+        "vmap per-sample gradients": vmapped,
+    }
+    try:
+        from opacus import GradSampleModule
+
+        twin = MODELS[name]().train()
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in twin.modules()):
+            raise ValueError("opacus refuses BatchNorm")
+        wrapped = GradSampleModule(twin, loss_reduction="mean")
+
+        def opacus_step() -> None:
+            F.cross_entropy(wrapped(work.images), work.labels).backward()
+            wrapped.zero_grad()
+
+        opacus_step()
+        variants["opacus GradSampleModule"] = opacus_step
+    except Exception as error:  # a peer that does not run here is reported, not hidden
+        print(f"  opacus does not run on {name}: {str(error).splitlines()[0]}", flush=True)
+    return variants
+
+
+def probe(name: str, batch: int, bf16: bool, variant: str) -> None:
+    """Three steps of one variant: what raises the peak memory of a fresh process."""
+    step = Workload(name, batch, bf16).variants()[variant]
+    for _ in range(3):
+        step()
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    warnings.filterwarnings("ignore", message=".*(hook|performance drop|batching rule).*")
+    name, bf16 = settings.model, settings.precision == "bf16"
+    if settings.part == "peers":
+        timings = timing.alternate(make_peers(name), blocks=4, steps_per_block=1, warmup=1)
+        return {"model": name, "precision": "fp32", "batch": PEER_BATCH, "peers": timings.summary()}
+    variants = Workload(name, settings.batch, bf16, settings.rank).variants()
+    timings = timing.alternate(variants, blocks=settings.blocks, steps_per_block=settings.steps, warmup=2)
+    known = {"model": name, "precision": settings.precision, "batch": settings.batch}
+    if not settings.memory:
+        return {**known, "timing": timings.summary()}
+    peaks = {key: timing.raised_peak_mb(probe, name, settings.batch, bf16, key) for key in MEASURED_MEMORY}
+    return {**known, "timing": timings.summary(), "peak_mb": peaks}
+
+
+def describe(row: dict[str, Any]) -> str:
+    timings = row.get("timing") or row["peers"]
+    lines = [f"{row['model']}, {row['precision']}, bare step {1e3 * timings['bare']['median_s']:.0f} ms"]
+    for variant, found in timings.items():
+        bar = f"  bar {BARS[variant]:.2f}" if variant in BARS else ""
+        lines.append(f"  {variant:34s} {found['ratio']:.3f}x{bar}")
+    peaks = row.get("peak_mb", {})
+    lines += [f"  peak memory, {variant}: {peaks[variant] / peaks['bare']:.3f}x" for variant in peaks]
+    return "\n".join(lines)
+
+
+CONTRACTION = Experiment(
+    name="contraction",
+    settings=Settings,
+    run=measure,
+    describe=describe,
+    full=[
+        {"model": list(MODELS), "precision": ["bf16", "fp32"]},
+        {"part": "peers", "model": list(MODELS), "precision": "fp32"},
+    ],
+)

@@ -8,15 +8,14 @@ differentiated side by side, at the speed of one large matrix product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgoif.linalg import ConjugateGradient, Damped, GivenInverse, LinearOperator, PreparedDirect
-
-__all__ = ["FactorisedInverse", "SoftmaxHessian", "SoftmaxProblem"]
+from sgoif.linalg import ConjugateGradient, Damped, GivenInverse, LinearOperator
 
 _HALVINGS = 20  # of a Newton step; far from the minimum the whole one may overshoot
 
@@ -65,26 +64,29 @@ class SoftmaxHessian(LinearOperator):
         return dense
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FactorisedInverse(LinearOperator):
-    """``H⁻¹`` by the factors that :class:`sgoif.linalg.Direct` made, to precondition the systems of neighbours."""
+@dataclass(eq=False)
+class Products(LinearOperator):
+    """Products with columns, of the size of another operator; the columns are counted."""
 
-    prepared: PreparedDirect
+    like: LinearOperator
+    multiply: Callable[[Tensor], Tensor]
+    columns: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.prepared.operator.shape
+        return self.like.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.prepared.operator.dtype
+        return self.like.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.prepared.operator.device
+        return self.like.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
-        return self.prepared.inverse.apply(self.check_columns(rhs))
+        self.columns += rhs.shape[1]
+        return self.multiply(self.check_columns(rhs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.agreement import pearson, spearman
-from benchmarks.convex import FactorisedInverse, SoftmaxProblem
+from benchmarks.convex import Products, SoftmaxProblem
 from sgoif.curvature import create
 from sgoif.gradients import Capture, ExactSpace, LayerCapture, select_layers
 from sgoif.linalg import (
@@ -31,24 +31,8 @@ from sgoif.linalg import (
     Neumann,
     NystromPreconditioner,
     PreparedDirect,
-    PreparedRichardson,
     Richardson,
 )
-
-__all__ = [
-    "BACKENDS",
-    "TOLERANCE",
-    "Removals",
-    "Row",
-    "Subsets",
-    "Truth",
-    "backend_rows",
-    "removal_row",
-    "remove",
-    "retrain_subsets",
-    "solver_rows",
-    "subset_row",
-]
 
 TOLERANCE = 1e-6  # relative residual asked of every solver
 BLOCK = 100  # columns worked on at a time: [5000, 10, 100] float64 is 40 MB
@@ -109,9 +93,9 @@ class Truth:
 
     @cached_property
     def inverse(self) -> GivenInverse:
-        return GivenInverse(FactorisedInverse(self.direct))
+        return GivenInverse(Products(self.operator, self.direct.inverse.apply))
 
-    def retrained_losses(self, weights: Tensor) -> NDArray[np.float64]:
+    def retrain(self, weights: Tensor) -> NDArray[np.float64]:
         """Retrain once per column of ``weights [n, K]``, from the full model, and return test losses ``[K, V]``."""
         found = []
         for block in weights.split(BLOCK, dim=1):
@@ -121,56 +105,6 @@ class Truth:
 
 
 # --- solvers against the exact scores ---
-
-
-@dataclass(eq=False)
-class Counted(LinearOperator):
-    """An operator that counts the columns it multiplies."""
-
-    operator: LinearOperator
-    columns: int = 0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.operator.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.operator.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.operator.device
-
-    def matmul(self, rhs: Tensor) -> Tensor:
-        self.columns += rhs.shape[1]
-        return self.operator.matmul(rhs)
-
-    def to_dense(self) -> Tensor:
-        return self.operator.to_dense()
-
-
-@dataclass(frozen=True, eq=False)
-class ScaledInverse(LinearOperator):
-    """``ρ P⁻¹`` of a prepared Richardson: what makes a Neumann series with that ``P`` contract."""
-
-    prepared: PreparedRichardson
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.prepared.operator.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.prepared.operator.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.prepared.operator.device
-
-    def matmul(self, rhs: Tensor) -> Tensor:
-        assert self.prepared.preconditioner is not None
-        return self.prepared.rho * self.prepared.preconditioner.apply(rhs)
 
 
 def solvers(truth: Truth, rank: int) -> dict[str, Callable[[LinearOperator], tuple[Any, Any]]]:
@@ -186,7 +120,11 @@ def solvers(truth: Truth, rank: int) -> dict[str, Callable[[LinearOperator], tup
         return Direct(tolerance=TOLERANCE), PreparedDirect(operator, truth.direct.inverse)
 
     def neumann(operator: LinearOperator) -> tuple[Any, Any]:
-        scaled = GivenInverse(ScaledInverse(richardson.prepare(operator)))
+        prepared = richardson.prepare(operator)
+        sketched = prepared.preconditioner
+        assert sketched is not None
+        # ρ P⁻¹ is what makes a Neumann series with that P contract
+        scaled = GivenInverse(Products(operator, lambda rhs: prepared.rho * sketched.apply(rhs)))
         solver = Neumann(scaled, max_order=2000, required_fall=0.0, tolerance=0.9 * TOLERANCE, check_every=5)
         return solver, solver.prepare(operator)
 
@@ -210,7 +148,7 @@ def solver_rows(truth: Truth, columns: int = 50, rank: int = 500) -> list[Row]:
     rhs, exact = truth.gradients[:, :columns], truth.scores[:, :columns]
     rows = []
     for name, prepare in solvers(truth, rank).items():
-        counted = Counted(truth.operator.operator)
+        counted = Products(truth.operator.operator, truth.operator.operator.matmul)
         started = time.process_time()
         solver, prepared = prepare(Damped(counted, truth.operator.damping))
         preparing_s, preparing_columns = time.process_time() - started, counted.columns
@@ -266,18 +204,24 @@ def remove(truth: Truth, count: int, share: float = 1.0, seed: int = 0) -> Remov
     examples = np.sort(np.random.default_rng(seed).choice(n, count, replace=False))
     weights = truth.train.uniform(count)
     weights[torch.from_numpy(examples), torch.arange(count)] *= 1 - share
-    losses = truth.retrained_losses(weights / weights.sum(0))
+    losses = truth.retrain(weights / weights.sum(0))
     return Removals(examples, share, losses - truth.test.losses(truth.theta).mT.numpy())
 
 
 def retrain_subsets(truth: Truth, count: int, share: float, seed: int = 0) -> Subsets:
     """Retrain on random subsets that hold ``share`` of the examples; the mean is over their members."""
-    n = truth.train.num_examples
+    size = round(share * truth.train.num_examples)
+    members = draw_members(count, truth.train.num_examples, size, seed)
+    return Subsets(members, truth.retrain(torch.from_numpy(members.T / size)))
+
+
+def draw_members(count: int, examples: int, size: int, seed: int) -> NDArray[np.bool_]:
+    """So many random subsets of one size, ``[count, examples]``."""
     rng = np.random.default_rng(seed)
-    members = np.zeros((count, n), dtype=bool)
+    members = np.zeros((count, examples), dtype=bool)
     for row in members:
-        row[rng.choice(n, round(share * n), replace=False)] = True
-    return Subsets(members, truth.retrained_losses(torch.from_numpy(members.T / round(share * n))))
+        row[rng.choice(examples, size, replace=False)] = True
+    return members
 
 
 def removal_row(truth: Truth, removals: Removals, newton: bool = False) -> Row:

@@ -107,7 +107,11 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "scoring": Entry("benchmarks.scoring", "stored pictures scored by a snapshot, on one process and on Ray Data"),
     "store": Entry("benchmarks.store", "the store"),
     "faults": Entry("benchmarks.faults.trial", "what happens when something breaks"),
-    "scale": Entry("benchmarks.scale.grow", "how cost grows, and what a large run would cost"),
+    "contraction": Entry("benchmarks.contraction", "what per-example gradients cost beside a bare step"),
+    "ddp": Entry("benchmarks.overhead", "what the monitor costs among ranks"),
+    "closing": Entry("benchmarks.store", "what it takes to close a run of many examples"),
+    "scale_plan": Entry("benchmarks.scale.plan", "what a large run would cost, reckoned from measured rates"),
+    "scale": Entry("benchmarks.scale.grow", "how cost grows"),
     "faithfulness": Entry("benchmarks.faithfulness", "scores against retraining"),
     "attributors": Entry("benchmarks.attributors.compare", "attributions of ours and of others against retraining"),
     "ood": Entry("benchmarks.ood.measure", "inputs that are unlike the usual ones"),
@@ -152,6 +156,9 @@ def _reader(hint: Any, choices: Sequence[Any]) -> Callable[[str], Any]:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     may_lack = type(None) in kinds
     kind = next(kind for kind in kinds if kind is not type(None))
+    if typing.get_origin(kind) is tuple:  # of one setting: its parts are given with + between them
+        part = _reader(typing.get_args(kind)[0], choices)
+        return lambda text: tuple(part(piece) for piece in text.split("+"))
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         kind = type(choices[0])
@@ -219,10 +226,10 @@ def _completed(experiment: Experiment, grid: Grid) -> dict[str, tuple[Any, ...]]
     unknown = sorted(grid.keys() - usual.keys())
     if unknown:
         raise ValueError(f"{experiment.name} has no setting {', '.join(unknown)}")
-    return {
-        name: tuple(value) if isinstance(value, list | tuple | range) else (value,)
-        for name, value in {**usual, **grid}.items()
+    several = {
+        name: tuple(value) if isinstance(value, list | tuple | range) else (value,) for name, value in grid.items()
     }
+    return {name: (value,) for name, value in usual.items()} | several
 
 
 def measure(

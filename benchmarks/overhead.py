@@ -1,110 +1,100 @@
-"""What the monitor costs: ``python -m benchmarks.overhead``, last line ``overhead_ratio X``.
+"""What the monitor costs: whole training steps with the monitor over bare ones, and how its memory grows.
 
-``--part cost``: whole training steps (forward, backward, optimiser) with the monitor at its defaults, over the bare
-PyTorch loop, by :func:`sgoif.bench` on one thread; then the peak memory of both, each in a process of its own. Both
-processes hold the hold-out: it is the user's, watched or not.
+``cost``: whole training steps (forward, backward, optimiser) with the monitor at its defaults, over the bare PyTorch
+loop, by :func:`sgoif.bench` on one thread; then the peak memory of both, each in a process of its own. Both processes
+hold the hold-out: it is the user's, watched or not.
 
-``--part ids``: a small model and 1,000,000 distinct ids, pass after pass. Evidence grows with the ids that were seen,
-so resident memory may grow during the first pass and must be flat from then on, but for the votes: an example that is
+``ids``: a small model and 1,000,000 distinct ids, pass after pass. Evidence grows with the ids that were seen, so
+resident memory may grow during the first pass and must be flat from then on, but for the votes: an example that is
 suggested a class it was not suggested before takes 16 bytes more.
+
+``ddp`` is an experiment of its own: some processes of one thread each, joined by gloo. In each of them a bare and a
+watched copy of the model train in turn, so that a drift of the machine falls on both alike; the time is that of rank 0,
+which waits for the others in every step. Bytes are those of the buffers that the monitor exchanged, over those of the
+gradients that DDP reduced in the same steps.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
 from benchmarks import timing
+from benchmarks.context import CONTEXT
+from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet9, ResNet18, SmallViT
-from benchmarks.records import append_result
+from benchmarks.tables.rows import Run, latest, table
 from sgoif.overhead import BenchLoop, bench
 
-MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "resnet9": lambda classes: ResNet9(num_classes=classes),
-    "resnet18": lambda classes: ResNet18(num_classes=classes),
-    "vit": lambda classes: SmallViT(num_classes=classes),
-}
-BAR, MEMORY_BAR, BATCH = 1.10, 1.15, 250
-FLAT = 1.02  # growth of the resident memory over the passes after the first
+MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": ResNet9, "resnet18": ResNet18, "vit": SmallViT}
+TIME_BAR, MEMORY_BAR, BATCH = 1.10, 1.15, 250
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
+PLAN = sgoif.Plan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One model, or the ids."""
+
+    part: Literal["cost", "ids"] = "cost"
+    model: str = option("resnet9", MODELS)
+    classes: int = 10
+    blocks: int = option(6, help="of 20 steps per variant (even)")
+    memory: bool = option(True, help="measure the peak memory too")
+    passes: int = option(4, help="over the ids")
 
 
 def workload(name: str, classes: int) -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """A model, a batch and a hold-out of random pictures; time does not depend on what they show."""
     torch.manual_seed(0)
-    model = MODELS[name](classes)
+    model = MODELS[name](num_classes=classes)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     held = max(1000, 2 * classes)
     batch = images, torch.randint(0, classes, (BATCH,))
-    return model, batch, (torch.randn(held, 3, 32, 32), torch.arange(held) % classes)
+    anchors = torch.randn(held, 3, 32, 32), torch.arange(held) % classes
+    return model, tuple(part.to(CONTEXT.device) for part in batch), anchors  # type: ignore[return-value]
 
 
-def measure(name: str, classes: int, blocks: int, with_memory: bool) -> dict[str, object]:
+def measure(settings: Settings) -> dict[str, Any]:
+    if settings.part == "ids":
+        return measure_ids(settings.passes)
+    name, classes = settings.model, settings.classes
     model, batch, anchors = workload(name, classes)
-    found = bench(model, batch, anchors=anchors, autocast=torch.bfloat16, blocks=blocks)
-    print(f"{name}, {classes} classes, batch {BATCH}: {found}  bar {BAR:.2f}: {_verdict(found.ratio, BAR)}", flush=True)
-    result: dict[str, object] = {
-        "model": name,
-        "classes": classes,
-        "batch": BATCH,
-        "timing": found.timings.summary(),
-    }
-    if with_memory:
-        peaks = {v: timing.peak_rss_mb("benchmarks.overhead", f"{name}/{classes}/{v}") for v in ("bare", "watched")}
-        growth = peaks["watched"] / peaks["bare"]
-        result["peak_mb"] = peaks
-        print(f"  peak memory {peaks['bare']:.0f} -> {peaks['watched']:.0f} MiB, {growth:.3f}x", end="")
-        print(f"  bar {MEMORY_BAR:.2f}: {_verdict(growth, MEMORY_BAR)}", flush=True)
-    return result
+    found = bench(model, batch, anchors=anchors, autocast=torch.bfloat16, blocks=settings.blocks)
+    row = {"model": name, "classes": classes, "batch": BATCH, "timing": found.timings.summary()}
+    if settings.memory:
+        variants = {"bare": False, "watched": True}
+        row["peak_mb"] = {key: timing.raised_peak_mb(probe, name, classes, value) for key, value in variants.items()}
+    return row
 
 
-def _verdict(value: float, bar: float) -> str:
-    return "met" if value <= bar else "MISSED"
-
-
-def probes(steps: int = 22) -> dict[str, Callable[[], None]]:
+def probe(name: str, classes: int, is_watched: bool, steps: int = 22) -> None:
     """A few steps of one loop, over a refresh: what raises the peak memory of a fresh process."""
-
-    def probe(name: str, classes: int, is_watched: bool) -> Callable[[], None]:
-        def run() -> None:
-            model, batch, anchors = workload(name, classes)
-            loop = BenchLoop(model, batch, anchors=anchors, is_watched=is_watched, autocast=torch.bfloat16)
-            for _ in range(steps):
-                loop.step()
-            loop.check()
-
-        return run
-
-    return {
-        f"{name}/{classes}/{'watched' if is_watched else 'bare'}": probe(name, classes, is_watched)
-        for name in MODELS
-        for classes in (10, 100, 1000)
-        for is_watched in (False, True)
-    }
+    model, batch, anchors = workload(name, classes)
+    loop = BenchLoop(model, batch, anchors=anchors, is_watched=is_watched, autocast=torch.bfloat16)
+    for _ in range(steps):
+        loop.step()
+    loop.check()
 
 
-def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, object]:
+def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, Any]:
     """Resident memory after each pass over as many ids, in MiB."""
     torch.manual_seed(0)
     model, classes = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 10)), 10
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     anchors = torch.randn(1000, 8), torch.arange(1000) % classes
-    monitor = sgoif.watch(
-        model,
-        optimizer,
-        anchors=anchors,
-        train_size=num_ids,
-        trusted=True,
-        budget=sgoif.Budget(plan=sgoif.Plan(), keep_visits="none"),
-    )
+    budget = sgoif.Budget(plan=PLAN, keep_visits="none")
+    monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=num_ids, trusted=True, budget=budget)
     resident = []
     for _ in range(passes):
         for start in range(0, num_ids, IDS_PER_STEP):
@@ -117,52 +107,118 @@ def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, object]:
             optimizer.step()
             optimizer.zero_grad()
         assert monitor.counters["faults"] == 0
-        resident.append(_resident_mb())
-        print(f"  pass {len(resident)}: {resident[-1]:.0f} MiB resident", flush=True)
-    growth = max(resident[1:]) / resident[0]
-    print(f"{num_ids:,} ids: {growth:.4f}x after the first pass  bar {FLAT:.2f}: {_verdict(growth, FLAT)}", flush=True)
+        resident.append(timing.resident_mb())
+    growth = max(resident[1:]) / resident[0]  # 1.02 at most is flat
     return {"part": "ids", "num_ids": num_ids, "resident_mb": resident, "growth": growth}
 
 
-def _resident_mb() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("the resident memory is read from /proc/self/status, which this system does not have.")
+def describe(row: Run) -> str:
+    if "growth" in row:
+        return f"{row['num_ids']:,} ids, resident memory {row['growth']:.4f}x after the first pass"
+    memory = f", peak memory {memory_ratio(row):.3f}x" if "peak_mb" in row else ""
+    return f"{row['model']}, {row['classes']} classes: {row['timing']['watched']['ratio']:.3f}x{memory}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=["all", "cost", "ids"], default="all")
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
-    parser.add_argument("--classes", nargs="+", type=int, default=[10, 100, 1000])
-    parser.add_argument("--blocks", type=int, default=6, help="interleaved blocks of 20 steps per variant (even)")
-    parser.add_argument("--passes", type=int, default=4, help="over the ids")
-    parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--save", metavar="FILE")
-    parser.add_argument("--probe", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.probe:
-        timing.run_probe(probes(), ["--probe", options.probe])
-        return
-    ids = [measure_ids(options.passes)] if options.part != "cost" else []
-    costs = []
-    for name in options.models if options.part != "ids" else []:
-        for classes in options.classes if name == "resnet9" else options.classes[:1]:
-            costs.append(measure(name, classes, options.blocks, not options.no_memory))
-    if options.save:
-        for result in (*ids, *costs):
-            append_result(
-                options.save, {"benchmark": "overhead", "settings": {"blocks": options.blocks}, "seed": 0, **result}
-            )
-    if options.json:
-        print(json.dumps([*ids, *costs]))
-    if costs:
-        worst = max(result["timing"]["watched"]["ratio"] for result in costs)  # type: ignore[index]
-        print(f"overhead_ratio {worst:.3f}")
+def memory_ratio(run: Run) -> float | None:
+    peak = run.get("peak_mb")
+    return peak["watched"] / peak["bare"] if peak else None
 
 
-if __name__ == "__main__":
-    main()
+# --- ranks ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings:
+    """One world of ranks."""
+
+    model: str = option("resnet18", MODELS)
+    batch: int = option(64, help="of each rank")
+    ranks: int = 2
+    blocks: int = option(4, help="of a refresh period each, per variant (even)")
+
+
+class RankLoop:
+    """One rank's training on a batch of its own, watched or not."""
+
+    def __init__(self, name: str, batch: int, is_watched: bool) -> None:
+        model, (images, labels), anchors = workload(name, classes=10)
+        rank = dist.get_rank()
+        self.images, self.labels = images.roll(rank, 0)[:batch], labels.roll(rank, 0)[:batch]
+        self.wrapped = DistributedDataParallel(model.train())
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        self.ids = torch.arange(batch) + rank * batch
+        self.num_steps = 0
+        budget = sgoif.Budget(plan=PLAN, keep_visits="none")
+        self.monitor: Any = None
+        if is_watched:
+            self.monitor = sgoif.watch(self.wrapped, self.optimizer, anchors=anchors, train_size=50_000, budget=budget)
+        self.gradient_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+
+    def step(self) -> None:
+        around: AbstractContextManager[Any] = nullcontext()
+        if self.monitor is not None:
+            around = self.monitor.step(self.ids, self.labels)
+        with around:
+            with torch.autocast("cpu", torch.bfloat16):
+                outputs = self.wrapped(self.images)
+            F.cross_entropy(outputs.float(), self.labels).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.num_steps += 1
+
+
+def measure_ranks(settings: RankSettings) -> dict[str, Any]:
+    return timing.run_ranks(settings.ranks, time_rank, settings.model, settings.batch, settings.blocks)
+
+
+def time_rank(name: str, batch: int, blocks: int) -> dict[str, Any]:
+    """What this rank sees of a bare and a watched training in turn."""
+    bare, watched = RankLoop(name, batch, False), RankLoop(name, batch, True)
+    steps = {"bare": bare.step, "watched": watched.step}
+    timings = timing.alternate(steps, blocks=blocks, steps_per_block=PLAN.refresh_every, turn=1)
+    assert watched.monitor.is_on and watched.monitor.faults == {}, watched.monitor.faults
+    share = watched.monitor.peers.num_bytes / watched.num_steps / watched.gradient_bytes
+    return {"bytes_share": share, "timing": timings.summary()}
+
+
+def describe_ranks(row: Run) -> str:
+    ratio, share = row["timing"]["watched"]["ratio"], row["bytes_share"]
+    return f"watched {ratio:.3f}x (bar 1.12), bytes {share:.2%} of DDP's own (bar 2%)"
+
+
+# --- tables ---
+
+
+def cost_rows() -> list[Run]:
+    """The last measurement of each model and number of classes."""
+    found = latest("overhead.jsonl", key=lambda run: (run.get("model"), run.get("classes")))
+    return [run for run in found if "timing" in run]
+
+
+def overhead() -> str:
+    """Ratio of medians with its interval, and of peak memory, each held against its bar."""
+    names = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
+    rows = []
+    for run in cost_rows():
+        time, memory = run["timing"]["watched"], memory_ratio(run)
+        ends = f"[{time['ratio_low']:.3f}, {time['ratio_high']:.3f}]"
+        cost = f"{time['ratio']:.3f} {ends} {_verdict(time['ratio'], TIME_BAR)}"
+        held = f"{memory:.3f} {_verdict(memory, MEMORY_BAR)}" if memory else ""
+        rows.append([f"{names[run['model']]}, {run['classes']:,}", cost, held])
+    return table(("model, classes", "time", "peak memory"), rows)
+
+
+def _verdict(value: float, bar: float) -> str:
+    return "met" if value <= bar else "missed"
+
+
+OVERHEAD = Experiment(
+    name="overhead",
+    settings=Settings,
+    run=measure,
+    describe=describe,
+    tables={"overhead": overhead},
+    full=[{"part": "ids"}, {"classes": [10, 100, 1000]}, {"model": ["resnet18", "vit"]}],
+    small={"blocks": 2, "memory": False},
+)
+DDP = Experiment(name="ddp", settings=RankSettings, run=measure_ranks, describe=describe_ranks)

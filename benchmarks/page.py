@@ -1,4 +1,4 @@
-"""The review page at full size, in a real browser: ``python -m benchmarks.page``.
+"""The review page at full size, in a real browser.
 
 CIFAR-10's 50,000 training images with human labels (`worst`), judged on frozen features; a page of the 3,000 most
 suspicious ones with their pictures. Every card is decided by a key press, and each press is timed inside the browser
@@ -7,17 +7,16 @@ from the event to the frame after it. Then the page is loaded again, and everyth
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import data, frozen, noise
-from benchmarks.records import append_result
+from benchmarks.experiment import FROZEN, Experiment
 from sgoif.run import Run
 from sgoif.scan.crossfit import ScanRun
 from sgoif.scan.frozen import audit_embeddings
@@ -39,13 +38,20 @@ _TIMED = """async (keys) => {
 }"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One page."""
+
+    examples: int = 50_000
+    cards: int = 3_000
+    seed: int = 1
+
+
 def make_run(examples: int, seed: int) -> Run:
     """Judge human labels of CIFAR-10 on frozen features, with no clean label."""
     images = data.cifar10("train")
-    given = noise.apply("worst", images.labels, seed=seed, ids=np.arange(len(images.labels)))[:examples].astype(
-        np.int64
-    )
-    ids = np.arange(examples)
+    given = noise.apply("worst", images.labels, seed=seed, ids=np.arange(len(images.labels)))
+    given, ids = given[:examples].astype(np.int64), np.arange(examples)
     held = choose_holdout(ids.astype(str), given, 10)
     facts = {"class_names": list(images.class_names), "kind": "scan"}
     rows = frozen.embeddings("train")[:examples]
@@ -93,23 +99,12 @@ def examine(path: Path, count: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=50_000)
-    parser.add_argument("--cards", type=int, default=3_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--save", metavar="FILE")
-    options = parser.parse_args()
+def measure(settings: Settings) -> dict[str, Any]:
     pixels = data.cifar10("train").pixels
-    run = make_run(options.examples, options.seed)
+    run = make_run(settings.examples, settings.seed)
     with tempfile.TemporaryDirectory() as folder:
-        path = run.report(Path(folder) / "report.html", images=lambda i: pixels[int(i)], top=options.cards)[0]
-        found = examine(path, options.cards)
-    if options.save:
-        settings = {"examples": options.examples, "cards": options.cards}
-        append_result(options.save, {"benchmark": "page", "settings": settings, "seed": options.seed, **found})
-    print(json.dumps(found, indent=2))
+        path = run.report(Path(folder) / "report.html", images=lambda i: pixels[int(i)], top=settings.cards)[0]
+        return examine(path, settings.cards)
 
 
-if __name__ == "__main__":
-    main()
+PAGE = Experiment(name="page", settings=Settings, run=measure, needs=FROZEN)

@@ -1,26 +1,22 @@
-"""From review to accuracy: ``python -m benchmarks.review --seeds 1``.
+"""From review to accuracy.
 
 A monitored training on labels that people gave (CIFAR-10 ``worst``) orders the examples. A simulated reviewer looks at
 the first n of them and says the truth, but for 5% slips. The answers go the way of a user's: decisions.csv, merge,
 manifest, ``sgoif.cleaned``; then the network is trained from scratch, on all examples and by the same recipe. What
 the same number of looks buys is compared between our order, that of AUM (the mean margin of the same training) and
 a random one.
-
-One line per training in ``results/review.jsonl``; trainings that are there already are passed over, so that a stopped
-run goes on where it was, and two processes may share the seeds.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,17 +25,17 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset, TensorDataset
 
 import sgoif
-from benchmarks import data, loops, noise
+from benchmarks import cache, data, loops, noise
+from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import detection_report, weighted_mean
 from benchmarks.models import ResNet9
-from benchmarks.records import append_result, is_recorded
+from benchmarks.tables.rows import Run, latest, table
 from sgoif.review.decisions import Decision, read_decisions, write_decisions
 from sgoif.review.manifest import settle, write_manifest
 from sgoif.review.merge import merge
 from sgoif.store import RunFiles
 from sgoif.training.monitor import Monitor
 
-FILE = "review.jsonl"
 ORDERS = ("ours", "aum", "random")
 BUDGETS = (1000, 2000, 4000, 8000)
 SLIPS = 0.05
@@ -52,11 +48,20 @@ class Setup:
     """What is trained; the defaults are tier M."""
 
     setting: str = "worst"
-    split: str = "reported"
+    split: Literal["development", "reported"] = "reported"
     examples: int = 20_000
     held_per_class: int = 100  # of each given class; what is left to train on should fill its batches
     epochs: int = 10
     seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Setup):
+    """What is reviewed of it before it is trained anew."""
+
+    order: str = option("ours", ("none", "truth", *ORDERS), help="none looks at nothing, truth knows all labels")
+    budget: int = 1000
+    slips: float = SLIPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,10 @@ class World:
     class_names: tuple[str, ...]
 
 
+@lru_cache(1)
 def make_world(setup: Setup) -> World:
-    parts = (
-        data.development(setup.examples) if setup.split == "development" else data.reported(setup.examples, setup.seed)
-    )
+    is_development = setup.split == "development"
+    parts = data.development(setup.examples) if is_development else data.reported(setup.examples, setup.seed)
     given = noise.apply_to_split(setup.setting, parts, setup.seed)[0].astype(np.int64)
     images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS)
     held = np.isin(np.arange(len(given)), data.first_per_class(given, setup.held_per_class, parts.train.num_classes))
@@ -81,7 +86,7 @@ def make_world(setup: Setup) -> World:
     return World(dataset, given, parts.train.labels, held, parts.train.class_names)
 
 
-def monitored(world: World, setup: Setup, out: Path) -> None:
+def train_watched(world: World, setup: Setup, out: Path) -> None:
     """Train on all but the hold-out, which has its labels as given, and write the run."""
     training, holdout = (Subset(world.dataset, np.flatnonzero(part).tolist()) for part in (~world.held, world.held))
     positions = torch.tensor(training.indices)
@@ -114,7 +119,7 @@ def monitored(world: World, setup: Setup, out: Path) -> None:
 
 def run_folder() -> Path:
     """Where finished runs are kept."""
-    return Path(os.environ.get("SGOIF_CACHE") or Path.home() / ".cache" / "sgoif") / "review"
+    return cache.folder("review")
 
 
 def finished_run(world: World, setup: Setup) -> Path:
@@ -124,7 +129,7 @@ def finished_run(world: World, setup: Setup) -> Path:
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="part-"))
-        monitored(world, setup, partial / "run")
+        train_watched(world, setup, partial / "run")
         if place.exists():  # another process was faster
             shutil.rmtree(partial)
         else:
@@ -158,15 +163,15 @@ def ranking(world: World, ordered: Labels) -> dict[str, float]:
     return detection_report(suspicion, world.given != world.clean)
 
 
-def answers(world: World, seed: int) -> Labels:
-    """What the reviewer would say of every example: the truth, or for 5% any other class. The same for all orders."""
+def answers(world: World, seed: int, slips: float = SLIPS) -> Labels:
+    """What the reviewer would say of every example: the truth, or at a slip another class. The same for all orders."""
     rng = np.random.default_rng([seed, 5])
-    slip = rng.random(len(world.clean)) < SLIPS
+    slip = rng.random(len(world.clean)) < slips
     other = (world.clean + rng.integers(1, 10, len(world.clean))) % 10
     return np.where(slip, other, world.clean)
 
 
-def reviewed(world: World, run: Path, looked_at: Labels, said: Labels, folder: Path) -> tuple[Any, dict[str, int]]:
+def review(world: World, run: Path, looked_at: Labels, said: Labels, folder: Path) -> tuple[Any, dict[str, int]]:
     """Send the answers the way of a user's; returns the cleaned dataset and what became of its examples."""
     names = world.class_names
     decisions = [
@@ -199,12 +204,7 @@ def retrained_accuracy(images: torch.Tensor, labels: torch.Tensor, setup: Setup)
     return loops.accuracy(model, inputs, torch.from_numpy(test.labels), recipe)
 
 
-def cases() -> list[tuple[str, int]]:
-    """Order and budget of every training, the ends first; ``none`` looks at nothing, ``truth`` knows all labels."""
-    return [("none", 0), ("truth", 0), *((order, n) for n in BUDGETS for order in ORDERS)]
-
-
-def measure(world: World, setup: Setup, order: str, budget: int) -> dict[str, Any]:
+def measure(world: World, setup: Setup, order: str, budget: int, slips: float = SLIPS) -> dict[str, Any]:
     """One training and what it was trained on."""
     started = time.perf_counter()
     images, given = world.dataset.tensors
@@ -221,7 +221,7 @@ def measure(world: World, setup: Setup, order: str, budget: int) -> dict[str, An
         found["found"] = int((world.given != world.clean)[looked_at].sum())
         found["ranking"] = ranking(world, ordered)
         with tempfile.TemporaryDirectory() as folder:
-            dataset, counts = reviewed(world, run, looked_at, answers(world, setup.seed), Path(folder))
+            dataset, counts = review(world, run, looked_at, answers(world, setup.seed, slips), Path(folder))
         items = [dataset[i] for i in range(len(dataset))]
         images, labels = (torch.stack(list(column)) for column in zip(*items))
     accuracy = retrained_accuracy(images, labels, setup)
@@ -230,32 +230,46 @@ def measure(world: World, setup: Setup, order: str, budget: int) -> dict[str, An
     return {"accuracy": accuracy, "wrong_labels": wrong, "counts": dict(counts), "seconds": seconds, **found}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="1", help="comma-separated")
-    parser.add_argument("--split", choices=["development", "reported"], default="reported")
-    parser.add_argument("--examples", type=int, default=Setup().examples)
-    parser.add_argument("--epochs", type=int, default=Setup().epochs)
-    parser.add_argument("--dry", action="store_true", help="print, and append no result")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for seed in map(int, options.seeds.split(",")):
-        setup = Setup(split=options.split, examples=options.examples, epochs=options.epochs, seed=seed)
-        world = make_world(setup)
-        run = finished_run(world, setup)
-        for order, ranked in orders(world, run, seed).items():
-            print(f"seed {seed}, {order}: AP {ranking(world, ranked)['ap']:.1f}", flush=True)
-        for order, budget in cases():
-            common = {name: value for name, value in asdict(setup).items() if name != "seed"}
-            settings = {**common, "slips": SLIPS, "order": order, "budget": min(budget, len(world.given))}
-            if is_recorded(FILE, settings, seed):
-                continue
-            found = measure(world, setup, order, settings["budget"])
-            wrong, accuracy = found["wrong_labels"], 100 * found["accuracy"]
-            print(f"seed {seed}, {order} {budget}: {wrong} wrong labels, accuracy {accuracy:.2f}%", flush=True)
-            if not options.dry:
-                append_result(FILE, {"benchmark": "review", "settings": settings, "seed": seed, **found})
+def run(settings: Settings) -> dict[str, Any]:
+    setup = Setup(**{item.name: getattr(settings, item.name) for item in fields(Setup)})
+    return measure(make_world(setup), setup, settings.order, settings.budget, settings.slips)
 
 
-if __name__ == "__main__":
-    main()
+# --- table ---
+
+
+def review_table() -> str:
+    """Test accuracy after a review of so many examples, in three orders, mean over seeds and every seed's."""
+    columns = {"ours": "our order", "aum": "AUM's order", "random": "random order"}
+    cells: dict[tuple[str, int], list[Run]] = {}
+    for run in sorted(latest("review.jsonl"), key=lambda run: int(run["seed"])):
+        cells.setdefault((run["settings"]["order"], run["settings"]["budget"]), []).append(run)
+    budgets = sorted({budget for order, budget in cells if order in columns})
+    rows = [[f"{budget:,}", *(_cell(cells.get((order, budget), [])) for order in columns)] for budget in budgets]
+    none, truth = (
+        [[said, _cell(cells[order, 0]), "", ""]] if (order, 0) in cells else []
+        for order, said in (("none", "none"), ("truth", "all labels true"))
+    )
+    return table(("examples looked at", *columns.values()), [*none, *rows, *truth])
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    accuracies = [100 * run["accuracy"] for run in runs]
+    wrong = np.mean([run["wrong_labels"] for run in runs])
+    each = f" ({', '.join(f'{value:.1f}' for value in accuracies)})" if len(runs) > 1 else ""
+    return f"{np.mean(accuracies):.1f}{each}; {wrong:,.0f} wrong labels left"
+
+
+REVIEW = Experiment(
+    name="review",
+    settings=Settings,
+    run=run,
+    tables={"review": review_table},
+    describe=lambda row: f"{row['wrong_labels']} wrong labels, accuracy {row['accuracy']:.2%}",
+    full=[
+        {"order": ["none", "truth"], "budget": 0, "seed": [1, 2]},
+        {"order": list(ORDERS), "budget": list(BUDGETS), "seed": [1, 2]},
+    ],
+)

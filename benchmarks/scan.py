@@ -1,4 +1,4 @@
-"""``sgoif scan`` as a new user runs it: ``python -m benchmarks.scan``.
+"""``sgoif scan`` as a new user runs it.
 
 5,000 CIFAR-10 images outside development, 20% of their labels flipped between look-alike classes, written as PNG files
 into one folder per given class. The command line is called with the folder and nothing else, and once more with a
@@ -8,15 +8,14 @@ own margins, which need no hold-out, would have put first.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,25 @@ from PIL import Image
 
 import sgoif
 from benchmarks import data, noise
+from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import average_precision
-from benchmarks.records import append_result
+from benchmarks.tables.rows import latest, table
 
 TOP = 100
 _NOT_A_NEW_USERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")
 PATHS = {"scratch": [], "frozen": ["--backbone", "benchmarks.frozen:backbone"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One folder, scanned by a network trained from scratch or by a frozen backbone."""
+
+    path: Literal["frozen", "scratch"] = "scratch"
+    setting: str = "pair-20"
+    examples: int = 5_000
+    seed: int = 1
+    python: str = option(sys.executable, help="of an environment that has sgoif installed")
+    threads: int | None = option(None, help="of the scan; as many as there are cores by default")
 
 
 def write_folder(folder: Path, setting: str, seed: int, examples: int) -> dict[str, bool]:
@@ -45,14 +57,14 @@ def write_folder(folder: Path, setting: str, seed: int, examples: int) -> dict[s
     return wrong
 
 
-def scan(folder: Path, out: Path, options: list[str], python: str, threads: int | None) -> float:
+def scan(folder: Path, out: Path, settings: Settings) -> float:
     """Run the command line in a process of its own; returns the seconds it took."""
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_A_NEW_USERS}
-    if threads is not None:
-        environment["OMP_NUM_THREADS"] = str(threads)
+    if settings.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(settings.threads)
     started = time.perf_counter()
     subprocess.run(
-        [python, "-m", "sgoif.cli.main", "scan", str(folder), "--out", str(out), *options],
+        [settings.python, "-m", "sgoif.cli.main", "scan", str(folder), "--out", str(out), *PATHS[settings.path]],
         check=True,
         cwd=Path(__file__).resolve().parents[1],  # where the backbone is found
         env=environment,
@@ -62,11 +74,11 @@ def scan(folder: Path, out: Path, options: list[str], python: str, threads: int 
     return time.perf_counter() - started
 
 
-def examine(path: str, setting: str, seed: int, examples: int, python: str, threads: int | None) -> dict[str, Any]:
+def examine(settings: Settings) -> dict[str, Any]:
     """Write, scan, and compare with the truth."""
     with tempfile.TemporaryDirectory() as place:
-        wrong = write_folder(Path(place) / "photos", setting, seed, examples)
-        seconds = scan(Path(place) / "photos", Path(place) / "run", PATHS[path], python, threads)
+        wrong = write_folder(Path(place) / "photos", settings.setting, settings.seed, settings.examples)
+        seconds = scan(Path(place) / "photos", Path(place) / "run", settings)
         run = sgoif.load(Path(place) / "run")
         table = run.label_issues().to_pydict()
         hits = np.array([wrong[name] for name in table["id"]])  # most suspicious first, hold-out examples among them
@@ -87,27 +99,26 @@ def _found(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> int:
     return int(wrong[np.argsort(-np.nan_to_num(scores))[:TOP]].sum())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--paths", nargs="+", choices=sorted(PATHS), default=sorted(PATHS))
-    parser.add_argument("--setting", default="pair-20")
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--examples", type=int, default=5_000)
-    parser.add_argument("--python", default=sys.executable, help="of an environment that has sgoif installed")
-    parser.add_argument("--threads", type=int, help="of the scan; as many as there are cores by default")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--save", metavar="FILE")
-    options = parser.parse_args()
-    for path in options.paths:
-        for seed in map(int, options.seeds.split(",")):
-            found = examine(path, options.setting, seed, options.examples, options.python, options.threads)
-            settings = {"path": path, "setting": options.setting, "examples": options.examples}
-            if options.save:
-                append_result(options.save, {"benchmark": "scan", "settings": settings, "seed": seed, **found})
-            line = f"{path}, {options.setting}, seed {seed}: {found['top_100']} of {TOP} (margin "
-            line += f"{found['margin_top_100']}, worst {found['worst_top_100']}), AP {found['ap']:.1f}, "
-            print(json.dumps(found) if options.json else f"{line}{found['seconds']:.0f} s", flush=True)
+def scan_table() -> str:
+    """True errors among the first 100 of ``sgoif scan``, one line per run."""
+    rows = [
+        [
+            f"{run['settings']['path']}, {run['seed']}",
+            *map(str, (run["top_100"], run["margin_top_100"], run["worst_top_100"])),
+            f"{run['ap']:.1f}",
+            f"{run['seconds']:.0f}",
+        ]
+        for run in latest("scan.jsonl")
+    ]
+    return table(("path, seed", "of the first 100", "by margin alone", "by `worst` alone", "AP", "seconds"), rows)
 
 
-if __name__ == "__main__":
-    main()
+SCAN = Experiment(
+    name="scan",
+    settings=Settings,
+    run=examine,
+    tables={"scan": scan_table},
+    unrecorded=("seed", "python", "threads"),
+    full={"path": ["frozen", "scratch"], "seed": [1, 2, 3]},
+    small={"examples": 300, "threads": 1},
+)

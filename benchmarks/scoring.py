@@ -1,4 +1,4 @@
-"""Scoring of stored pictures by a snapshot, against bare decoding and forward passes: ``python -m benchmarks.scoring``.
+"""Scoring of stored pictures by a snapshot, against bare decoding and forward passes.
 
 50,000 CIFAR-10 pictures in 16 Parquet files, the small ResNet-9 after a short training, bf16. Several ways over these
 files: decode and forward alone; the local engine; two local engines at once, each on half of the files; Ray Data with
@@ -9,7 +9,6 @@ second of either is worth less: what Ray adds is told by comparison with two loc
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import signal
@@ -17,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from torch import nn
 
 import sgoif
 from benchmarks import data, loops
+from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet9
-from benchmarks.records import append_result
 from sgoif.pictures.decode import decode, square
 from sgoif.run import Run
 from sgoif.scoring.engines import Engine, LocalEngine
@@ -40,8 +40,18 @@ from sgoif.scoring.pieces import Piece, list_pieces
 from sgoif.scoring.records import read_records
 from sgoif.scoring.score import score
 
-_BATCH = 250
-_SHARDS = 16
+Ask = partial[Run]  # score these pictures into a folder, by an engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One set of pictures."""
+
+    examples: int = 50_000
+    steps: int = option(40, help="of the training")
+    batch: int = 250
+    shards: int = 16
+    ray: bool = option(True, help="two local engines at once, and Ray Data, too")
 
 
 class Classifier(nn.Module):
@@ -71,12 +81,12 @@ def load_model(path: str) -> nn.Module:
     return model
 
 
-def write_shards(folder: Path, count: int) -> None:
+def write_shards(folder: Path, count: int, shards: int) -> None:
     """The encoded pictures as they are in the data, in files of equal size."""
     table = pq.read_table(data.data_root() / "cifar10" / "train_lossless.parquet").slice(0, count)
     table = pa.table({"id": table["index"].cast(pa.int64()), "image": table["webp"], "label": table["label"]})
     folder.mkdir(parents=True, exist_ok=True)
-    for number, rows in enumerate(np.array_split(np.arange(count), _SHARDS)):
+    for number, rows in enumerate(np.array_split(np.arange(count), shards)):
         pq.write_table(table.slice(rows[0], len(rows)), folder / f"shard-{number:02d}.parquet", row_group_size=1000)
 
 
@@ -104,17 +114,15 @@ def train_and_keep(folder: Path, steps: int) -> tuple[str, partial[nn.Module]]:
     return path, partial(load_model, weights)
 
 
-def bare(make: partial[nn.Module], pieces: Sequence[Piece]) -> dict[str, float]:
+def bare(make: partial[nn.Module], pieces: Sequence[Piece], batch: int) -> dict[str, float]:
     """Read, decode, forward, and throw the logits away."""
     model, count = make().eval(), 0
     wall, cpu = time.perf_counter(), time.process_time()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         for piece in pieces:
             records = list(read_records(piece))
-            for start in range(0, len(records), _BATCH):
-                pictures = [
-                    square(decode(item.picture), 32) for item in records[start : start + _BATCH] if item.picture
-                ]
+            for start in range(0, len(records), batch):
+                pictures = [square(decode(item.picture), 32) for item in records[start : start + batch] if item.picture]
                 inputs = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float().div_(255)
                 model(inputs.contiguous(memory_format=torch.channels_last))
                 count += len(pictures)
@@ -175,33 +183,31 @@ def same_rows(first: Run, second: Run) -> bool:
     )
 
 
-def measure(count: int, steps: int, folder: Path, engines: Sequence[str]) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    write_shards(folder / "data", count)
-    snapshot, make = train_and_keep(folder, steps)
-    source, found = str(folder / "data"), dict[str, Any]()
-    found["bare"] = bare(make, list_pieces(source))
-    print("bare", found["bare"], flush=True)
-    local = Measured(LocalEngine())
-    run = score(snapshot, make, source, str(folder / "local"), engine=local, batch_size=_BATCH)
-    found["local"] = local.rates()
-    found["local over bare"] = found["local"]["per_cpu_s"] / found["bare"]["per_cpu_s"]
-    print("local", found["local"], found["local over bare"], flush=True)
-    if engines:
-        found["two local"] = two_at_once(snapshot, make, source, folder)
-        print("two local", found["two local"], flush=True)
-    for name in [name for name in ("ray", "ray, an actor killed") if name in engines]:
-        found[name] = _on_ray(snapshot, make, source, folder / name.replace(", ", "-"), run, "killed" in name)
-        for other in ("local", "two local"):
-            found[f"{name} over {other}"] = found[name]["per_cpu_s"] / found[other]["per_cpu_s"]
-        print(name, found[name], f"{found[f'{name} over two local']:.2f} of two local engines", flush=True)
+def measure(settings: Settings) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_shards(folder / "data", settings.examples, settings.shards)
+        snapshot, make = train_and_keep(folder, settings.steps)
+        source, local = str(folder / "data"), Measured(LocalEngine())
+        found: dict[str, Any] = {"bare": bare(make, list_pieces(source), settings.batch)}
+        ask: Ask = partial(score, snapshot, make, source, batch_size=settings.batch)
+        run = ask(str(folder / "local"), engine=local)
+        found["local"] = local.rates()
+        found["local over bare"] = found["local"]["per_cpu_s"] / found["bare"]["per_cpu_s"]
+        if settings.ray:
+            found["two local"] = two_at_once(ask, folder)
+            for name in ("ray", "ray, an actor killed"):
+                out = folder / name.replace(", ", "-")
+                found[name] = _on_ray(ask, out, run, "killed" in name)
+                for other in ("local", "two local"):
+                    found[f"{name} over {other}"] = found[name]["per_cpu_s"] / found[other]["per_cpu_s"]
     return found
 
 
-def _half(snapshot: str, make: partial[nn.Module], source: str, out: str, half: int) -> dict[str, float]:
+def _half(ask: Ask, out: str, half: int) -> dict[str, float]:
     torch.set_num_threads(1)
     engine = Measured(_Half(half))
-    score(snapshot, make, source, out, engine=engine, batch_size=_BATCH)
+    ask(out, engine=engine)
     return engine.rates()
 
 
@@ -215,42 +221,30 @@ class _Half(LocalEngine):
         yield from super().run(job, pieces[self.half :: 2])
 
 
-def two_at_once(snapshot: str, make: partial[nn.Module], source: str, folder: Path) -> dict[str, float]:
+def two_at_once(ask: Ask, folder: Path) -> dict[str, float]:
     """What two local engines do in two processes: the two actors of Ray without Ray."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        asked = [(snapshot, make, source, str(folder / f"half-{half}"), half) for half in range(2)]
-        halves = pool.starmap(_half, asked)
+        halves = pool.starmap(_half, [(ask, str(folder / f"half-{half}"), half) for half in range(2)])
     count, cpu_s = (sum(half[name] for half in halves) for name in ("examples", "cpu_s"))
     return _rates(int(count), max(half["wall_s"] for half in halves), cpu_s)
 
 
-def _on_ray(
-    snapshot: str, make: partial[nn.Module], source: str, out: Path, local: Run, with_kill: bool
-) -> dict[str, Any]:
+def _on_ray(ask: Ask, out: Path, local: Run, with_kill: bool) -> dict[str, Any]:
     from sgoif.scoring.on_ray import RayEngine
 
     killed: list[int] = []
     if with_kill:
         threading.Thread(target=kill_an_actor, args=(out, killed), daemon=True).start()
     engine = Measured(RayEngine(actors=2, cpus=0.25))
-    run = score(snapshot, make, source, str(out), engine=engine, batch_size=_BATCH)
+    run = ask(str(out), engine=engine)
     assert bool(killed) == with_kill, "no actor was found to kill"
     return {**engine.rates(), "rows are the local engine's": same_rows(local, run)}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=50_000)
-    parser.add_argument("--steps", type=int, default=40, help="of the training")
-    parser.add_argument("--engines", nargs="*", default=["ray", "ray, an actor killed"])
-    parser.add_argument("--save", help="a file under benchmarks/results")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(options.examples, options.steps, Path(folder), options.engines)
-    if options.save:
-        settings = {"examples": options.examples, "steps": options.steps, "batch": _BATCH, "shards": _SHARDS}
-        append_result(options.save, {"settings": settings, "seed": 0, **found})
-
-
-if __name__ == "__main__":
-    main()
+SCORING = Experiment(
+    name="scoring",
+    settings=Settings,
+    run=measure,
+    unrecorded=("seed", "ray"),
+    small={"examples": 2000, "steps": 10, "ray": False},
+)

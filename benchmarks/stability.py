@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from benchmarks.agreement import spearman
 from benchmarks.metrics import average_precision, top_count
 
-__all__ = ["by_epoch", "jaccard", "kendall", "persistence", "top_rows"]
-
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 

@@ -1,46 +1,79 @@
-"""What the store carries: ``python -m benchmarks.store``, last line ``store_bars_missed N``.
+"""What the store carries, part by part, each with its bar.
 
 write   rows per second of one core, all columns, integer and string ids
 query   the 1,000 most harmful of many visits, in SQL over the files, in a process of its own: time and peak memory
 step    a training step that hands its visits to the store over one that does not, in alternating blocks
 kill    a run killed with SIGKILL at random moments and resumed each time: readable, nothing twice, nothing missing
 s3      the same on an S3 served on this machine by moto
+
+``closing`` is an experiment of its own: a small real training gives canaries; the visits are made up, one per example,
+and lie on the disk as several ranks leave them. Closing adds them up, learns probabilities and writes the table of
+examples, in a process of its own: time and peak memory, which must not grow with the run.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
+import multiprocessing
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+import sgoif
 from benchmarks import timing
+from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet9
-from benchmarks.records import append_result
+from benchmarks.s3 import local_s3
 from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles
 from sgoif.store.blocks import encode_part, sorted_groups, visit_columns
+from sgoif.store.deferred import DeferredSink
 from sgoif.store.parts import name_part
 from sgoif.store.schema import SIGNALS, schema_of
 from sgoif.store.writer import Pace
 
-WRITE_BAR, QUERY_BAR_S, QUERY_BAR_MB, STEP_BAR = 300_000, 60.0, 2048.0, 1.01
+WRITE_BAR, QUERY_BAR_S, PEAK_BAR_MB, STEP_BAR = 300_000, 60.0, 2048.0, 1.01
 TOP = "select id, step, given_label, worst_anchor, harm from visits order by harm desc limit 1000"
 KILL_ROWS, KILL_EXAMPLES, CHECKPOINT_EVERY = 500, 20_000, 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One part; each reads the sizes that it needs."""
+
+    part: Literal["write", "query", "step", "kill", "s3"] = "write"
+    ids: Literal["int", "string"] = "int"
+    rows: int = option(2_000_000, help="visits that are written or queried; 100 million take 8 GB of disk")
+    blocks: int = option(10, help="interleaved blocks of 40 steps (even)")
+    cpu_time: bool = option(False, help="time steps by the CPU's clock, where others compute too")
+    kills: int = 20
+    folder: str | None = option(None, help="where to write; a temporary folder if not given")
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="sgoif-store-", dir=settings.folder) as name:
+        folder = Path(name)
+        if settings.part == "write":
+            found = measure_write(settings.rows, settings.ids, folder)
+        elif settings.part == "query":
+            found = measure_query(settings.rows, folder)
+        elif settings.part == "step":
+            found = measure_step(settings.blocks, folder, settings.cpu_time)
+        elif settings.part == "kill":
+            found = {"met": True, **kill_and_resume(str(folder / "kill"), folder / "kill.json", settings.kills)}
+        else:
+            with local_s3() as bucket:
+                seen = kill_and_resume(f"{bucket}/kill", folder / "s3.json", settings.kills, seed=1, longest_s=3.0)
+            found = {"met": True, **seen}
+    return {"part": settings.part, **found}
 
 
 def visits(ids: np.ndarray, step: int, rng: np.random.Generator) -> ScoreBatch:
@@ -56,59 +89,33 @@ def visits(ids: np.ndarray, step: int, rng: np.random.Generator) -> ScoreBatch:
     return ScoreBatch(ids, rng.integers(0, 10, len(ids)), step, step // 200, 0, 0, 0, columns)
 
 
-def measure_write(rows: int, folder: Path) -> list[dict[str, Any]]:
-    results = []
-    for kind in ("int", "string"):
-        rng = np.random.default_rng(0)
-        steps = []
-        for step in range(rows // 250):  # made beforehand, no row twice: repeated rows would compress as no run does
-            ids = rng.integers(0, 10**9, 250)
-            given = ids if kind == "int" else np.array([f"shard-{i % 997:05d}.tar/{i:09d}.jpg" for i in ids])
-            steps.append(visits(given, step, rng))
-        target = folder / f"write-{kind}"
-        begun, busy = time.perf_counter(), time.process_time()
-        sink = ParquetSink(target)
-        for item in steps:
-            sink.write(item)
-        sink.close()
-        seconds, cpu = time.perf_counter() - begun, time.process_time() - busy
-        assert sink.faults == {} and sink.num_rows == rows // 250 * 250, sink.faults
-        size = sum(path.stat().st_size for path in target.rglob("*.parquet"))
-        shutil.rmtree(target)
-        rate = sink.num_rows / cpu
-        print(
-            f"write, {kind} ids: {rate:,.0f} rows per second of one core, {sink.num_rows / seconds:,.0f} by the clock"
-        )
-        print(
-            f"  {size / sink.num_rows:.0f} bytes a row, {sink.num_parts} parts  {_met(rate >= WRITE_BAR)} {WRITE_BAR:,}"
-        )
-        results.append(
-            {
-                "part": "write",
-                "ids": kind,
-                "rows": sink.num_rows,
-                "rows_per_cpu_s": rate,
-                "rows_per_s": sink.num_rows / seconds,
-                "bytes_per_row": size / sink.num_rows,
-                "met": rate >= WRITE_BAR,
-            }
-        )
-    return results
+def name_ids(ids: np.ndarray, kind: str) -> np.ndarray:
+    """Ids as they are, or as paths within shards."""
+    return ids if kind == "int" else np.array([f"shard-{i % 99_991:05d}.tar/{i:010d}.jpg" for i in ids])
 
 
-def measure_query(rows: int, folder: Path) -> list[dict[str, Any]]:
-    target = folder / "query"
-    written = write_many(target, rows)
-    child = [sys.executable, "-m", "benchmarks.store", "--child", "query", "--url", str(target)]
-    done = subprocess.run(child, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    found = json.loads(done.stdout.splitlines()[-1])
-    met = found["seconds"] < QUERY_BAR_S and found["peak_mb"] < QUERY_BAR_MB and found["rows"] == 1000
-    print(f"query, top 1,000 by harm of {written:,} visits: {found['seconds']:.1f} s, peak {found['peak_mb']:.0f} MiB")
-    print(f"  opening the run {found['open_s']:.1f} s of it  {_met(met)} {QUERY_BAR_S:.0f} s, {QUERY_BAR_MB:.0f} MiB")
-    shutil.rmtree(target)
-    return [{"part": "query", "visits": written, "met": met, **found}]
+def measure_write(rows: int, kind: str, folder: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    # made beforehand, no row twice: repeated rows would compress as no run does
+    steps = [visits(name_ids(rng.integers(0, 10**9, 250), kind), step, rng) for step in range(rows // 250)]
+    begun, busy = time.perf_counter(), time.process_time()
+    sink = ParquetSink(folder)
+    for item in steps:
+        sink.write(item)
+    sink.close()
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - busy
+    assert sink.faults == {} and sink.num_rows == rows // 250 * 250, sink.faults
+    size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+    rates = {"rows_per_cpu_s": sink.num_rows / cpu, "rows_per_s": sink.num_rows / seconds}
+    known = {"ids": kind, "rows": sink.num_rows, "bytes_per_row": size / sink.num_rows}
+    return {**known, **rates, "met": rates["rows_per_cpu_s"] >= WRITE_BAR}
+
+
+def measure_query(rows: int, folder: Path) -> dict[str, Any]:
+    written = write_many(folder / "query", rows)
+    found = timing.run_in_process(query, str(folder / "query"))
+    met = found["seconds"] < QUERY_BAR_S and found["peak_mb"] < PEAK_BAR_MB and found["rows"] == 1000
+    return {"visits": written, "met": met, **found}
 
 
 def write_many(target: Path, rows: int, part_rows: int = 600_000, different: int = 16) -> int:
@@ -127,7 +134,8 @@ def write_many(target: Path, rows: int, part_rows: int = 600_000, different: int
     return count * part_rows
 
 
-def query_child(url: str) -> None:
+def query(url: str) -> dict[str, Any]:
+    """Ask for the most harmful visits; what that took this process."""
     begun, busy = time.perf_counter(), time.process_time()
     files = RunFiles(url)
     files.parts("visits")
@@ -135,8 +143,8 @@ def query_child(url: str) -> None:
     found = files.sql(TOP)
     assert (np.diff(found["harm"].to_numpy()) <= 0).all()
     seconds, cpu = time.perf_counter() - begun, time.process_time() - busy
-    told = {"seconds": seconds, "cpu_s": cpu, "open_s": opened, "rows": found.num_rows}
-    print(json.dumps({**told, "peak_mb": timing._peak_mb()}))
+    took = {"seconds": seconds, "cpu_s": cpu, "open_s": opened, "rows": found.num_rows}
+    return {**took, "peak_mb": timing.peak_mb()}
 
 
 class Loop:
@@ -180,9 +188,8 @@ class Loop:
         self.count += 1
 
 
-def measure_step(blocks: int, folder: Path, cpu_time: bool) -> list[dict[str, Any]]:
-    block = 40
-    sink = ParquetSink(folder / "step")
+def measure_step(blocks: int, folder: Path, cpu_time: bool) -> dict[str, Any]:
+    block, sink = 40, ParquetSink(folder)
     bare, writing = Loop(None, block), Loop(sink, block)
     timings = timing.alternate(
         {"bare": bare.step, "writing": writing.step},
@@ -194,30 +201,24 @@ def measure_step(blocks: int, folder: Path, cpu_time: bool) -> list[dict[str, An
     )
     sink.close()
     assert sink.faults == {} and sink.num_rows == 250 * writing.count, sink.faults
-    ratio = timings.ratio("writing")
-    print(f"step, ResNet-9, batch 250: bare {timings.median_s('bare') * 1e3:.0f} ms, writing {ratio}", end="")
-    print(f"  {_met(ratio.value <= STEP_BAR)} {STEP_BAR}; waited for room {sink.waited_s:.2f} s")
-    # The ratio of two noisy times cannot show a thousandth; the store's share of the same steps' CPU seconds can.
-    share = writing.sink_s / (writing.all_s - writing.sink_s)
-    idle = bare.sink_s / bare.all_s  # what other threads do without a sink: the error of this reckoning
-    print(f"  the store's own work, both threads: {share:.2%} of the step ({idle:.2%} would be counted without a sink)")
-    return [
-        {
-            "part": "step",
-            "own_share": share,
-            "own_share_bare": idle,
-            "cpu_time": cpu_time,
-            "timing": timings.summary(),
-            "met": ratio.value <= STEP_BAR,
-        }
-    ]
+    return {
+        # The ratio of two noisy times cannot show a thousandth; the store's share of the same steps' CPU seconds can.
+        "own_share": writing.sink_s / (writing.all_s - writing.sink_s),
+        "own_share_bare": bare.sink_s / bare.all_s,  # what other threads do without a sink: the error of the reckoning
+        "cpu_time": cpu_time,
+        "timing": timings.summary(),
+        "met": timings.ratio("writing").value <= STEP_BAR,
+    }
 
 
-def writing_child(url: str, state: Path, until: int) -> None:
+# --- killed and resumed ---
+
+
+def write_run(url: str, state: Path, until: int, ready: Any) -> None:
     """A run as a user's script makes it: it goes on from its last checkpoint, and makes one every few steps."""
-    start = json.loads(state.read_text())["step"] if state.exists() else 0
+    start = _saved_step(state)
     sink = ParquetSink(url, start_step=start, pace=Pace(part_bytes=150_000))
-    print("ready", flush=True)
+    ready.set()
     for step in range(start, until):
         first = step * KILL_ROWS
         item = visits((first + np.arange(KILL_ROWS)) % KILL_EXAMPLES, step, np.random.default_rng(step))
@@ -239,21 +240,34 @@ def kill_and_resume(url: str, state: Path, kills: int, seed: int = 0, longest_s:
     rng = np.random.default_rng(seed)
     seen = {"kills": kills, "with_visits": 0, "beyond_checkpoint": 0}
     for _ in range(kills):
-        process = _start_child(url, state, 10**9)
+        process = _start(url, state, 10**9)
         time.sleep(rng.uniform(0, longest_s))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        saved = json.loads(state.read_text())["step"] if state.exists() else 0
+        process.kill()
+        process.join()
+        saved = _saved_step(state)
         rows = check_run(url, saved)
         seen["with_visits"] += rows > 0
         seen["beyond_checkpoint"] += rows > saved * KILL_ROWS
-    saved = json.loads(state.read_text())["step"] if state.exists() else 0
-    last = _start_child(url, state, saved + 2 * CHECKPOINT_EVERY + 7)
-    assert last.wait(timeout=300) == 0
-    until = saved + 2 * CHECKPOINT_EVERY + 7
+    until = _saved_step(state) + 2 * CHECKPOINT_EVERY + 7
+    last = _start(url, state, until)
+    last.join(timeout=300)
+    assert last.exitcode == 0
     seen["visits"] = check_run(url, until)
     assert seen["visits"] == until * KILL_ROWS and RunFiles(url).is_finished
     return seen
+
+
+def _saved_step(state: Path) -> int:
+    return int(json.loads(state.read_text())["step"]) if state.exists() else 0
+
+
+def _start(url: str, state: Path, until: int) -> SpawnProcess:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=write_run, args=(url, state, until, ready), daemon=True)
+    process.start()
+    assert ready.wait(timeout=120), "the writing process did not start"
+    return process
 
 
 def check_run(url: str, saved: int) -> int:
@@ -273,114 +287,69 @@ def check_run(url: str, saved: int) -> int:
     return sum(steps["rows"])
 
 
-def _start_child(url: str, state: Path, until: int) -> subprocess.Popen:
-    options = ["--child", "write", "--url", url, "--state", str(state), "--until", str(until)]
-    root = Path(__file__).resolve().parents[1]
-    paths = os.pathsep.join([str(root / "src"), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.store", *options],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line == "ready\n", f"the writing process did not start: {line!r}"
-    return process
+# --- closing ---
 
 
-@contextmanager
-def local_s3(bucket: str = "runs") -> Iterator[str]:
-    """Serve an S3 on this machine, known to this process and its children; gives the URL of a bucket."""
-    import fsspec
-    import s3fs
-    from moto.server import ThreadedMotoServer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingSettings:
+    """One run."""
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {"endpoint_url": f"http://{host}:{port}", "key": "test", "secret": "test"}
-    names = {f"FSSPEC_S3_{key.upper()}": value for key, value in settings.items()}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    fsspec.config.conf["s3"] = settings
-    try:
-        s3fs.S3FileSystem(**settings).mkdir(bucket)
-        yield f"s3://{bucket}"
-    finally:
-        server.stop()
-        fsspec.config.conf.pop("s3", None)
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        s3fs.S3FileSystem.clear_instance_cache()
+    examples: int = 20_000_000
+    folder: str | None = option(None, help="for the run, about 130 bytes an example; temporary by default")
 
 
-def measure_kill(kills: int, folder: Path) -> list[dict[str, Any]]:
-    seen = kill_and_resume(str(folder / "kill"), folder / "kill.json", kills)
-    print(f"kill: {kills} times SIGKILL and resume, readable each time, nothing twice, nothing missing; {seen}")
-    return [{"part": "kill", "met": True, **seen}]
+def measure_closing(settings: ClosingSettings) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
+        target, parts = Path(folder) / "run", -(-settings.examples // 600_000)
+        write_many(target, parts * 600_000, different=parts)  # ids of 10^9: few come twice
+        found = timing.run_in_process(close_run, str(target))
+    return {"met": found["peak_mb"] < PEAK_BAR_MB and found["state"] == "finished", **found}
 
 
-def measure_s3(kills: int, folder: Path) -> list[dict[str, Any]]:
-    with local_s3() as bucket:
-        seen = kill_and_resume(f"{bucket}/kill", folder / "s3.json", kills, seed=1, longest_s=3.0)
-    print(f"s3: the same {kills} times on S3; {seen}")
-    return [{"part": "s3", "met": True, **seen}]
+def close_run(url: str) -> dict[str, Any]:
+    """Close a run whose visits are there; what that took this process."""
+    monitor = watch_training()
+    sink = DeferredSink(url)
+    sink.resume(10**9)  # nothing of what is there is superseded
+    monitor.recorder.sink, monitor.recorder.keeps_evidence = sink, False
+    before, begun, busy = timing.peak_mb(), time.perf_counter(), time.process_time()
+    run = monitor.close()
+    seconds, cpu_s = time.perf_counter() - begun, time.process_time() - busy
+    facts = {name: run.info.get(name) for name in ("num_examples", "calibrated_on", "expected_errors", "state")}
+    return {"seconds": seconds, "cpu_s": cpu_s, "before_mb": before, "peak_mb": timing.peak_mb(), **facts}
 
 
-def _met(is_met: bool) -> str:
-    return f"{'met' if is_met else 'MISSED'}: bar"
+def watch_training(classes: int = 10) -> Any:
+    """A monitor after a short training, whose hold-out has been looked at."""
+    torch.manual_seed(0)
+    centres = torch.randn(classes, 32)
+    labels = torch.randint(0, classes, (4000,))
+    inputs = centres[labels] + torch.randn(4000, 32)
+    model = torch.nn.Linear(32, classes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    holdout = (inputs[2000:], labels[2000:])
+    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=2000, trusted=True)
+    for ids in torch.arange(2000).repeat(5).split(50):
+        with monitor.step(ids, labels[ids]):
+            F.cross_entropy(model(inputs[ids]), labels[ids]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert monitor.faults == {}, monitor.faults
+    return monitor
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("write", "query", "step", "kill", "s3")
-    parser.add_argument("--part", nargs="+", choices=names, default=list(names))
-    parser.add_argument(
-        "--rows", type=int, default=20_000_000, help="visits of the query; 100000000 takes 8 GB of disk"
-    )
-    parser.add_argument("--write-rows", type=int, default=2_000_000)
-    parser.add_argument("--blocks", type=int, default=10, help="interleaved blocks of 40 steps (even)")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="time steps by the CPU's clock, where others compute too"
-    )
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--folder", type=Path, help="where to write; a temporary folder if not given")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--save", metavar="FILE")
-    for hidden in ("--child", "--url", "--state"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.child == "write":
-        return writing_child(options.url, Path(options.state), options.until)
-    if options.child == "query":
-        return query_child(options.url)
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="sgoif-store-", dir=options.folder) as name:
-        folder = Path(name)
-        measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
-            "write": lambda: measure_write(options.write_rows, folder),
-            "query": lambda: measure_query(options.rows, folder),
-            "step": lambda: measure_step(options.blocks, folder, options.cpu_time),
-            "kill": lambda: measure_kill(options.kills, folder),
-            "s3": lambda: measure_s3(max(1, options.kills // 4), folder),
-        }
-        for part in options.part:
-            results += measures[part]()
-            sys.stdout.flush()
-    if options.save:
-        for result in results:
-            append_result(
-                options.save, {"benchmark": "store", "settings": {"part": result["part"]}, "seed": 0, **result}
-            )
-    if options.json:
-        print(json.dumps(results))
-    print(f"store_bars_missed {sum(not result['met'] for result in results)}")
-
-
-if __name__ == "__main__":
-    main()
+STORE = Experiment(
+    name="store",
+    settings=Settings,
+    run=measure,
+    unrecorded=("seed", "folder"),
+    full=[
+        {"part": "write", "ids": ["int", "string"]},
+        {"part": "query", "rows": 20_000_000},
+        {"part": "step"},
+        {"part": "kill"},
+        {"part": "s3", "kills": 5},
+    ],
+    small={"part": "write", "ids": ["int", "string"], "rows": 200_000},
+)
+CLOSING = Experiment(name="closing", settings=ClosingSettings, run=measure_closing, unrecorded=("seed", "folder"))

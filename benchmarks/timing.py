@@ -6,54 +6,80 @@ of the machine falls on each alike. Memory: one process per variant, since a pea
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
+import multiprocessing
 import resource
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 
 from sgoif.overhead import Ratio, Timings, alternate
 
-__all__ = ["Ratio", "Timings", "alternate", "peak_rss_mb", "run_probe"]
+__all__ = ["Ratio", "Timings", "alternate", "peak_mb", "raised_peak_mb", "resident_mb", "run_in_process", "run_ranks"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def peak_rss_mb(module: str, name: str, timeout_s: float = 600) -> float:
-    """Measure by how much a probe raises the peak resident memory of a fresh process, in MiB.
-
-    Runs ``python -m MODULE --probe NAME`` from the root of the checkout; the module hands its probes to
-    :func:`run_probe`.
-    """
-    command = [sys.executable, "-m", module, "--probe", name]
-    root = Path(__file__).resolve().parents[1]
-    paths = [str(root / "src"), os.environ.get("PYTHONPATH", "")]  # the probe measures this checkout
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout_s, env=environment)
-    if done.returncode != 0:
-        raise RuntimeError(f"probe {name!r} of {module} failed with exit code {done.returncode}:\n{done.stderr}")
-    reading = json.loads(done.stdout.splitlines()[-1])
-    return float(reading["peak_mb"] - reading["baseline_mb"])
+def run_in_process(function: Callable[_P, _T], *arguments: _P.args, **settings: _P.kwargs) -> _T:
+    """Call a function of a module in a fresh process of one thread, whose peak memory is then its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (1,)) as pool:
+        return pool.submit(function, *arguments, **settings).result()
 
 
-def run_probe(probes: Mapping[str, Callable[[], None]], arguments: list[str] | None = None) -> None:
-    """Run the probe that ``--probe`` names, and print the peak before (imports only) and after it as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--probe", required=True, choices=sorted(probes))
-    name = parser.parse_args(arguments).probe
-    baseline = _peak_mb()
-    probes[name]()
-    print(json.dumps({"probe": name, "baseline_mb": baseline, "peak_mb": _peak_mb()}))
+def run_ranks(size: int, function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Call a function on so many ranks of one thread each, joined by gloo; what rank 0 found."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_run_rank, (size, folder, function, arguments), nprocs=size)
+        found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
+    return found
 
 
-def _peak_mb() -> float:
+def _run_rank(
+    rank: int, size: int, folder: str, function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
+    found = function(*arguments)
+    if rank == 0:
+        (Path(folder) / "found.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def raised_peak_mb(function: Callable[..., object], *arguments: Any) -> float:
+    """Measure by how much a call raises the peak resident memory of a fresh process over its imports, in MiB."""
+    return run_in_process(_raise_peak, function, arguments)
+
+
+def _raise_peak(function: Callable[..., object], arguments: tuple[Any, ...]) -> float:
+    baseline = peak_mb()
+    function(*arguments)
+    return peak_mb() - baseline
+
+
+def peak_mb() -> float:
+    """The peak resident memory of this process so far, in MiB."""
     # On Linux ru_maxrss of a fresh process starts at the memory of the process that launched it, so a large parent
     # hides the child's growth. VmHWM is the same peak, counted from the start of the program.
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
+    if Path("/proc/self/status").exists():
+        return _status_mb("VmHWM:")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 1024
+
+
+def resident_mb() -> float:
+    """The resident memory of this process now, in MiB; on Linux alone."""
+    return _status_mb("VmRSS:")
+
+
+def _status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))

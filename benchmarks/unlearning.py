@@ -1,19 +1,19 @@
-"""What forgetting would do, predicted and retrained: ``python -m benchmarks.unlearning --seeds 1,2,3``.
+"""What forgetting would do, predicted and retrained.
 
 Softmax regression on MNIST in float64, trained to its optimum; 2% of the labels are wrong. Requests to forget: single
 examples, random groups, look-alikes, half of a class, wrong labels. :meth:`sgoif.Run.unlearning_plan` predicts losses
 and logits of test pictures without them; the model is trained anew, to its optimum, and the two are compared, beside
 the sum of influences (the curvature of all examples, to first order) and that of gradient products (no curvature).
 
-One line per seed in ``results/unlearning.jsonl``. :mod:`benchmarks.unlearning_network` does the same to a network.
+:mod:`benchmarks.unlearning_network` does the same to a network.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,19 +25,29 @@ from benchmarks import data
 from benchmarks.agreement import pearson, spearman
 from benchmarks.convex import SoftmaxProblem, push
 from benchmarks.exactness import Truth
-from benchmarks.records import append_result, is_recorded
+from benchmarks.experiment import Experiment
+from benchmarks.tables.rows import Run as Result
+from benchmarks.tables.rows import latest, seeds_said, table
 from sgoif.linalg import Direct
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
 from sgoif.unlearning import UnlearningPlan
 
-FILE = "unlearning.jsonl"
-BAR = 0.95
-L2 = 1e-3
-WRONG = 0.02  # of the labels
 KINDS = {"one example": 8, "random 1%": 6, "look-alikes": 6, "half of a class": 6, "wrong labels": 4}
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One drawn problem; seed 0 is for development."""
+
+    part: Literal["convex"] = "convex"
+    examples: int = 5_000
+    tested: int = 500
+    l2: float = 1e-3
+    wrong: float = 0.02  # of the labels
+    seed: int = 1
 
 
 class Asked(NamedTuple):
@@ -53,13 +63,18 @@ class World(NamedTuple):
     is_wrong: NDArray[np.bool_]
 
 
-def make_world(count: int, tested: int, seed: int, l2: float) -> World:
-    """Draw pictures; seed 0 is for development and draws from the first 20,000."""
-    pictures, rng = data.mnist("train"), np.random.default_rng(seed)
+def draw_pictures(pictures: data.Images, count: int, seed: int) -> tuple[data.Images, np.random.Generator]:
+    """Draw training pictures; seed 0 is for development and draws from the first 20,000."""
+    rng = np.random.default_rng(seed)
     pool = np.arange(data.NUM_DEVELOPMENT) if seed == 0 else np.arange(data.NUM_DEVELOPMENT, len(pictures))
-    drawn = pictures.take(np.sort(rng.choice(pool, count, replace=False)))
+    return pictures.take(np.sort(rng.choice(pool, count, replace=False))), rng
+
+
+def make_world(settings: Settings) -> World:
+    count, tested, l2 = settings.examples, settings.tested, settings.l2
+    drawn, rng = draw_pictures(data.mnist("train"), count, settings.seed)
     is_wrong = np.zeros(count, bool)
-    is_wrong[rng.choice(count, round(WRONG * count), replace=False)] = True
+    is_wrong[rng.choice(count, round(settings.wrong * count), replace=False)] = True
     labels = np.where(is_wrong, (drawn.labels + rng.integers(1, 10, count)) % 10, drawn.labels)
     test = data.mnist("test", tested)
     return World(_problem(drawn.pixels, labels, l2), _problem(test.pixels, test.labels[:tested], l2), is_wrong)
@@ -104,7 +119,7 @@ def plan_of(truth: Truth, asked: Asked) -> UnlearningPlan:
     )
 
 
-def retrained(truth: Truth, asked: list[Asked]) -> Tensor:
+def retrain(truth: Truth, asked: list[Asked]) -> Tensor:
     """The head without each request, at its optimum: ``[P, K]``."""
     weights = truth.train.uniform(len(asked))
     for column, request in enumerate(asked):
@@ -113,7 +128,7 @@ def retrained(truth: Truth, asked: list[Asked]) -> Tensor:
     return truth.train.fit(weights / weights.sum(0), start, truth.inverse, tolerance=1e-10)
 
 
-def judged(truth: Truth, asked: Asked, target: Tensor) -> Row:
+def judge(truth: Truth, asked: Asked, target: Tensor) -> Row:
     """Hold predictions of a request against the retrained head ``[P, 1]``."""
     started = time.process_time()
     plan = plan_of(truth, asked)
@@ -173,41 +188,89 @@ def anchor_changes(truth: Truth, changes: Tensor) -> list[float]:
     return [float(value) for value in (changes.mean(), *by_class)]
 
 
-def measure(count: int, tested: int, seed: int, l2: float) -> Row:
+def measure(settings: Settings) -> Row:
     started = time.perf_counter()
-    world = make_world(count, tested, seed, l2)
+    world = make_world(settings)
     truth = Truth(world.train, world.test)
-    asked = list(requests(world, seed))
-    targets = retrained(truth, asked)
+    asked = list(requests(world, settings.seed))
+    targets = retrain(truth, asked)
     print(f"retrained {len(asked)} times in {time.perf_counter() - started:.0f} s", flush=True)
-    rows = []
-    for request, target in zip(asked, targets.T, strict=True):
-        rows.append(judged(truth, request, target[:, None]))
-        print({key: value for key, value in rows[-1].items() if "anchors" not in key}, flush=True)
+    rows = [judge(truth, request, target[:, None]) for request, target in zip(asked, targets.T, strict=True)]
     changes = [np.array([row[name] for row in rows]) for name in ("anchors", "true_anchors")]
     by_anchor = {"pearson": pearson(*changes).tolist(), "spearman": spearman(*changes).tolist()}
     return {"requests": rows, "by_anchor": by_anchor, "seconds": time.perf_counter() - started}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=5_000)
-    parser.add_argument("--tested", type=int, default=500)
-    parser.add_argument("--seeds", default="1,2,3", help="comma-separated; 0 is for development")
-    parser.add_argument("--l2", type=float, default=L2)
-    parser.add_argument("--save", help=f"append results to this file, such as {FILE}")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    for seed in map(int, options.seeds.split(",")):
-        settings = {"part": "convex", "examples": options.examples, "tested": options.tested, "l2": options.l2}
-        settings |= {"wrong": WRONG}
-        if options.save and is_recorded(options.save, settings, seed):
-            continue
-        found = measure(options.examples, options.tested, seed, options.l2)
-        print(f"seed {seed}: {found['by_anchor']}", flush=True)
-        if options.save:
-            append_result(options.save, {"benchmark": "unlearning", "settings": settings, "seed": seed, **found})
+# --- tables ---
+
+METHODS = {
+    "plan": "**`unlearning_plan`**",
+    "influence": "sum of influences (curvature of all, first order)",
+    "gradients": "sum of gradient products (no curvature)",
+}
 
 
-if __name__ == "__main__":
-    main()
+def read_runs(part: str) -> list[Result]:
+    return [run for run in latest("unlearning.jsonl") if run["settings"]["part"] == part and run["seed"] > 0]
+
+
+def _kinds(runs: Sequence[Result]) -> dict[str, list[Result]]:
+    """Requests of all seeds by their kind."""
+    found: dict[str, list[Result]] = {}
+    for run in runs:
+        for request in run["requests"]:
+            found.setdefault(request["kind"], []).append(request)
+    return found
+
+
+def agreements() -> str:
+    """Agreement over test pictures, mean over requests, the lowest in brackets."""
+    runs = read_runs("convex")
+    rows = []
+    for kind, requests in _kinds(runs).items():
+        for method, said in METHODS.items():
+            scores = [request["methods"][method] for request in requests]
+            off = "" if method == "gradients" else f"{100 * np.mean([score['off'] for score in scores]):.0f}%"
+            name = f"{kind} ({len(requests)} requests, {seeds_said(runs)})"
+            rows.append(
+                [name, said, *(_cell([s[key] for s in scores]) for key in ("pearson", "spearman", "logits")), off]
+            )
+    header = ["request", "predicted by", "losses, Pearson", "losses, Spearman", "logits, Pearson", "losses off by"]
+    return table(header, rows)
+
+
+def anchors() -> str:
+    """Agreement over the requests of a seed, mean over seeds: of all test pictures, and of the classes."""
+    runs = read_runs("convex")
+    rows = []
+    for said, part in (("all test pictures", slice(0, 1)), ("the test pictures of a class", slice(1, None))):
+        found = [[value for run in runs for value in run["by_anchor"][how][part]] for how in ("pearson", "spearman")]
+        rows.append([f"{said} ({seeds_said(runs)})", *map(_cell, found)])
+    return table(["mean loss of", "Pearson", "Spearman"], rows)
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.3f} ({min(values):.3f})"
+
+
+def steps() -> str:
+    """How far the one step is from the retrained head, and what its certificate says."""
+    rows = []
+    for kind, requests in _kinds(read_runs("convex")).items():
+        error, relative, slack = (
+            np.array([request[key] for request in requests]) for key in ("error", "relative", "bound_over_distance")
+        )
+        held = f"{int((slack >= 1).sum())} of {len(slack)}, {np.median(slack):.0f} times too wide"
+        seconds = f"{np.mean([request['cpu_s'] for request in requests]):.0f}"
+        rows.append([kind, f"{error.mean():.3f} ({error.max():.3f})", f"{relative.mean():.3f}", held, seconds])
+    return table(["request", "distance left", "`relative`", "bound holds", "processor seconds"], rows)
+
+
+UNLEARNING = Experiment(
+    name="unlearning",
+    settings=Settings,
+    run=measure,
+    describe=lambda row: str(row["by_anchor"]),
+    tables={"unlearning": agreements, "unlearning_anchors": anchors, "unlearning_steps": steps},
+    full={"seed": [1, 2, 3]},
+)

@@ -1,4 +1,4 @@
-"""The same of a network that was stopped early: ``python -m benchmarks.unlearning_network --seeds 1``.
+"""What forgetting would do to a network that was stopped early, predicted and retrained.
 
 A small convolutional network learns 3,000 Fashion-MNIST pictures by SGD, at a rate that falls to zero. Groups of them
 are left out, a random tenth or half of a class, and the network is trained anew from scratch, three times each, so that
@@ -9,11 +9,11 @@ of gradient products at the head. The ceiling is what a perfect forecast would r
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,18 +23,34 @@ from torch import Tensor, nn
 
 import sgoif
 from benchmarks import data
-from benchmarks.agreement import pearson, spearman
-from benchmarks.records import append_result, is_recorded
-from benchmarks.unlearning import FILE, Asked
+from benchmarks.agreement import ceiling, pearson, spearman
+from benchmarks.experiment import Experiment, option
+from benchmarks.tables.rows import seeds_said, table
+from benchmarks.unlearning import METHODS, Asked, draw_pictures, read_runs
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
 
-RECIPE = {"epochs": 8, "batch": 100, "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
 GROUPS = {"random 10%": 14, "half of a class": 10}
-REPEATS = 3
 
 Floats = NDArray[np.float64]
 Pictures = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One drawn problem; seed 0 is for development."""
+
+    part: Literal["network"] = "network"
+    examples: int = 3_000
+    tested: int = 1_000
+    dampings: tuple[float, ...] = option((0.0, 0.01), help="with + between them; the chosen one last")
+    repeats: int = option(3, help="retrainings of each group")
+    epochs: int = 8
+    batch: int = 100
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    seed: int = 1
 
 
 def network() -> nn.Sequential:
@@ -44,19 +60,20 @@ def network() -> nn.Sequential:
     )
 
 
-def train(pictures: Pictures, rows: NDArray[np.int64], seed: int) -> nn.Module:
+def train(pictures: Pictures, rows: NDArray[np.int64], recipe: Settings, seed: int) -> nn.Module:
     """One network; the seed draws its start and the order of its batches."""
     images, labels = (part[torch.from_numpy(rows)] for part in pictures)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = network()
     generator = torch.Generator().manual_seed(seed)
-    settings: dict[str, Any] = {name: RECIPE[name] for name in ("lr", "momentum", "weight_decay")}
-    optimizer = torch.optim.SGD(model.parameters(), **settings)
-    steps = int(RECIPE["epochs"]) * math.ceil(len(labels) / int(RECIPE["batch"]))
+    optimizer = torch.optim.SGD(
+        model.parameters(), recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    steps = recipe.epochs * math.ceil(len(labels) / recipe.batch)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
-    for _ in range(int(RECIPE["epochs"])):
-        for batch in torch.randperm(len(labels), generator=generator).split(int(RECIPE["batch"])):
+    for _ in range(recipe.epochs):
+        for batch in torch.randperm(len(labels), generator=generator).split(recipe.batch):
             optimizer.zero_grad()
             F.cross_entropy(model(images[batch]), labels[batch]).backward()
             optimizer.step()
@@ -64,13 +81,11 @@ def train(pictures: Pictures, rows: NDArray[np.int64], seed: int) -> nn.Module:
     return model.eval()
 
 
-def sets(examples: int, tested: int, seed: int) -> tuple[Pictures, Pictures]:
-    """Training and test pictures; seed 0 is for development and draws from the first 20,000."""
-    pictures, rng = data.fashion_mnist("train"), np.random.default_rng(seed)
-    pool = np.arange(data.NUM_DEVELOPMENT) if seed == 0 else np.arange(data.NUM_DEVELOPMENT, len(pictures))
-    drawn = pictures.take(np.sort(rng.choice(pool, examples, replace=False)))
-    held = data.fashion_mnist("test", tested)
-    return _tensors(drawn), _tensors(held.take(slice(0, tested)))
+def read_sets(settings: Settings) -> tuple[Pictures, Pictures]:
+    """Training and test pictures."""
+    drawn, _ = draw_pictures(data.fashion_mnist("train"), settings.examples, settings.seed)
+    held = data.fashion_mnist("test", settings.tested)
+    return _tensors(drawn), _tensors(held.take(slice(0, settings.tested)))
 
 
 def _tensors(images: data.Images) -> Pictures:
@@ -91,47 +106,58 @@ def test_losses(model: nn.Module, test: Pictures) -> Floats:
     return F.cross_entropy(model(test[0]), test[1], reduction="none").double().numpy()
 
 
-def retrained_changes(train_set: Pictures, test: Pictures, asked: Sequence[Asked], full: Sequence[nn.Module]) -> Floats:
-    """Changes of the test losses, ``[repeats, groups, tested]``; a repeat has the same seed with and without."""
-    everyone, found = np.arange(len(train_set[1])), np.empty((len(full), len(asked), len(test[1])))
-    for repeat, whole in enumerate(full):
-        before = test_losses(whole, test)
-        for k, request in enumerate(asked):
-            model = train(train_set, np.setdiff1d(everyone, request.rows), seed=repeat)
-            found[repeat, k] = test_losses(model, test) - before
-        print(f"repeat {repeat + 1} of {len(full)}", flush=True)
-    return found
+@dataclass(frozen=True)
+class World:
+    """The pictures, the groups that are left out, and the networks that had all of them."""
+
+    settings: Settings
+    train_set: Pictures
+    test: Pictures
+    asked: Sequence[Asked]
+    full: Sequence[nn.Module]  # one for each repeat
+
+    def retrain(self) -> Floats:
+        """Changes of the test losses, ``[repeats, groups, tested]``; a repeat has the same seed with and without."""
+        everyone = np.arange(len(self.train_set[1]))
+        found = np.empty((len(self.full), len(self.asked), len(self.test[1])))
+        for repeat, whole in enumerate(self.full):
+            before = test_losses(whole, self.test)
+            for k, request in enumerate(self.asked):
+                left = np.setdiff1d(everyone, request.rows)
+                found[repeat, k] = (
+                    test_losses(train(self.train_set, left, self.settings, seed=repeat), self.test) - before
+                )
+            print(f"repeat {repeat + 1} of {len(self.full)}", flush=True)
+        return found
+
+    def predict(self) -> tuple[dict[str, Floats], list[dict[str, Any]]]:
+        """Changes by every method, ``[groups, tested]``, and the certificates of the plan at the last damping."""
+        model, train_set, test = self.full[0], self.train_set, self.test
+        run, before, n = Run({}, MemoryTables({})), test_losses(model, test), len(train_set[1])
+        found: dict[str, Floats] = {}
+        certificates: list[dict[str, Any]] = []
+        for damping in self.settings.dampings:
+            rows, certificates = [], []
+            known: dict[str, Any] = {"weight_decay": self.settings.weight_decay, "damping": damping}
+            for request in self.asked:
+                plan = run.unlearning_plan(request.rows.tolist(), model=model, dataset=train_set, holdout=test, **known)
+                after = torch.from_numpy(plan.predictions(test[0]).after)
+                rows.append(F.cross_entropy(after, test[1], reduction="none").numpy() - before)
+                seen = plan.certificate
+                certificates.append({"relative": seen.relative, "before": seen.before, "unfinished": seen.unfinished})
+            found[f"plan, damping {damping:g}"] = np.stack(rows)
+        for name, curvature in (("influence", "kfac"), ("gradients", "identity")):
+            scores = sgoif.attribute(model, train_set, test, curvature=curvature, as_matrix=True)
+            found[name] = np.stack([-scores[request.rows].sum(0) / n for request in self.asked])
+        return found, certificates
 
 
-def predicted(
-    model: nn.Module, train_set: Pictures, test: Pictures, asked: Sequence[Asked], dampings: Sequence[float]
-) -> tuple[dict[str, Floats], list[dict[str, Any]]]:
-    """Changes by every method, ``[groups, tested]``, and the certificates of the plan at the last damping."""
-    run, before, n = Run({}, MemoryTables({})), test_losses(model, test), len(train_set[1])
-    found: dict[str, Floats] = {}
-    certificates: list[dict[str, Any]] = []
-    for damping in dampings:
-        rows, certificates = [], []
-        for request in asked:
-            settings: dict[str, Any] = {"weight_decay": RECIPE["weight_decay"], "damping": damping}
-            plan = run.unlearning_plan(request.rows.tolist(), model=model, dataset=train_set, holdout=test, **settings)
-            after = torch.from_numpy(plan.predictions(test[0]).after)
-            rows.append(F.cross_entropy(after, test[1], reduction="none").numpy() - before)
-            seen = plan.certificate
-            certificates.append({"relative": seen.relative, "before": seen.before, "unfinished": seen.unfinished})
-        found[f"plan, damping {damping:g}"] = np.stack(rows)
-    for name, curvature in (("influence", "kfac"), ("gradients", "identity")):
-        scores = sgoif.attribute(model, train_set, test, curvature=curvature, as_matrix=True)
-        found[name] = np.stack([-scores[request.rows].sum(0) / n for request in asked])
-    return found, certificates
-
-
-def anchors(changes: Floats, labels: NDArray[np.int64]) -> Floats:
+def average_classes(changes: Floats, labels: NDArray[np.int64]) -> Floats:
     """Means over each class of the test pictures, of the last axis."""
     return np.stack([changes[..., labels == c].mean(-1) for c in range(10)], -1)
 
 
-def judged(forecast: Floats, truth: Floats) -> dict[str, float]:
+def judge(forecast: Floats, truth: Floats) -> dict[str, float]:
     """Correlations over the groups, for each column; the mean. And the true change over the predicted one, in all."""
     true = truth.mean(0)
     return {
@@ -141,33 +167,27 @@ def judged(forecast: Floats, truth: Floats) -> dict[str, float]:
     }
 
 
-def ceiling(truth: Floats) -> float:
-    """``√r``, with the reliability ``r`` of the mean over the repeats, from how far two of them agree."""
-    count = len(truth)
-    pairs = [pearson(truth[a], truth[b]).mean() for a in range(count) for b in range(a)]
-    agreed = max(float(np.mean(pairs)), 0.0)
-    return float(np.sqrt(count * agreed / (1 + (count - 1) * agreed)))
-
-
-def measure(examples: int, tested: int, seed: int, dampings: Sequence[float]) -> dict[str, Any]:
+def measure(settings: Settings) -> dict[str, Any]:
     started = time.process_time()
-    train_set, test = sets(examples, tested, seed)
+    train_set, test = read_sets(settings)
     labels, test_labels = train_set[1].numpy(), test[1].numpy()
-    asked = list(requests(labels, seed))
-    full = [train(train_set, np.arange(len(labels)), seed=repeat) for repeat in range(REPEATS)]
+    asked = list(requests(labels, settings.seed))
+    everyone = np.arange(len(labels))
+    full = [train(train_set, everyone, settings, seed=repeat) for repeat in range(settings.repeats)]
     accuracy = float((full[0](test[0]).argmax(1) == test[1]).float().mean())
-    truth = retrained_changes(train_set, test, asked, full)
-    forecasts, certificates = predicted(full[0], train_set, test, asked, dampings)
+    world = World(settings, train_set, test, asked, full)
+    truth = world.retrain()
+    forecasts, certificates = world.predict()
     found: dict[str, Any] = {"accuracy": accuracy}
     for kind in GROUPS:
         rows = [k for k, request in enumerate(asked) if request.kind == kind]
-        by_anchor = anchors(truth[:, rows], test_labels)
+        by_anchor = average_classes(truth[:, rows], test_labels)
         found[kind] = {
             "ceiling": {"pictures": ceiling(truth[:, rows]), "anchors": ceiling(by_anchor)},
             "methods": {
                 name: {
-                    "pictures": judged(changes[rows], truth[:, rows]),
-                    "anchors": judged(anchors(changes[rows], test_labels), by_anchor),
+                    "pictures": judge(changes[rows], truth[:, rows]),
+                    "anchors": judge(average_classes(changes[rows], test_labels), by_anchor),
                 }
                 for name, changes in forecasts.items()
             },
@@ -176,27 +196,45 @@ def measure(examples: int, tested: int, seed: int, dampings: Sequence[float]) ->
     return {**found, "cpu_s": time.process_time() - started}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=3_000)
-    parser.add_argument("--tested", type=int, default=1_000)
-    parser.add_argument("--seeds", default="1", help="comma-separated; 0 is for development")
-    parser.add_argument("--dampings", default="0", help="comma-separated; the chosen one last")
-    parser.add_argument("--save", help=f"append results to this file, such as {FILE}")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    dampings = [float(value) for value in options.dampings.split(",")]
-    for seed in map(int, options.seeds.split(",")):
-        settings = {"part": "network", "examples": options.examples, "tested": options.tested, "dampings": dampings}
-        settings |= {"repeats": REPEATS, **RECIPE}
-        if options.save and is_recorded(options.save, settings, seed):
-            continue
-        found = measure(options.examples, options.tested, seed, dampings)
-        for kind in GROUPS:
-            print(f"seed {seed}, {kind}: {found[kind]['ceiling']} {found[kind]['methods']}", flush=True)
-        if options.save:
-            append_result(options.save, {"benchmark": "unlearning", "settings": settings, "seed": seed, **found})
+def correlations() -> str:
+    """Correlations over groups, for test pictures and for the mean loss of each class."""
+    runs = read_runs("network")
+    kinds = [name for name, value in runs[0].items() if isinstance(value, dict) and "methods" in value] if runs else []
+    rows = []
+    for kind in kinds:
+        found = [run[kind] for run in runs]
+        name = f"{kind} ({len(found[0]['certificates'])} groups, {seeds_said(runs)})"
+        for method in sorted(found[0]["methods"], key=lambda method: not method.startswith("plan")):
+            said = METHODS.get(method, f"**`unlearning_plan`**, {method.partition(', ')[2]}")
+            said = said.replace("curvature of all, first order", "K-FAC")
+            cells = [
+                f"{np.mean([one['methods'][method][what][how] for one in found]):.2f}"
+                for what in ("anchors", "pictures")
+                for how in ("pearson", "spearman")
+            ]
+            slope = np.mean([one["methods"][method]["anchors"]["slope"] for one in found])
+            rows.append([name, said, *cells, "" if method == "gradients" else f"{slope:.2f}"])  # they have no unit
+        ceilings = [f"{np.mean([one['ceiling'][what] for one in found]):.2f}" for what in ("anchors", "pictures")]
+        rows.append([name, "the ceiling: retraining itself", ceilings[0], "", ceilings[1], "", ""])
+    header = [
+        "left out",
+        "predicted by",
+        "classes, Pearson",
+        "Spearman",
+        "pictures, Pearson",
+        "Spearman",
+        "true over predicted",
+    ]
+    return table(header, rows)
 
 
-if __name__ == "__main__":
-    main()
+NETWORK = Experiment(
+    name="unlearning_network",
+    settings=Settings,
+    run=measure,
+    describe=lambda row: "\n".join(f"{kind}: {row[kind]['ceiling']} {row[kind]['methods']}" for kind in GROUPS),
+    benchmark="unlearning",
+    file="unlearning.jsonl",
+    tables={"unlearning_network": correlations},
+    full={"seed": [1, 2]},
+)

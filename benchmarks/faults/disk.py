@@ -5,7 +5,6 @@ Elsewhere the kernel is told to refuse files beyond a size, which a writer canno
 
 from __future__ import annotations
 
-import logging
 import resource
 import subprocess
 import time
@@ -16,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.faults.subject import Pictures, Row, Training, load_pictures, same_weights
+from benchmarks.faults.training import Pictures, Row, Training, count_warnings, load_pictures, same_weights
 from sgoif.run import Run
-
-__all__ = ["SmallDisk", "fill_disk", "small_disk"]
 
 STEPS = 48  # in each third of a training
 BATCH = 64
@@ -73,13 +70,13 @@ def fill_disk(folder: Path, times: int = 3, ways: Sequence[str] = WAYS) -> list[
     bare.steps(3 * STEPS)
     rows = []
     for when in ways:
-        found = [_train_on_it(folder / f"{when}-{i}".replace(" ", "-"), pictures, bare, when) for i in range(times)]
+        found = [_train(folder / f"{when}-{i}".replace(" ", "-"), pictures, bare, when) for i in range(times)]
         rows.append(_row(when, found))
     return rows
 
 
-def _train_on_it(folder: Path, pictures: Pictures, bare: Training, when: str) -> dict[str, Any]:
-    with small_disk(folder) as disk, counted_warnings() as told:
+def _train(folder: Path, pictures: Pictures, bare: Training, when: str) -> dict[str, Any]:
+    with small_disk(folder) as disk, count_warnings() as told:
         training = Training(pictures, {"out": str(folder / "run")}, batch=BATCH)
         if when == "from the start":
             disk.fill()
@@ -122,24 +119,4 @@ def _row(when: str, found: list[dict[str, Any]]) -> Row:
         sound &= all(item["dropped"] > 0 for item in found)
         where = f"run.json cannot be written: the run that close() returns counts {first['dropped']:,} rows lost"
     outcome = f"{where}; every example's evidence whole, one warning, weights those of the bare training"
-    figures = {"runs": found, "visits": total}
-    return Row(f"disk full {when}", len(found), outcome if sound else f"**not as promised** {first}", sound, figures)
-
-
-@contextmanager
-def counted_warnings() -> Iterator[list[str]]:
-    """The warnings of the store in here, in place of where they would go."""
-    told: list[str] = []
-
-    class Keeping(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
-
-    logger, handler = logging.getLogger("sgoif.store"), Keeping(logging.WARNING)
-    before, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield told
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+    return Row.of(f"disk full {when}", found, sound, outcome, visits=total)

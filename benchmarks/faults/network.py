@@ -1,93 +1,24 @@
-"""An object store that answers 500, late, or not at all: moto behind a door that we can shut, in another process."""
+"""An object store that answers 500, late, or not at all (:mod:`benchmarks.s3`)."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import random
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.faults.disk import counted_warnings
-from benchmarks.faults.subject import Pictures, Row, Training, load_pictures, same_weights
+from benchmarks.faults.training import Pictures, Row, Training, count_warnings, load_pictures, same_weights
+from benchmarks.s3 import broken_s3
 from sgoif.run import Run
 from sgoif.store import RunFiles
 
-__all__ = ["break_network"]
-
 STEPS, BATCH = 240, 256
 CLOSE_S = 20.0  # how long close() may wait for the store here, beside its own work; 300 by default
-_KINDS = ("500", "slow", "dropped", "answer lost")
 
 
-class Door:
-    """A WSGI application that lets requests through to another, or does not."""
-
-    def __init__(self, app: Any, share: Any, slow_s: tuple[float, float]) -> None:
-        self.app, self.share, self.slow_s = app, share, slow_s
-        self._random = random.Random(0)
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        kind = self._random.choice(_KINDS) if self._random.random() < self.share.value else None
-        if kind == "500":
-            start_response("500 Internal Server Error", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>InternalError</Code></Error>"]
-        if kind == "slow":
-            time.sleep(self._random.uniform(*self.slow_s))
-        if kind == "dropped":
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-            return []
-        answer = self.app(environ, start_response)
-        if kind == "answer lost":  # done, and nobody is told
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-        return answer
-
-
-def _serve(port: Any, share: Any, slow_s: tuple[float, float]) -> None:
-    import logging
-
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.disable(logging.CRITICAL)  # a trace for each connection that we drop
-    server = make_server(
-        "127.0.0.1", 0, Door(DomainDispatcherApplication(create_backend_app), share, slow_s), threaded=True
-    )
-    port.value = server.server_port
-    server.serve_forever()
-
-
-@contextmanager
-def broken_s3(slow_s: tuple[float, float] = (5.0, 20.0)) -> Iterator[Any]:
-    """Serve an S3; gives the share of requests that go wrong, to be set at any time."""
-    import fsspec
-    import s3fs
-
-    context = multiprocessing.get_context("spawn")
-    port, share = context.Value("i", 0), context.Value("d", 0.0)
-    server = context.Process(target=_serve, args=(port, share, slow_s), daemon=True)
-    server.start()
-    while not port.value:
-        assert server.is_alive(), "the S3 did not start"
-        time.sleep(0.05)
-    settings = {"endpoint_url": f"http://127.0.0.1:{port.value}", "key": "test", "secret": "test"}
-    fsspec.config.conf["s3"] = settings
-    try:
-        s3fs.S3FileSystem(**settings).mkdir("runs")
-        yield share
-    finally:
-        server.kill()
-        server.join()
-        fsspec.config.conf.pop("s3", None)
-        s3fs.S3FileSystem.clear_instance_cache()
-
-
-def break_network(times: int = 3) -> list[Row]:
+def break_network(_: Path, times: int = 3) -> list[Row]:
     """A share of all requests goes wrong; all of them for a while; all of them until after the end."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     pictures = load_pictures(4000)
@@ -110,7 +41,7 @@ def break_network(times: int = 3) -> list[Row]:
 
 
 def _train(url: str, pictures: Pictures, bare: Training, shares: tuple[float, ...], share: Any) -> dict[str, Any]:
-    with counted_warnings() as told:
+    with count_warnings() as told:
         training = Training(pictures, {"out": url}, batch=BATCH)
         sink = training.monitor.recorder.sink.opened
         sink.part_bytes, sink.rest_s, sink.flush_s = 400_000, 5.0, CLOSE_S  # a part every 32 steps
@@ -157,6 +88,4 @@ def _row(name: str, found: list[dict[str, Any]], sound: dict[str, Any], is_down:
         f"no step waited; close() took {max(item['close_s'] for item in found):.0f} s ({sound['close_s']:.0f}); "
         "weights those of the bare training"
     )
-    figures = {"runs": found, "sound": sound, "visits": total}
-    name = f"object store: {name}"
-    return Row(name, len(found), outcome if met else f"**not as promised** {outcome} {found}", met, figures)
+    return Row.of(f"object store: {name}", found, met, outcome, sound=sound, visits=total)

@@ -25,19 +25,6 @@ from benchmarks.models import ResNet9
 from benchmarks.trainings import Setup
 from sgoif.tasks.classification import margins
 
-__all__ = [
-    "Bare",
-    "Case",
-    "Checkpoint",
-    "Found",
-    "Group",
-    "fresh_model",
-    "make_case",
-    "outputs",
-    "stopwatch",
-    "train_bare",
-]
-
 NUM_CHECKPOINTS = 5
 
 Group = Literal["label-free", "trusted"]

@@ -1,1 +1,1 @@
-"""How cost grows, measured on a small machine, and what follows for a large one: ``python -m benchmarks.scale``."""
+"""How cost grows, measured on a small machine, and what follows for a large one."""

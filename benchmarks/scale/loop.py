@@ -6,22 +6,22 @@ Time is that of the processor, which other programs on the machine do not change
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sgoif
-from benchmarks.scale.peers import joined_by
+from sgoif import api
 from sgoif.distributed import Peers
 from sgoif.training.clock import PARTS, Clock, StepTimer
 from sgoif.training.monitor import Monitor
-
-__all__ = ["Loop", "Shape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,9 @@ class Loop:
         self.monitor: Monitor | None = None
         if is_watched:
             budget = sgoif.Budget(plan=sgoif.Plan(), keep_visits="none", batch_size=shape.batch)
-            anchors = shape.inputs(shape.holdout)
-            with joined_by(peers):
-                found = sgoif.watch(
-                    self.model,
-                    self.optimizer,
-                    anchors=anchors,
-                    train_size=shape.examples,
-                    **{"trusted": True, "budget": budget, **settings},
-                )
+            known: dict[str, Any] = {"train_size": shape.examples, "trusted": True, "budget": budget, **settings}
+            with _find(peers):
+                found = sgoif.watch(self.model, self.optimizer, anchors=shape.inputs(shape.holdout), **known)
             assert isinstance(found, Monitor)
             self.monitor, self.timer = found, _KeptTimer()
             found.governor.timer = self.timer
@@ -122,3 +116,8 @@ class Loop:
         found = {name: [parts[name] for parts in timed if name in parts] for name in PARTS}
         middle = dict.fromkeys(PARTS, median) | {"refresh": mean}
         return {name: middle[name](seconds) / every[name] if seconds else 0.0 for name, seconds in found.items()}
+
+
+def _find(peers: Peers | None) -> AbstractContextManager[Any]:
+    """Have :func:`sgoif.watch` find these ranks; None leaves it to find its own."""
+    return nullcontext() if peers is None else patch.object(api, "find_peers", lambda *_, **__: peers)

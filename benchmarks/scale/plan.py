@@ -6,29 +6,70 @@ forecaster, rates of store and scoring are rows that were measured; speeds, pric
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from benchmarks.context import CONTEXT
+from benchmarks.experiment import Experiment, option
 from benchmarks.models import SmallViT
 from benchmarks.records import read_results
-from benchmarks.scale.assumptions import Assumptions
-from benchmarks.scale.exchanges import exchanges_of
+from benchmarks.scale.ranks import exchanges_of
+from benchmarks.tables.rows import Run, latest, table
 from sgoif.curvature import create
 from sgoif.records import BlockShape
 from sgoif.training.forecast import Forecast, Sizes, forecast
 from sgoif.training.schedule import Plan
-from sgoif.training.work import Work, count_work
-
-__all__ = ["CASES", "Case", "measured_rates", "reckon", "rows", "vit_large"]
+from sgoif.training.work import Speed, Work, count_work
 
 _PART_BYTES = 64 << 20  # of the sink
 _GROUPS = 32  # row groups of a part
 _CANARY_CLASSES = 2_000  # above so many there are none
 _WIDTH = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What is taken as given: a machine, a network, prices, a run. Nobody measured these here."""
+
+    pictures: float = option(2e9, help="pictures, each seen once")
+    model_tflops: float = option(400, help="TFLOP/s that the training sustains, bf16 (an H100 has 989 at most)")
+    monitor_tflops: float = option(30, help="TFLOP/s of the monitor's float32 products (67 at most)")
+    memory_tb_s: float = option(2.0, help="TB/s of device memory, sustained (3.35 at most)")
+    launches_per_s: float = option(
+        3e5, help="tiny operators that the host starts in a second, without Python around them"
+    )
+    network_gbit_s: float = option(10, help="Gbit/s of a rank between hosts, through the host's memory")
+    message_us: float = option(30, help="microseconds of a message from one host's gloo to another's")
+    gpu_hour_usd: float = option(2.5, help="price of a GPU hour")
+    core_hour_usd: float = option(0.05, help="price of a core hour")
+    stored_gb_usd: float = option(0.023, help="price of a stored GB, per month")
+    puts_1000_usd: float = option(0.005, help="price of 1,000 writes or listings")
+    gets_1000_usd: float = option(0.0004, help="price of 1,000 reads")
+    request_ms: float = option(
+        30, help="milliseconds of a request; 16 footers are read at once, 1,000 names are listed"
+    )
+    checkpoint_minutes: float = option(
+        60, help="minutes between two checkpoints, each of which closes a part on every rank"
+    )
+    held_per_class: float = option(20, help="hold-out examples per class, 50,000 in all at most, 2 per class at least")
+
+    @property
+    def model_speed(self) -> Speed:
+        """A sustained rate has everything in it."""
+        return Speed(1e12 * self.model_tflops, float("inf"), float("inf"))
+
+    @property
+    def monitor_speed(self) -> Speed:
+        return Speed(1e12 * self.monitor_tflops, 1e12 * self.memory_tb_s, self.launches_per_s)
+
+    def holdout(self, classes: int) -> int:
+        """Examples of a hold-out for so many classes."""
+        return int(max(min(self.held_per_class * classes, 50_000), 2 * classes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +93,12 @@ CASES = (
 )
 
 
-def rows(assumed: Assumptions, cases: Sequence[Case] = CASES) -> Iterator[dict[str, Any]]:
-    """Reckon every case."""
+def reckon_all(assumed: Assumptions) -> Iterator[dict[str, Any]]:
+    """Reckon every case anew; rows do not replace one another, since any assumption may have changed."""
     rates = measured_rates()
-    for case in cases:
-        yield {"case": asdict(case), "assumed": asdict(assumed), "rates": rates, **reckon(case, assumed, rates)}
+    for case in CASES:
+        known = {"settings": {"part": "plan"}, "case": asdict(case), "assumed": asdict(assumed), "rates": rates}
+        yield {**known, **reckon(case, assumed, rates)}
 
 
 def measured_rates() -> dict[str, float]:
@@ -77,7 +119,7 @@ def measured_rates() -> dict[str, float]:
 
 def vit_large(classes: int) -> tuple[int, Work]:
     """Parameters, and the forward pass of one picture."""
-    with torch.device("meta"), torch.no_grad():
+    with torch.device("meta"), patch.object(CONTEXT, "device", "meta"), torch.no_grad():
         model = SmallViT(image=224, patch=16, dim=_WIDTH, depth=24, heads=16, num_classes=classes)
         _, work = count_work(lambda: model(torch.empty(1, 3, 224, 224)))
     assert work is not None
@@ -164,3 +206,54 @@ def _stored(case: Case, assumed: Assumptions, rates: dict[str, float], hours: fl
 def _second_pass(assumed: Assumptions, rates: dict[str, float], forward: Work) -> dict[str, float]:
     gpu_hours = assumed.pictures * assumed.model_speed.seconds(forward) / rates["scoring_over_bare"] / 3600
     return {"gpu_hours": gpu_hours, "usd": gpu_hours * assumed.gpu_hour_usd}
+
+
+_Number = Callable[[Run], Any]
+_PLAN: dict[str, tuple[_Number, str]] = {
+    "bare step, ms": (lambda r: r["bare_ms"], ".0f"),
+    "scoring, ms": (lambda r: r["own_ms"]["scoring"], ".1f"),
+    "curvature, ms": (lambda r: r["own_ms"]["curvature"], ".1f"),
+    "refreshes, ms": (lambda r: r["own_ms"]["refresh"], ".1f"),
+    "exchanges, ms (around a ring)": (lambda r: f"{r['exchange_ms']:.1f} ({r['ring_ms']:.0f})", ""),
+    "**all of it, % of the step**": (lambda r: 100 * r["share"], ".0f"),
+    "exchanged, MB a step": (lambda r: r["exchange_bytes"] / 1e6, ".1f"),
+    "of the gradient that DDP reduces, %": (lambda r: 100 * r["exchange_bytes"] / r["gradient_bytes"], ".1f"),
+    "device memory, GB": (lambda r: r["device_mb"] / 1e3, ".1f"),
+    "host memory of a rank, GB": (lambda r: r["host_mb"] / 1e3, ".1f"),
+    "training with it, hours": (lambda r: r["hours"], ".1f"),
+    "training with it, $": (lambda r: r["gpu_usd"], ",.0f"),
+    "**of that for watching, $**": (lambda r: r["watching_usd"], ",.0f"),
+    "visits, TB": (lambda r: r["store"]["tb"], ".2f"),
+    "kept for a month, $": (lambda r: r["store"]["usd_per_month"], ".1f"),
+    "files": (lambda r: r["store"]["files"], ",.0f"),
+    "opening the run, s": (lambda r: r["store"]["open_s"], ",.0f"),
+    "requests, $": (lambda r: r["store"]["requests_usd"], ",.2f"),
+    "adding up, core hours": (lambda r: r["store"]["add_up_core_hours"], ".1f"),
+    "table of examples, GB": (lambda r: r["store"]["held_at_close_gb"], ",.0f"),
+    "one query over all visits, CPU s": (lambda r: r["store"]["query_s"], ",.0f"),
+    "second pass by a snapshot, GPU hours": (lambda r: r["second_pass"]["gpu_hours"], ",.0f"),
+    "second pass, $": (lambda r: r["second_pass"]["usd"], ",.0f"),
+}
+
+
+def plan() -> str:
+    """What each case of the plan comes to."""
+    runs = [run for run in latest("scale.jsonl", key=lambda run: str(run.get("case"))) if "case" in run]
+    heads = []
+    for run in runs:
+        case = run["case"]
+        rare = ", rarest plan" if case["plan"]["refresh_every"] > 20 else ""
+        heads.append(f"{case['ranks']:,} x {case['batch']}, {case['classes']:,} classes{rare}")
+    return table(("", *heads), [[name, *(f"{of(run):{form}}" for run in runs)] for name, (of, form) in _PLAN.items()])
+
+
+PLAN = Experiment(
+    name="scale_plan",
+    settings=Assumptions,
+    run=reckon_all,
+    benchmark="scale",
+    file="scale.jsonl",
+    tables={"scale_plan": plan},
+    describe=lambda row: f"{row['case']}: {row['share']:.1%} of the step, {row['watching_usd']:,.0f} $",
+    small={},
+)

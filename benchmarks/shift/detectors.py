@@ -26,8 +26,6 @@ from sgoif.shift.null_streams import largest_over_windows, learn_tails, window_e
 from sgoif.shift.sequential import Tail, longest_window
 from sgoif.shift.statistics import StreamParts
 
-__all__ = ["DETECTORS", "OURS", "Listeners"]
-
 Floats = NDArray[np.float64]
 
 OURS = "sgoif"

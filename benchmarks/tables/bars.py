@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.faithfulness import faithfulness_bars
 from benchmarks.frozen_noise import LABEL_FREE, PROBE, aps, frozen_places
 from benchmarks.label_noise_tables import Place, best_free, name_of, places, values
-from benchmarks.tables.cost import MEMORY_BAR, TIME_BAR, cost_rows, memory_ratio
-from benchmarks.tables.faithfulness import faithfulness_bars
+from benchmarks.overhead import MEMORY_BAR, TIME_BAR, cost_rows, memory_ratio
 from benchmarks.tables.rows import Run, latest, table
 
 __all__ = ["bars"]

@@ -5,11 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import subsets
-from benchmarks.attributors import sgoif as ours
-from benchmarks.attributors.__main__ import measure
-from benchmarks.attributors.subject import Subject, lds_row, random_halves, softmax_network
-from benchmarks.exactness import Subsets
+from benchmarks.attributors.compare import measure
+from benchmarks.attributors.libraries import list_dattri, list_kronfluence, list_ours
+from benchmarks.attributors.subjects import Digits, Subject, lds_row, softmax_network
+from benchmarks.exactness import Subsets, draw_members
 
 L2 = 0.1
 
@@ -17,7 +16,7 @@ L2 = 0.1
 def random_digits(count, seed):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (count,), generator=generator)
-    return subsets.Digits(torch.rand(count, 784, generator=generator) / 10, labels)
+    return Digits(torch.rand(count, 784, generator=generator) / 10, labels)
 
 
 @pytest.fixture(scope="module")
@@ -55,33 +54,31 @@ def close(found, expected, tolerance):
 
 
 def test_ours_is_exact_where_gauss_newton_is_the_hessian(subject, dense):
-    methods = ours.methods(subject)
-    close(methods["identity"](), dense["identity"], 1e-5)
-    close(methods[f"gauss-newton, damping {L2:g}"](), dense["exact"], 1e-3)  # CG stops at a residual of 1e-4
+    methods = list_ours(L2, 1)
+    close(methods["identity"](subject), dense["identity"], 1e-5)
+    close(methods[f"gauss-newton, damping {L2:g}"](subject), dense["exact"], 1e-3)  # CG stops at a residual of 1e-4
 
 
 def test_kronfluence_has_our_sign_and_order(subject, dense):
     pytest.importorskip("kronfluence")
-    from benchmarks.attributors import kronfluence
-
-    methods = kronfluence.methods(subject)
-    close(methods["identity"](), dense["identity"], 1e-5)
-    found = methods[f"ekfac, damping {L2:g}"]()
+    methods = list_kronfluence(L2, 1)
+    close(methods["identity"](subject), dense["identity"], 1e-5)
+    found = methods[f"ekfac, damping {L2:g}"](subject)
     assert np.corrcoef(found.ravel(), dense["exact"].ravel())[0, 1] > 0.9
 
 
 def test_dattri_has_our_sign_and_order(subject, dense):
     pytest.importorskip("dattri")
-    from benchmarks.attributors import dattri
-
-    methods = dattri.methods(subject)
-    close(methods[f"cg, regularization {L2:g}"](), dense["exact"], 1e-2)  # ten steps; with many more it divides 0 by 0
-    found = methods["tracin, 1 checkpoint"]()
+    methods = list_dattri(L2, 1)
+    close(
+        methods[f"cg, regularization {L2:g}"](subject), dense["exact"], 1e-2
+    )  # ten steps; with many more it divides 0 by 0
+    found = methods["tracin, 1 checkpoint"](subject)
     assert np.corrcoef(found.ravel(), dense["identity"].ravel())[0, 1] > 0.5  # its projection is random
 
 
 def test_a_point_that_cannot_be_attributed_counts_as_nothing():
-    members = random_halves(20, 30, seed=0)
+    members = draw_members(20, 30, 15, seed=0)
     assert (members.sum(1) == 15).all()
     scores = np.random.default_rng(0).normal(size=(30, 2))
     truth = Subsets(members, members @ scores)

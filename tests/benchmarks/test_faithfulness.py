@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import confidence, exactness, faithfulness, subsets
-from benchmarks.agreement import pearson, reliability, spearman
+from benchmarks import exactness, faithfulness
+from benchmarks.agreement import ceiling, pearson, reliability, spearman
+from benchmarks.attributors import subjects
 from benchmarks.convex import SoftmaxProblem
 from benchmarks.exactness import Truth
 
@@ -96,8 +97,8 @@ def test_backends_go_through_the_library_and_rank_like_the_truth(truth):
 
 
 def test_confidence_rises_as_the_error_falls(truth):
-    rows = confidence.ladder(truth, points=5, rungs={"richardson": (1, 10, 100), "cg": (1, 5, 15)})
-    summary = confidence.ladder_summary(rows)
+    rows = faithfulness.ladder(truth, points=5, rungs={"richardson": (1, 10, 100), "cg": (1, 5, 15)})
+    summary = faithfulness.ladder_summary(rows)
     assert summary["bound_holds"] == 1.0
     assert summary["residual_vs_score_error"]["all"] > 0.9
 
@@ -120,34 +121,34 @@ def test_correlations_agree_with_numpy_and_share_ranks():
 
 def test_reliability_averages_within_bins():
     bins = reliability([0, 0.1, 0.2, 1.0], {"error": np.array([4.0, 1.0, 3.0, 0.0])}, edges=(0, 0.5))
-    assert [(b.count, b.means["error"]) for b in bins] == [(1, 4.0), (2, 2.0), (1, 0.0)]
+    assert [(b["count"], b["means"]["error"]) for b in bins] == [(1, 4.0), (2, 2.0), (1, 0.0)]
 
 
 def random_digits(count, seed):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (count,), generator=generator)
-    return subsets.Digits(torch.rand(count, 784, generator=generator), labels)
+    return subjects.Digits(torch.rand(count, 784, generator=generator), labels)
 
 
 def test_the_ceiling_is_one_without_noise_and_low_with_nothing_else():
     rng = np.random.default_rng(0)
     same = rng.normal(size=(50, 20))
-    assert subsets.ceiling(np.stack([same, same])) == pytest.approx(1)
-    assert subsets.ceiling(rng.normal(size=(2, 50, 20))) < 0.5
+    assert ceiling(np.stack([same, same]), spearman) == pytest.approx(1)
+    assert ceiling(rng.normal(size=(2, 50, 20)), spearman) < 0.5
     signal, noise = rng.normal(size=(400, 20)), rng.normal(size=(2, 400, 20))  # the mean of two has reliability 2/3
-    assert subsets.ceiling(signal + noise) == pytest.approx((2 / 3) ** 0.5, abs=0.03)
+    assert ceiling(signal + noise, spearman) == pytest.approx((2 / 3) ** 0.5, abs=0.03)
 
 
 def test_training_repeats_itself_and_retraining_is_read_from_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("SGOIF_CACHE", str(tmp_path))
-    monkeypatch.setitem(subsets.RECIPE, "epochs", 2)
+    monkeypatch.setitem(subjects.RECIPE, "epochs", 2)
     training, test = random_digits(20, seed=0), random_digits(5, seed=1)
     members = np.arange(20)[None] < 10
-    first = subsets.half_losses(training, test, members, repeats=2)
+    first = subjects.half_losses(training, test, members, repeats=2)
     assert not np.allclose(first[0], first[1])  # another repeat starts and shuffles differently
-    monkeypatch.setattr(subsets, "train", None)
-    np.testing.assert_array_equal(subsets.half_losses(training, test, members, repeats=2), first)
+    monkeypatch.setattr(subjects, "train", None)
+    np.testing.assert_array_equal(subjects.half_losses(training, test, members, repeats=2), first)
     monkeypatch.undo()
-    once, again = (subsets.train(training, seed=3, checkpoints=2) for _ in range(2))
+    once, again = (subjects.train(training, seed=3, checkpoints=2) for _ in range(2))
     assert len(once) == 2
     torch.testing.assert_close(once[1], again[1], rtol=0, atol=0)

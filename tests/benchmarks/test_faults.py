@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.faults.disk import fill_disk
-from benchmarks.faults.killed import kill_ranks
+from benchmarks.faults.ranks import kill_ranks
 
 pytestmark = pytest.mark.data
 

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import loops
-from benchmarks.rivals import __main__ as rivals
-from benchmarks.rivals import confident, ekfac, gold, tracin, trajectories, trak
+from benchmarks.experiment import cells, measure
+from benchmarks.rivals import attribution, compare, methods
 from benchmarks.rivals.case import Case, fresh_model, learning_rates, make_case, train_bare
-from benchmarks.tables import training
 from benchmarks.trainings import Setup, train
 
 SMALL = Setup(setting="sym-40", examples=400, epochs=2)
@@ -61,13 +60,11 @@ def test_forgetting_counts_falls_from_right_to_wrong():
     )
     order = np.random.default_rng(0).permutation(12)
     shuffled = {name: column[order] for name, column in found.items()}
-    assert trajectories.forgetting_events(shuffled, 3).tolist() == [2, 0, 4]
+    assert methods.forgetting_events(shuffled, 3).tolist() == [2, 0, 4]
 
 
 def test_data_iq_is_confidence_and_aleatoric_uncertainty():
-    scores = trajectories.score_visits(
-        visits((0, 0, 1.0, 0.2), (0, 1, 1.0, 0.6), (1, 0, -1.0, 0.9), (1, 1, 3.0, 0.7)), 2
-    )
+    scores = methods.score_visits(visits((0, 0, 1.0, 0.2), (0, 1, 1.0, 0.6), (1, 0, -1.0, 0.9), (1, 1, 3.0, 0.7)), 2)
     np.testing.assert_allclose(scores["Data-IQ, confidence"], [0.6, 0.2])
     np.testing.assert_allclose(scores["Data-IQ, aleatoric"], [0.2, 0.15])
     np.testing.assert_allclose(
@@ -79,7 +76,7 @@ def test_data_iq_is_confidence_and_aleatoric_uncertainty():
 def test_the_loss_average_forgets_by_epoch():
     found = {**visits((0, 0, 1.0, 0.5), (0, 1, 1.0, 0.5)), "loss": np.array([2.0, 1.0])}
     expected = (0.9 * 2 + 1) / 1.9
-    np.testing.assert_allclose(trajectories.score_visits(found, 1)["loss EMA"], [expected])
+    np.testing.assert_allclose(methods.score_visits(found, 1)["loss EMA"], [expected])
 
 
 def test_the_bare_training_keeps_every_visit_and_five_checkpoints(case, bare):
@@ -97,13 +94,13 @@ def test_the_bare_training_keeps_every_visit_and_five_checkpoints(case, bare):
 
 def test_the_transition_is_the_mean_prediction_of_each_true_class():
     probabilities = torch.tensor([[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.1, 0.9, 0.0]])
-    matrix = gold.transition(probabilities, torch.tensor([0, 0, 1]))
+    matrix = methods.transition(probabilities, torch.tensor([0, 0, 1]))
     torch.testing.assert_close(matrix, torch.tensor([[0.7, 0.3, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]]))
 
 
 def test_the_posterior_of_the_given_label_is_bayes():
     matrix = torch.tensor([[0.7, 0.3], [0.1, 0.9]])
-    posterior = gold.given_posterior(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1]), matrix)
+    posterior = methods.given_posterior(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1]), matrix)
     torch.testing.assert_close(posterior, torch.tensor([0.7 / 0.8, 0.9 / 1.2]))
 
 
@@ -112,19 +109,19 @@ def test_a_probe_sees_what_the_hold_out_knows():
     truth = np.arange(200) % 2
     features = torch.from_numpy(np.stack([truth * 4 - 2, np.zeros(200)], 1) + rng.normal(size=(200, 2)))
     given = torch.from_numpy(np.where(np.arange(200) < 20, 1 - truth, truth))
-    margin = gold.probe_margin(features[100:], torch.from_numpy(truth[100:]), features, given, 3)
+    margin = methods.probe_margin(features[100:], torch.from_numpy(truth[100:]), features, given, 3)
     assert (margin[:20] < 0).mean() > 0.8 and (margin[20:] > 0).mean() > 0.8
 
 
 def test_tracin_sums_the_squared_gradients_of_the_head(case, bare):
     pytest.importorskip("captum")
-    found = tracin.find(case, bare)["TracIn, last layer"]
+    found = attribution.find_tracin(case, bare)["TracIn, last layer"]
     expected = np.zeros(len(case.given))
     model = fresh_model(case).eval()
     for checkpoint in bare.checkpoints:
         model.load_state_dict(checkpoint.state)
         with torch.no_grad():
-            features = gold.penultimate(model, case.images, case.recipe)
+            features = methods.penultimate(model, case.images, case.recipe)
             residual = model.head(features).softmax(1) - F.one_hot(case.given, 4)
         # of the weight alone: captum leaves the bias out
         expected += checkpoint.learning_rate * (residual.square().sum(1) * features.square().sum(1)).numpy()
@@ -133,9 +130,9 @@ def test_tracin_sums_the_squared_gradients_of_the_head(case, bare):
 
 def test_ekfac_of_the_head_ranks_as_the_exact_fisher_does(case, bare):
     pytest.importorskip("kronfluence")
-    found = ekfac.find_head(case, bare)["EK-FAC self-influence, head"].scores
+    found = attribution.find_ekfac(case, bare)["EK-FAC self-influence, head"].scores
     with torch.no_grad():
-        features = gold.penultimate(bare.model, case.images, case.recipe)
+        features = methods.penultimate(bare.model, case.images, case.recipe)
         p = bare.model.head(features).softmax(1).double()
     inputs = torch.cat([features, torch.ones(len(features), 1)], 1).double()
     residual = p - F.one_hot(case.given, 4)
@@ -153,8 +150,8 @@ def test_ekfac_of_all_layers_adds_to_that_of_the_head():
     pytest.importorskip("kronfluence")
     case = small_case(40)
     bare = train_bare(case)
-    whole = ekfac.find_all_layers(case, bare)[ekfac.ALL_LAYERS].scores
-    head = ekfac.find_head(case, bare)[ekfac.HEAD].scores
+    whole = attribution.find_ekfac(case, bare, attribution.EKFAC_ALL)[attribution.EKFAC_ALL].scores
+    head = attribution.find_ekfac(case, bare)[attribution.EKFAC_HEAD].scores
     # the layers' parts are added up, and none is negative; the sampled labels are the same
     assert (whole >= 0.99 * head).all()
     assert whole.sum() > 2 * head.sum()
@@ -162,9 +159,9 @@ def test_ekfac_of_all_layers_adds_to_that_of_the_head():
 
 def test_trak_is_a_leverage_weighted_by_the_loss(case, bare, monkeypatch):
     pytest.importorskip("trak")
-    monkeypatch.setattr(trak, "PROJECTION", 16)
-    found = trak.find(case, bare)
-    own, queries = (found[name] for name in trak.NAMES)
+    monkeypatch.setattr(attribution, "PROJECTION", 16)
+    found = attribution.find_trak(case, bare)
+    own, queries = (found[name] for name in attribution.TRAK)
     assert (own.scores >= 0).all()
     assert (own.group, queries.group) == ("label-free", "trusted")
     assert own.scores.shape == queries.scores.shape == (len(case.given),)
@@ -178,9 +175,9 @@ def test_confident_learning_predicts_what_it_has_not_seen():
     pytest.importorskip("cleanlab")
     case = small_case(160)
     bare = train_bare(case)
-    found = confident.find(case, bare)
-    assert list(found) == list(confident.NAMES)
-    first = found[confident.NAMES[0]]
+    found = methods.find_confident(case, bare)
+    assert list(found) == list(methods.CONFIDENT)
+    first = next(iter(found.values()))
     assert first.flags is not None and first.flags.dtype == bool
     assert first.scores[case.wrong].mean() > first.scores[~case.wrong].mean()
     assert first.seconds > bare.seconds  # four trainings on three quarters
@@ -197,37 +194,35 @@ def test_the_bare_training_is_the_monitored_one():
 
 @pytest.mark.data
 def test_a_run_writes_one_row_per_score_and_goes_on_where_it_was(tmp_path):
-    file = str(tmp_path / "rivals.jsonl")
-    cheap = rivals.installed(["trajectories", "gold"])
-    for row in rivals.measure(SMALL, cheap):
-        rivals.append_result(file, row)
-    rows = [json.loads(line) for line in (tmp_path / "rivals.jsonl").read_text().splitlines()]
-    assert [row["settings"]["rival"] for row in rows] == [*trajectories.NAMES, *gold.NAMES]
+    file, names = tmp_path / "rivals.jsonl", (*methods.TRAJECTORIES, *methods.GOLD)
+    chosen = {"examples": (400,), "epochs": (2,), "rival": names}
+    asked = cells(compare.COMPARISON, chosen, small=True)
+    rows = list(measure(compare.COMPARISON, asked, save=str(file)))
+    assert [row["settings"]["rival"] for row in rows] == list(names)
     for row in rows:
         assert {"ap", "auroc", "p@1%", "p@1%_se", "r@1%", "r@5%", "r@10%", "f1"} <= row["report"].keys()
         assert row["cost"] == pytest.approx(row["seconds"] / row["bare_seconds"])
-    assert max(row["cost"] for row in rows[: len(trajectories.NAMES)]) < 0.5
-    assert rivals.missing(SMALL, cheap, file) == []
-    assert rivals.missing(Setup(setting="sym-40", examples=400, epochs=2, seed=1), cheap, file) == cheap
-    kept = (tmp_path / "rivals.jsonl").read_text().splitlines()[:-1]
-    (tmp_path / "rivals.jsonl").write_text("\n".join(kept) + "\n")
-    assert rivals.missing(SMALL, cheap, file) == cheap[1:]
-    table = training.rivals(file).splitlines()
+    assert max(row["cost"] for row in rows[: len(methods.TRAJECTORIES)]) < 0.5
+    assert list(measure(compare.COMPARISON, asked, save=str(file))) == []
+    kept = file.read_text().splitlines()[:-1]
+    file.write_text("\n".join(kept) + "\n")
+    table = compare.rivals_table(str(file)).splitlines()
     assert table[0] == "| uses | rival | sym-40 | cost |"
     assert len(table) == 2 + len(kept)
+    (row,) = measure(compare.COMPARISON, asked, save=str(file))
+    assert row["settings"]["rival"] == names[-1]
 
 
 def test_a_rival_without_its_library_is_named_and_left_out(monkeypatch, capsys):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "trak" else found(name))
-    assert rivals.installed(["trajectories", "trak"]) == [rivals.RIVALS["trajectories"]]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert list(compare.run(compare.Settings(rival=attribution.TRAK[0]))) == []
     assert "trak is left out" in capsys.readouterr().out
 
 
 def test_f1_at_the_noise_rate_equals_precision_and_recall():
     wrong = np.array([True, True, False, False, True, False])
-    assert rivals.report_on(np.array([5.0, 4, 3, 2, 1, 0]), wrong)["f1"] == pytest.approx(100 * 2 / 3)
-    flags = rivals.flag_report(np.array([True, False, True, False, False, False]), wrong)
+    assert compare.report_on(np.array([5.0, 4, 3, 2, 1, 0]), wrong)["f1"] == pytest.approx(100 * 2 / 3)
+    flags = compare.flag_report(np.array([True, False, True, False, False, False]), wrong)
     assert (flags["precision"], flags["flagged"]) == (50, 2)
     assert flags["recall"] == pytest.approx(100 / 3)
     assert flags["f1"] == pytest.approx(40)
@@ -247,10 +242,10 @@ def test_the_table_holds_means_over_seeds_by_group(tmp_path):
     ]
     file = tmp_path / "rivals.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    assert training.rivals(str(file)).splitlines()[2:] == [
+    assert compare.rivals_table(str(file)).splitlines()[2:] == [
         "| given labels | AUM | 35.0 (30.0, 40.0) | 70.0 | 0.50 |",
         "| trusted hold-out | probe | 80.0 |  | 0.50 |",
     ]
     file.write_text("\n".join(map(json.dumps, [*rows, row("AUM", "worst", 2, 70, examples=2_000)])))
     with pytest.raises(ValueError, match="mixes tiers on cifar10"):
-        training.rivals(str(file))
+        compare.rivals_table(str(file))

@@ -1,15 +1,14 @@
 """What is reckoned for a large run stands on code that runs; tests/distributed compares declared with real ranks."""
 
-import argparse
 from dataclasses import fields
 
 import pytest
 
+from benchmarks.experiment import cells
 from benchmarks.scale import ranks
-from benchmarks.scale.assumptions import Assumptions, add_options, from_options
-from benchmarks.scale.exchanges import exchanges_of
 from benchmarks.scale.loop import Loop, Shape
-from benchmarks.scale.plan import CASES, Case, reckon, vit_large
+from benchmarks.scale.plan import CASES, PLAN, Assumptions, Case, reckon, vit_large
+from benchmarks.scale.ranks import exchanges_of
 from sgoif.training.schedule import Plan
 
 TINY = ranks.TINY
@@ -30,7 +29,7 @@ def total(exchanges):
 @pytest.mark.parametrize("size", [2, 600])  # where rows of a draw are gathered, and where they are summed
 def test_the_functions_that_exchange_count_what_a_whole_training_does(size):
     found = exchanges_of(Plan(), TINY.width + 1, TINY.classes, TINY.batch, size)
-    told = ranks.declared(TINY, size)
+    told = ranks.measure("declared", size)
     assert total(found) == pytest.approx(told["bytes_per_step"])
     assert found.count == told["exchanges_per_step"]
 
@@ -66,8 +65,6 @@ def test_a_plan_follows_its_assumptions():
 
 
 def test_every_assumption_is_an_option():
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    assert from_options(parser.parse_args([])) == Assumptions()
-    assert from_options(parser.parse_args(["--gpu-hour-usd", "1"])).gpu_hour_usd == 1
-    assert all(item.metadata["meaning"] for item in fields(Assumptions))
+    assert cells(PLAN, {}) == [Assumptions()]
+    assert cells(PLAN, {"gpu_hour_usd": (1.0,)}) == [Assumptions(gpu_hour_usd=1.0)]
+    assert all(item.metadata["help"] for item in fields(Assumptions))

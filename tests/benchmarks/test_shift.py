@@ -5,9 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.shift.corruptions import CORRUPTIONS, corrupted
 from benchmarks.shift.detectors import DETECTORS, Listeners
-from benchmarks.shift.streams import LABEL_SHIFTS, drawn, passes, sums_of, switched
+from benchmarks.shift.streams import CORRUPTIONS, LABEL_SHIFTS, corrupt, draw_passes, draw_streams, sum_batches, switch
 from sgoif.features.extraction import HeadFeatures
 
 BATCH, CALIBRATED = 50, 400
@@ -27,7 +26,7 @@ def listeners():
 
 def streams(listeners, moved=0.0, length=8):
     rows = listeners.rows(seen(BATCH * length, 1, moved))
-    return sums_of(rows, np.arange(BATCH * length).reshape(1, length, BATCH))
+    return sum_batches(rows, np.arange(BATCH * length).reshape(1, length, BATCH))
 
 
 def test_ks_is_scipys_up_to_its_grid(listeners):
@@ -63,16 +62,16 @@ def test_every_detector_hears_a_large_shift(listeners):
 
 def test_a_pass_has_each_image_once_and_longer_streams_go_on():
     rng, pool = np.random.default_rng(0), np.arange(100, 164)
-    found = passes(pool, 3, 10, rng)
+    found = draw_passes(pool, 3, 10, rng)
     assert found.shape == (3, 6, 10)
     assert all(len(np.unique(one)) == 60 and np.isin(one, pool).all() for one in found)
-    long = drawn(pool, 2, 15, 10, rng)
+    long = draw_streams(pool, 2, 15, 10, rng)
     assert long.shape == (2, 15, 10) and all(len(np.unique(part)) == 60 for part in (long[0, :6], long[0, 6:12]))
 
 
 def test_a_switch_takes_the_share_that_it_was_told():
     rng = np.random.default_rng(0)
-    found = switched(np.zeros((50, 3, 100)), np.ones((50, 3, 100)), np.array([0.0, 0.3, 1.0]), rng)
+    found = switch(np.zeros((50, 3, 100)), np.ones((50, 3, 100)), np.array([0.0, 0.3, 1.0]), rng)
     np.testing.assert_allclose(found.mean((0, 2)), [0, 0.3, 1], atol=0.02)  # 5,000 draws: ± 0.0065
 
 
@@ -80,7 +79,7 @@ def test_a_switch_takes_the_share_that_it_was_told():
 def test_corruptions_grow_with_their_strength(kind):
     coarse = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype(np.uint8)
     pixels = coarse.repeat(4, 1).repeat(4, 2)
-    made = [corrupted(pixels, kind, strength) for strength in CORRUPTIONS[kind]]
+    made = [corrupt(pixels, kind, strength) for strength in CORRUPTIONS[kind]]
     errors = [np.abs(found.astype(float) - pixels).mean() for found in made]
     assert all(found.shape == pixels.shape and found.dtype == np.uint8 for found in made)
     assert errors == sorted(errors) and errors[-1] > errors[0] > 0

@@ -5,8 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks import figures
-from benchmarks.tables import faithfulness as table
+from benchmarks import faithfulness, figures
 from benchmarks.tables import pages
 
 
@@ -45,12 +44,12 @@ def test_faithfulness_joins_subjects_and_says_what_was_missed(tmp_path):
     ]
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
-    found = table.faithfulness(str(file)).splitlines()
+    found = faithfulness.faithfulness(str(file)).splitlines()
     assert found[2].endswith("| 1.000 | 0.980 | 0.920 | 0.810 |  |")
     assert found[3] == f"| sgoif | {chosen} |  |  |  | 0.430 ± 0.010 | - / 2 |"
     assert found[4] == "| sgoif | kfac | 0.800 | 0.600 | 0.700 ± 0.010 | 0.300 ± 0.010 (4 points failed) | 2 / 2 |"
     assert found[5].startswith("| dattri | cg, regularization 0.1 |")
-    first, last = table.faithfulness_bars(str(file))
+    first, last = faithfulness.faithfulness_bars(str(file))
     assert first == ["B1", "x, at least 0.9", "0.500", "**missed**"]
     assert last[2:] == ["0.430", "**missed**"] and "regularization 0.1: 0.460" in last[1]
 

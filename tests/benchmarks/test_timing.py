@@ -65,20 +65,20 @@ def test_what_cannot_be_timed_is_refused(arguments):
         timing.alternate({"a": lambda: None}, **arguments)
 
 
-def test_peak_memory_is_that_of_the_probe_and_not_of_this_process(monkeypatch, tmp_path):
-    (tmp_path / "allocating_probe.py").write_text(
-        "import numpy as np\n"
-        "from benchmarks.timing import run_probe\n"
-        "run_probe({'large': lambda: np.ones(40 * 2**17).sum(), 'none': lambda: None})\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def allocate(mb):
+    if mb < 0:
+        raise ValueError("absent")
+    return np.ones(mb * 2**17).sum()
+
+
+def test_peak_memory_is_that_of_the_probe_and_not_of_this_process(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ballast = np.ones(64 * 2**20 // 8 * 4)  # 256 MiB here: with plain ru_maxrss both probes would read 0
     assert ballast.sum() > 0
-    assert timing.peak_rss_mb("allocating_probe", "large") == pytest.approx(40, abs=8)
-    assert timing.peak_rss_mb("allocating_probe", "none") < 8
-    with pytest.raises(RuntimeError, match="absent"):
-        timing.peak_rss_mb("allocating_probe", "absent")
+    assert timing.raised_peak_mb(allocate, 40) == pytest.approx(40, abs=8)
+    assert timing.raised_peak_mb(allocate, 0) < 8
+    with pytest.raises(ValueError, match="absent"):
+        timing.raised_peak_mb(allocate, -1)
 
 
 def test_results_are_lines_with_their_circumstances(tmp_path):

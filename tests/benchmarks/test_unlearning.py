@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks import data, unlearning, unlearning_network
-from benchmarks.agreement import pearson
+from benchmarks.agreement import ceiling, pearson
 from benchmarks.convex import SoftmaxProblem
 from benchmarks.exactness import Truth
 
@@ -26,11 +26,11 @@ def truth():
 
 def test_the_plan_is_nearer_to_retraining_than_sums_are(truth):
     asked = unlearning.Asked("half of a class", np.flatnonzero(truth.train.labels.numpy() == 3)[::2])
-    target = unlearning.retrained(truth, [asked])
+    target = unlearning.retrain(truth, [asked])
     left = np.setdiff1d(np.arange(120), asked.rows)
     fresh = SoftmaxProblem(truth.train.features[left], truth.train.labels[left], 10, 1e-2).fit(tolerance=1e-12)
     torch.testing.assert_close(target, fresh, rtol=1e-6, atol=1e-8)
-    row = unlearning.judged(truth, asked, target)
+    row = unlearning.judge(truth, asked, target)
     methods = row["methods"]
     assert methods["plan"]["off"] < methods["influence"]["off"] and row["bound_over_distance"] >= 1
     assert methods["plan"]["pearson"] > methods["influence"]["pearson"] > methods["gradients"]["pearson"]
@@ -39,7 +39,7 @@ def test_the_plan_is_nearer_to_retraining_than_sums_are(truth):
 
 @pytest.mark.data
 def test_requests_are_what_their_kinds_say():
-    world = unlearning.make_world(400, 20, 0, 1e-3)
+    world = unlearning.make_world(unlearning.Settings(examples=400, tested=20, seed=0))
     assert world.is_wrong.sum() == 8 and len(world.test.labels) == 20
     true = data.mnist("train", 20_000).labels
     drawn = np.sort(np.random.default_rng(0).choice(20_000, 400, replace=False))
@@ -58,6 +58,6 @@ def test_the_ceiling_is_what_the_mean_of_noisy_retrainings_allows():
     rng = np.random.default_rng(0)
     signal = rng.normal(size=(400, 30))
     noisy = signal + rng.normal(size=(3, 400, 30))
-    reached = unlearning_network.judged(signal, noisy)["pearson"]
-    assert abs(unlearning_network.ceiling(noisy) - reached) < 0.02
-    assert unlearning_network.ceiling(np.repeat(signal[None], 2, 0)) == pytest.approx(1)
+    reached = unlearning_network.judge(signal, noisy)["pearson"]
+    assert abs(ceiling(noisy) - reached) < 0.02
+    assert ceiling(np.repeat(signal[None], 2, 0)) == pytest.approx(1)

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.scale import ranks
-from benchmarks.scale.peers import Declared, Timed
+from benchmarks.scale.ranks import Declared, Timed
 from sgoif.distributed import Group
 from sgoif.influence import AnchorDraw
 from sgoif.records import GradientRows
@@ -36,11 +36,11 @@ def test_a_draw_is_that_of_one_process(worlds, count):
 
 
 def counted(shape):
-    return ranks.exchanged(shape, Timed(range(dist.get_world_size())))
+    return ranks.count_exchanges(shape, Timed(range(dist.get_world_size())))
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_declared_ranks_count_what_real_ones_exchange(worlds, size):
-    declared = ranks.exchanged(ranks.TINY, Declared(size))
+    declared = ranks.count_exchanges(ranks.TINY, Declared(size))
     assert declared["bytes_per_step"] > 0
     assert worlds.run(size, counted, ranks.TINY) == [declared] * size

@@ -11,7 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from benchmarks.store import local_s3
+from benchmarks.s3 import local_s3
 from sgoif.errors import SgoifError
 from sgoif.pictures import displayed, find_pictures
 from tests.pictures.files import encoded, picture

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.store import kill_and_resume, local_s3
+from benchmarks.s3 import local_s3
+from benchmarks.store import kill_and_resume
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, write_examples
 from sgoif.store.writer import Pace
 from tests.store.visits import expected_pairs, kill, pairs, write_steps

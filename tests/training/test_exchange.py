@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.scale.peers import Declared
+from benchmarks.scale.ranks import Declared
 from sgoif.distributed import SingleProcess
 from sgoif.gradients.contractions import materialise
 from sgoif.records import GradientRows

@@ -1,29 +1,39 @@
-"""A rank killed in mid-step, in a refresh, while it saves, while it closes: ``torchrun`` starts all ranks again."""
+"""A rank killed in mid-step, in a refresh, while it saves, while it closes: ``torchrun`` starts all ranks again.
+
+The job is a training as a platform runs it: ``torchrun -m benchmarks.faults.ranks``, killed and started again at any
+moment. Every few steps each rank saves its state; after a start all go on from the newest state that all of them have.
+States beyond it are removed: a run that goes on from there supersedes what they rely on.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.faults.job import BATCH, newest_state, read_beacon
-from benchmarks.faults.subject import PLAN, Row, batches, load_pictures
+import sgoif
+from benchmarks.faults.training import PLAN, Pictures, Row, batches, fresh, load_pictures
 from sgoif.run import load
 from sgoif.store import RunFiles
 
-__all__ = ["kill_ranks"]
-
 RANKS = 2
+BATCH, SAVE_EVERY, _KEPT = 32, 6, 3
+_STATE = re.compile(r"state-(\d+)-(\d+)\.pt")
 # Workers that are started again otherwise find addresses of the dead ones in torchrun's own store (torch 2.13, gloo).
 _FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 # of ten kills; closing comes last, since a job closes once
@@ -34,12 +44,12 @@ def kill_ranks(folder: Path, times: int = 30, steps: int = 300, seed: int = 0) -
     """Kill a random rank so many times, in jobs of up to ten kills each, and look at every run."""
     rng = np.random.default_rng(seed)
     pictures = vars(load_pictures(1000, 200))
-    bare = _prepared(folder / "bare", pictures)
+    bare = _prepare(folder / "bare", pictures)
     assert _start(bare, steps, "--bare").wait(timeout=600) == 0
     seen: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     while sum(phases.values()) < times:
-        job = _prepared(folder / f"job-{seen['jobs']}", pictures)
+        job = _prepare(folder / f"job-{seen['jobs']}", pictures)
         left = times - sum(phases.values())
         wanted = PHASES if left >= len(PHASES) else PHASES[len(PHASES) - left :]
         killed, found = _torment(job, steps, wanted, rng)
@@ -66,7 +76,7 @@ def _row(seen: Counter[str], phases: Counter[str]) -> Row:
     return Row("a rank killed (SIGKILL) under torchrun", kills, outcome, met, {**seen, **wrong, "phases": dict(phases)})
 
 
-def _prepared(folder: Path, pictures: dict[str, Any]) -> Path:
+def _prepare(folder: Path, pictures: dict[str, Any]) -> Path:
     folder.mkdir(parents=True)
     torch.save(pictures, folder / "pictures.pt")
     return folder
@@ -76,7 +86,7 @@ def _start(folder: Path, steps: int, *more: str) -> subprocess.Popen[bytes]:
     root = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", "--max-restarts=40"]
-    job = ["-m", "benchmarks.faults.job", f"--folder={folder}", f"--steps={steps}", *more]
+    job = ["-m", "benchmarks.faults.ranks", f"--folder={folder}", f"--steps={steps}", *more]
     with (folder / "log.txt").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, *torchrun, *job],
@@ -164,8 +174,111 @@ def _examine(folder: Path, bare: Path, steps: int, num_examples: int) -> dict[st
     }
 
 
-if __name__ == "__main__":
-    import tempfile
+# --- the job ---
 
-    with tempfile.TemporaryDirectory() as name:
-        print(asdict(kill_ranks(Path(name), times=3)[0]))
+
+class Beacon:
+    """Says in a file of a few bytes which process a rank is and what it does, so that it can be killed in it."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = os.open(folder / f"beacon-{rank}", os.O_RDWR | os.O_CREAT)
+
+    def show(self, phase: str) -> None:
+        os.pwrite(self._file, f"{os.getpid():>10} {phase:<12}".encode(), 0)
+
+
+def read_beacon(folder: Path, rank: int) -> tuple[int, str]:
+    """Process and phase of a rank; 0 where it never started."""
+    try:
+        pid, phase = (folder / f"beacon-{rank}").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return 0, ""
+    return int(pid), phase
+
+
+def newest_state(folder: Path, size: int) -> int:
+    """The newest step that all ranks have a state of; 0 where there is none."""
+    found: dict[int, set[int]] = {}
+    for path in folder.glob("state-*.pt"):
+        match = _STATE.fullmatch(path.name)
+        if match is not None:
+            found.setdefault(int(match[2]), set()).add(int(match[1]))
+    return max((step for step, ranks in found.items() if len(ranks) == size), default=0)
+
+
+def _states_of(folder: Path, rank: int) -> dict[int, Path]:
+    return {int(path.stem.rpartition("-")[2]): path for path in folder.glob(f"state-{rank}-*.pt")}
+
+
+def _save(folder: Path, rank: int, step: int, parts: dict[str, Any]) -> None:
+    state = {name: part.state_dict() for name, part in parts.items()}
+    beside = folder / f".state-{rank}.tmp"
+    torch.save(state, beside)
+    os.replace(beside, folder / f"state-{rank}-{step}.pt")
+    for old, path in sorted(_states_of(folder, rank).items())[:-_KEPT]:
+        assert old < step
+        path.unlink()
+
+
+def _resume(folder: Path, rank: int, size: int, parts: dict[str, Any]) -> int:
+    step = newest_state(folder, size)
+    dist.barrier()  # all have looked before any removes
+    for newer, path in _states_of(folder, rank).items():
+        if newer > step:
+            path.unlink()
+    if step:
+        state = torch.load(folder / f"state-{rank}-{step}.pt")
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    return step
+
+
+def train(folder: Path, steps: int, is_watched: bool) -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    beacon = Beacon(folder, rank)
+    beacon.show("start")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    pictures = Pictures(**torch.load(folder / "pictures.pt", weights_only=False))
+    model = fresh()
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    monitor: Any = None
+    if is_watched:
+        settings: dict[str, Any] = {"train_size": len(pictures.labels), "budget": sgoif.Budget(plan=PLAN)}
+        out = str(folder / "run")
+        monitor = sgoif.watch(wrapped, optimizer, anchors=pictures.held, out=out, trusted=True, **settings)
+        parts["monitor"] = monitor
+    first = _resume(folder, rank, size, parts)
+    for step, picked in enumerate(islice(batches(len(pictures.labels), BATCH), steps)):
+        if step < first:
+            continue
+        mine = picked[rank::size]
+        beacon.show("step")
+        with monitor.step(mine, pictures.labels[mine]) if monitor is not None else nullcontext():
+            F.cross_entropy(wrapped(pictures.pixels[mine]), pictures.labels[mine]).backward()
+            if PLAN.is_refresh(step):
+                beacon.show("refresh")
+        beacon.show("step")
+        optimizer.step()
+        optimizer.zero_grad()
+        if (step + 1) % SAVE_EVERY == 0:
+            beacon.show("checkpoint")
+            _save(folder, rank, step + 1, parts)
+    beacon.show("close")
+    if monitor is not None:
+        monitor.close()
+    beacon.show("end")
+    if rank == 0:
+        torch.save(model.state_dict(), folder / "weights.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--bare", action="store_true")
+    options = parser.parse_args()
+    train(options.folder, options.steps, not options.bare)

@@ -1,10 +1,11 @@
-"""What is trained: a small network on pictures of Fashion-MNIST, in a loop as users write it."""
+"""What is trained: a small network on pictures of Fashion-MNIST, in a loop as users write it; and what is told."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,6 @@ from torch import Tensor, nn
 
 import sgoif
 from benchmarks import data
-
-__all__ = ["PLAN", "Net", "Pictures", "Row", "Training", "batches", "fresh", "load_pictures", "same_weights"]
 
 PLAN = sgoif.Plan(refresh_every=8, examples_per_refresh=100, observe_every=4)
 Spoil = Callable[[int, Tensor, Tensor], Tensor]
@@ -30,6 +29,12 @@ class Row:
     outcome: str
     met: bool
     figures: dict[str, Any]
+
+    @staticmethod
+    def of(fault: str, found: list[dict[str, Any]], met: bool, outcome: str, **figures: Any) -> Row:
+        """A row of one trial or more, which says so where it was not as promised."""
+        told = outcome if met else f"**not as promised** {found[0]}"
+        return Row(fault, len(found), told, met, {"runs": found, **figures})
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,22 @@ class Training:
         self.num_steps += 1
 
 
-def same_weights(first: nn.Module, second: nn.Module) -> bool:
+def same_weights(first: nn.Module, second: nn.Module | Mapping[str, Tensor]) -> bool:
     """Whether two models are the same to the bit."""
-    one, two = first.state_dict(), second.state_dict()
-    return all(torch.equal(value, two[name]) for name, value in one.items())
+    other = second.state_dict() if isinstance(second, nn.Module) else second
+    return all(torch.equal(value, other[name]) for name, value in first.state_dict().items())
+
+
+@contextmanager
+def count_warnings() -> Iterator[list[str]]:
+    """The warnings of the store in here, in place of where they would go."""
+    told: list[str] = []
+    logger, handler = logging.getLogger("sgoif.store"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
