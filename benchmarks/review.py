@@ -119,7 +119,7 @@ def train_watched(world: World, setup: Setup, out: Path) -> None:
 
 def run_folder() -> Path:
     """Where finished runs are kept."""
-    return cache.folder("review")
+    return cache.folder() / "review"
 
 
 def finished_run(world: World, setup: Setup) -> Path:

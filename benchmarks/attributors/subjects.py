@@ -19,7 +19,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,18 +111,16 @@ def half_losses(training: Digits, test: Digits, members: NDArray[np.bool_], repe
     """Train ``repeats`` times on every half, unless the cache has it, and return test losses ``[R, S, V]``."""
     found = np.empty((repeats, len(members), len(test.labels)))
     for half, row in enumerate(members):
-        recipe = json.dumps(RECIPE, sort_keys=True).encode()
-        key = hashlib.sha256(np.packbits(row).tobytes() + recipe).hexdigest()[:20]
+        key = hashlib.sha256(np.packbits(row).tobytes() + json.dumps(RECIPE, sort_keys=True).encode()).hexdigest()
         for repeat in range(repeats):
-            path = cache.folder("faithfulness-mlp") / f"{key}-{repeat}.npy"
-            if not path.exists():
-                (state,) = train(training.take(torch.from_numpy(np.flatnonzero(row))), seed=1000 * repeat + half)
+
+            def retrain(row: NDArray[np.bool_] = row, seed: int = 1000 * repeat + half) -> NDArray[np.float32]:
+                (state,) = train(training.take(torch.from_numpy(np.flatnonzero(row))), seed)
                 with torch.no_grad():
-                    losses = F.cross_entropy(
-                        functional_call(network(), state, (test.pixels,)), test.labels, reduction="none"
-                    )
-                cache.write(path, partial(np.save, arr=losses.numpy()))
-            found[repeat, half] = np.load(path)
+                    logits = functional_call(network(), state, (test.pixels,))
+                    return F.cross_entropy(logits, test.labels, reduction="none").numpy()
+
+            found[repeat, half] = cache.keep(f"faithfulness-mlp/{key[:20]}-{repeat}.npy", retrain)
         if half % 10 == 9:
             print(f"  {half + 1} of {len(members)} halves retrained", flush=True)
     return found
@@ -161,7 +158,7 @@ def lds_row(truth: Subsets, scores: Scores) -> Row:
 
 def convex() -> tuple[Subject, Judge, Row]:
     """The softmax regression, its judge, and what is known about the truth."""
-    found = _convex_truth()
+    found = cache.keep(f"faithfulness-convex/{TRAIN}-{TEST}-{L2:g}.npz", _convex_truth)
     training, test = read_digits("train", TRAIN), read_digits("test", TEST)
     states, halves = [_state(found["theta"])], [_state(theta) for theta in found["ensemble"].T]
 
@@ -194,22 +191,17 @@ def _state(theta: NDArray[np.float64]) -> State:
 
 
 def _convex_truth() -> dict[str, NDArray[Any]]:
-    """Exact scores, 200 removals, 100 halves and an ensemble of ten; minutes, so kept in the cache."""
-    path = cache.folder("faithfulness-convex") / f"{TRAIN}-{TEST}-{L2:g}.npz"
-    if not path.exists():
-        truth = Truth(mnist_problem("train", TRAIN), mnist_problem("test", TEST))
-        removals, halves = remove(truth, 200), retrain_subsets(truth, 100, 0.5)
-        weights = torch.from_numpy(draw_members(10, TRAIN, TRAIN // 2, ENSEMBLE_SEED).T / (TRAIN // 2))
-        start = truth.theta.expand(-1, weights.shape[1])
-        found = {
-            "theta": truth.theta.numpy(),
-            "scores": truth.scores,
-            "removed": removals.examples,
-            "changes": removals.changes,
-            "members": halves.members,
-            "losses": halves.losses,
-            "ensemble": truth.train.fit(weights, start, truth.inverse).numpy(),
-        }
-        cache.write(path, lambda file: np.savez(file, **found))  # type: ignore[arg-type]
-    with np.load(path) as file:
-        return dict(file)
+    """Exact scores, 200 removals, 100 halves and an ensemble of ten: minutes."""
+    truth = Truth(mnist_problem("train", TRAIN), mnist_problem("test", TEST))
+    removals, halves = remove(truth, 200), retrain_subsets(truth, 100, 0.5)
+    weights = torch.from_numpy(draw_members(10, TRAIN, TRAIN // 2, ENSEMBLE_SEED).T / (TRAIN // 2))
+    start = truth.theta.expand(-1, weights.shape[1])
+    return {
+        "theta": truth.theta.numpy(),
+        "scores": truth.scores,
+        "removed": removals.examples,
+        "changes": removals.changes,
+        "members": halves.members,
+        "losses": halves.losses,
+        "ensemble": truth.train.fit(weights, start, truth.inverse).numpy(),
+    }

@@ -101,18 +101,16 @@ class Pools:
 
     def read(self, name: str) -> HeadFeatures:
         """Of images that are clean, of another set, or corrupted as :data:`CHANGES` name it."""
-        path = cache.folder("shift") / f"cifar10-{self.seed}" / f"{name.replace(' ', '-')}.pt"
-        if not path.exists():
-            found = self._extract(_read_pixels(name))
-            cache.write(path, lambda file: torch.save((found.features, found.logits, dict(found.pooled)), file))
-        return HeadFeatures(*torch.load(path, weights_only=True))
+        path = f"shift/cifar10-{self.seed}/{name.replace(' ', '-')}.pt"
+        return HeadFeatures(*cache.keep(path, lambda: self._extract(_read_pixels(name))))
 
-    def _extract(self, pixels: Pixels) -> HeadFeatures:
+    def _extract(self, pixels: Pixels) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         model, inputs = self.subject.model, self.subject.inputs(pixels)
         head, layers = find_layers(model, model, inputs[:8], None)
         with quiet_eval(model):
             parts = [extract_features(model, model, part, head, layers) for part in inputs.split(BATCH)]
-        return concatenate_features(parts)
+        found = concatenate_features(parts)
+        return found.features, found.logits, dict(found.pooled)
 
 
 def _read_pixels(name: str) -> Pixels:
