@@ -27,15 +27,7 @@ from benchmarks.models import ResNet9
 from benchmarks.rivals.case import Bare, Case, Floats, Found, fresh_model, outputs, stopwatch
 from sgoif.tasks.classification import margins
 
-TRAJECTORIES = (
-    "loss EMA",
-    "AUM",
-    "EL2N",
-    "forgetting",
-    "Data-IQ, confidence",
-    "Data-IQ, aleatoric",
-    "Data-IQ, hard",
-)
+TRAJECTORIES = ("loss EMA", "AUM", "EL2N", "forgetting", "Data-IQ, confidence", "Data-IQ, aleatoric", "Data-IQ, hard")
 CONFIDENT = {
     "confident learning, self-confidence": "self_confidence",
     "confident learning, normalised margin": "normalized_margin",

@@ -72,7 +72,7 @@ class Measurement:
 
     def usual(self, draw: int, num_passes: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """The highest reading of each pass by detector, and ours by part."""
-        listeners, fresh, rng = self._calibrated(draw)
+        listeners, fresh, rng = self._calibrate(draw)
         rows = listeners.rows(self.clean)
         peaks: dict[str, list[Floats]] = {name: [] for name in (*DETECTORS, *listeners.parts.sizes)}
         for _ in range(0, num_passes, AT_ONCE):
@@ -97,7 +97,7 @@ class Measurement:
 
     def delays(self, draw: int, num_streams: int, levels: dict[str, float]) -> Iterator[tuple[str, dict[str, Any]]]:
         """By change: batches to each detector's alarm, None beyond the horizon; which part moved, and since when."""
-        listeners, fresh, rng = self._calibrated(draw)
+        listeners, fresh, rng = self._calibrate(draw)
         rows = listeners.rows(self.clean)
         length = self.memory + HORIZON
         usual = draw_streams(fresh, num_streams, length, self.batch, rng)
@@ -108,9 +108,9 @@ class Measurement:
             after = draw_streams(places + offset, num_streams, length, self.batch, rng)
             when = np.concatenate([np.zeros(self.memory), share])
             sums = sum_batches(table, switch(usual, after, when, rng))
-            yield name, self._heard(listeners, sums, levels)
+            yield name, self._hear(listeners, sums, levels)
 
-    def _calibrated(self, draw: int) -> tuple[Listeners, Positions, np.random.Generator]:
+    def _calibrate(self, draw: int) -> tuple[Listeners, Positions, np.random.Generator]:
         rng = np.random.default_rng([draw, 0])
         order = rng.permutation(len(self.labels))
         listeners = Listeners.fit(self.clean.take(torch.from_numpy(order[: self.calibrated])), self.batch, draw)
@@ -133,7 +133,7 @@ class Measurement:
         rising = np.minimum(1.0, np.arange(1, HORIZON + 1) / GRADUAL)
         yield f"to CIFAR-100 over {GRADUAL} batches", (self.pools.read(OTHER), others), rising
 
-    def _heard(self, listeners: Listeners, sums: Floats, levels: dict[str, float]) -> dict[str, Any]:
+    def _hear(self, listeners: Listeners, sums: Floats, levels: dict[str, float]) -> dict[str, Any]:
         found: dict[str, Any] = {"delays": {}}
         for name, readings in listeners.readings(sums).items():
             is_alarm = readings[:, self.memory :] > levels[name]
@@ -193,14 +193,8 @@ def _accuracy(seen: HeadFeatures, labels: NDArray[np.int64]) -> float:
 
 
 def describe(row: Run) -> str:
-    lines = []
-    for kind in ("usual", "endless"):
-        alarms, batches = sum(row["report"][kind]["alarms"]), row["report"][kind]["num_batches"]
-        lines.append(f"{kind}: {alarms} alarms in {batches:,} batches, {1e4 * alarms / batches:.2f} in 10,000")
-    for name, found in row["report"]["changes"].items():
-        medians = [np.median([delay or np.inf for delay in found["delays"][key]]) for key in DETECTORS]
-        lines.append(f"  {name:30} " + " ".join(f"{median:7.0f}" for median in medians))
-    return "\n".join(lines)
+    alarms = {kind: (sum(row["report"][kind]["alarms"]), row["report"][kind]["num_batches"]) for kind in _KINDS}
+    return ", ".join(f"{kind}: {count} alarms in {batches:,} batches" for kind, (count, batches) in alarms.items())
 
 
 # --- tables ---
