@@ -83,11 +83,7 @@ class Split:
 
 
 def data_root() -> Path:
-    """Find the folder of the image data: ``SGOIF_DATA``, else ``../shared/data`` beside the checkout.
-
-    Raises:
-        DataMissing: The folder does not exist.
-    """
+    """Find the folder of the image data: ``SGOIF_DATA``, else ``../shared/data`` beside the checkout."""
     named = os.environ.get("SGOIF_DATA")
     root = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
     if not root.is_dir():
@@ -138,12 +134,7 @@ def pictures(folder: str, name: str, column: str = "images") -> NDArray[np.uint8
 
 
 def human_labels(name: str, dataset: str = "cifar10") -> NDArray[np.int64]:
-    """Read the labels that people gave to all 50,000 train images (CIFAR-N).
-
-    Args:
-        name: For ``cifar10``: clean, aggre, worst, random1, random2 or random3. For ``cifar100``: clean or noisy.
-        dataset: ``cifar10`` or ``cifar100``.
-    """
+    """Read the labels that people gave to all 50,000 train images (CIFAR-N), by the name of their set."""
     files = {"cifar10": "cifar10n_labels.npz", "cifar100": "cifar100n_labels.npz"}
     if dataset not in files:
         raise ValueError(f"human labels exist for {', '.join(files)}, got {dataset!r}")
@@ -151,12 +142,7 @@ def human_labels(name: str, dataset: str = "cifar10") -> NDArray[np.int64]:
 
 
 def class_conditional_labels(rate: int, sparsity: int) -> NDArray[np.int64]:
-    """Read the noisy CIFAR-10 train labels published with the confident-learning study.
-
-    Args:
-        rate: Percent of wrong labels: 20, 40 or 70.
-        sparsity: Percent of zero off-diagonal entries in the noise matrix: 0, 20, 40 or 60.
-    """
+    """Read the noisy CIFAR-10 train labels of the confident-learning study, by percent wrong and percent sparse."""
     return _labels_in(_file("cifar10", "cl_noise_labels.npz"), f"noise{rate}_sparsity{sparsity:02d}")
 
 

@@ -76,15 +76,8 @@ class _BasicBlock(nn.Module):
 class SmallViT(nn.Module):
     """Small vision transformer: pre-norm blocks, learned positions, mean pooling (Dosovitskiy et al. 2021).
 
-    Args:
-        image: Side of the square image.
-        patch: Side of a square patch; divides ``image``.
-        dim: Width of a token.
-        depth: Number of blocks.
-        heads: Attention heads; divides ``dim``.
-        num_classes: Number of classes.
-        attention: ``"linear"`` for explicit qkv and output projections, ``"module"`` for ``nn.MultiheadAttention``,
-            whose projections are parameters of its own and not layers.
+    ``attention`` is ``"linear"`` for explicit qkv and output projections, or ``"module"`` for
+    ``nn.MultiheadAttention``, whose projections are parameters of its own and not layers.
     """
 
     def __init__(

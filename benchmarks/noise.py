@@ -8,6 +8,7 @@ from ``numpy.random.default_rng(seed)`` and nothing else, so a setting, a seed a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +40,7 @@ def flip_pairs(labels: Labels, rate: float, seed: int, pairs: Mapping[int, int] 
 def flip_symmetric(labels: Labels, rate: float, num_classes: int, seed: int, *, stratified: bool = False) -> Labels:
     """Flip ``rate`` of all examples, each to one of the other classes with equal probability.
 
-    Args:
-        labels: Clean labels.
-        rate: Share of examples to flip.
-        num_classes: Number of classes.
-        seed: Seed of the draw.
-        stratified: Flip the same share of every class (rounded) instead of drawing over all examples.
+    ``stratified`` flips the same share of every class instead of drawing over all examples.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
@@ -61,11 +57,7 @@ def flip_symmetric(labels: Labels, rate: float, num_classes: int, seed: int, *, 
 def flip_within_superclass(labels: Labels, coarse: NDArray[np.integer], rate: float, seed: int) -> Labels:
     """Flip ``rate`` of all examples, each to the next class of its superclass, the last one to the first.
 
-    Args:
-        labels: Clean labels.
-        coarse: Superclass of each class, ``[num_classes]`` (:func:`benchmarks.data.cifar100_superclasses`).
-        rate: Share of examples to flip.
-        seed: Seed of the draw.
+    ``coarse`` is the superclass of each class, ``[num_classes]``.
     """
     following = next_in_superclass(coarse)
     flipped = np.random.default_rng(seed).permutation(len(labels))[: _count(rate, len(labels), len(labels))]
@@ -91,13 +83,6 @@ def flip_by_pixels(labels: Labels, pixels: NDArray[np.uint8], rate: float, num_c
     An example flips with its own rate, drawn around ``rate`` with deviation 0.1 and kept within [0, 1], so that the
     mean lies a little above ``rate`` where that is near 0 (20.5% for 20%). Where it goes is drawn from a softmax over
     random projections of its standardised pixels, one matrix per class: pictures that look alike go the same way.
-
-    Args:
-        labels: Clean labels.
-        pixels: ``[N, H, W, C]``.
-        rate: Location of the flip rates.
-        num_classes: Number of classes.
-        seed: Seed of rates, projections and draws.
     """
     rng = np.random.default_rng(seed)
     flips = rng.random(len(labels)) < _truncated_normal(rng, rate, 0.1, len(labels))
@@ -145,20 +130,10 @@ def apply(
 ) -> Labels:
     """Make the noisy labels of a setting from clean ones.
 
-    Args:
-        setting: ``clean``, ``pair-R``, ``sym-R``, ``idn-R``, ``tail-R`` (as ``sym-R``, on a long tail of classes),
-            ``cl-R-S`` (rate in percent, sparsity as in ``cl-40-.6``), or the name of a set of human labels such as
-            ``worst``.
-        labels: Clean labels.
-        seed: Seed of the draw; settings with published labels ignore it.
-        dataset: Which human labels and pairs are meant: cifar10, cifar100, mnist.
-        num_classes: Number of classes, for ``sym-R``, ``idn-R`` and ``tail-R``.
-        ids: Dataset ids of the examples, for published labels; without them, the first ``len(labels)``.
-        coarse: Superclass of each class, for ``pair-R`` on cifar100.
-        pixels: What the examples show, ``[N, H, W, C]``, for ``idn-R``.
-
-    Raises:
-        ValueError: The setting is unknown; the message lists those of the dataset. Or what it needs is missing.
+    ``clean``, ``pair-R``, ``sym-R``, ``idn-R`` (needs ``pixels``), ``tail-R`` (as ``sym-R``, on a long tail of
+    classes), ``cl-R-S`` (rate in percent, sparsity as in ``cl-40-.6``), or a set of human labels such as ``worst``.
+    Published labels are those of ``ids``, else of the first examples, whatever the seed; ``coarse`` serves pairs on
+    cifar100.
     """
     kind, _, rest = setting.partition("-")
     if setting == "clean":
@@ -203,16 +178,8 @@ def apply_to_split(setting: str, split: Split, seed: int = 0, dataset: str = "ci
     pixels = np.concatenate([split.train.pixels, split.held.pixels]) if setting.startswith("idn-") else None
     clean = np.concatenate([split.train.labels, split.held.labels])
     ids = np.concatenate([split.train.ids, split.held.ids])
-    noisy = apply(
-        setting,
-        clean,
-        seed=seed,
-        dataset=dataset,
-        num_classes=split.train.num_classes,
-        ids=ids,
-        coarse=coarse,
-        pixels=pixels,
-    )
+    what: dict[str, Any] = {"seed": seed, "dataset": dataset, "num_classes": split.train.num_classes}
+    noisy = apply(setting, clean, **what, ids=ids, coarse=coarse, pixels=pixels)
     return noisy[: len(split.train)], noisy[len(split.train) :]
 
 

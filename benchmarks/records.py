@@ -14,20 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["RESULTS", "append_result", "commit", "host", "is_recorded", "read_results"]
-
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def append_result(path: str | Path, record: Mapping[str, Any]) -> dict[str, Any]:
     """Append one result, completed with commit, host and time, and return the line as written.
 
-    Args:
-        path: The JSONL file; a relative path lies under ``benchmarks/results``.
-        record: The measurement. It must hold ``settings`` (what was run) and ``seed``.
-
-    Raises:
-        ValueError: ``settings`` or ``seed`` is missing, a key is one that is added here, or a number is not finite.
+    The path lies under ``benchmarks/results``; the record must hold ``settings`` (what was run) and ``seed``.
     """
     missing = [key for key in ("settings", "seed") if key not in record]
     if missing:

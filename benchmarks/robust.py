@@ -24,8 +24,6 @@ from benchmarks.review import World, fresh_model
 from sgoif.experimental import InfluenceSampler
 from sgoif.training.monitor import Monitor
 
-__all__ = ["METHODS", "trained"]
-
 Predict = Callable[[Tensor], Tensor]  # pictures to logits
 Loss = Callable[[Predict, loops.Batch, np.random.Generator], Tensor]
 Trained = tuple[Sequence[nn.Module], dict[str, Any]]  # networks, and what is to be told of their training

@@ -75,11 +75,7 @@ def calibration_header(first: str) -> tuple[str, ...]:
 
 
 def calibration_cells(found: Sequence[Run]) -> list[str]:
-    """Mean precision of the top 1, 5 and 10%, the largest excess over the truth, and the number of errors.
-
-    Args:
-        found: What holds ``precision`` and ``errors``, one per seed.
-    """
+    """Mean precision of the top 1, 5 and 10%, the largest excess over the truth, and the number of errors."""
     cells, over = [], []
     for items in zip(*(run["precision"] for run in found), strict=True):
         said, true = (100 * np.mean([item[key] for item in items]) for key in ("value", "true"))
