@@ -223,7 +223,7 @@ def test_ignored_rows_are_counted_without_waiting_for_the_device():
 
     targets, outputs = torch.zeros(6, device="meta", dtype=torch.long), torch.zeros(6, 4, device="meta")
     given = read_targets(targets, outputs)
-    assert given.num_classed.shape == () and given.thinning.shape == () and given.recorded.shape == (6,)
+    assert given.num_classed.shape == () and given.thinning.shape == () and given.label_to_record.shape == (6,)
 
 
 def packed(losses, flags):

@@ -77,10 +77,10 @@ def test_a_pure_row_of_a_mixed_batch_is_a_blend_too():
     targets = torch.tensor([[0.6, 0.4, 0.0], [1.0, 0.0, 0.0]])
     given = read_targets(targets, torch.zeros(2, 3))
     assert given.mixed.tolist() == [True, True]
-    assert given.recorded.tolist() == [-1, -1]
+    assert given.label_to_record.tolist() == [-1, -1]
     given = read_targets(targets[1:], torch.zeros(1, 3))
     assert given.mixed.tolist() == [False]
-    assert given.recorded.tolist() == [0]
+    assert given.label_to_record.tolist() == [0]
 
 
 @pytest.mark.parametrize("is_smoothed_by", ["targets", "loss", "nobody"])
@@ -191,7 +191,7 @@ def test_targets_are_read_without_waiting_for_the_device(meaning):
     given = read_targets(targets, outputs, label_smoothing=0.1, meaning=meaning)
     packed = without_classes(torch.zeros(6, len(SIGNALS), device="meta"), given, targets, outputs)
     assert packed.shape == (6, len(SIGNALS))
-    assert given.recorded.shape == (6,)
+    assert given.label_to_record.shape == (6,)
 
 
 def test_an_unknown_meaning_is_refused():

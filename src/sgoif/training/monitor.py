@@ -80,7 +80,7 @@ class Monitor(BaseMonitor):
         with torch.no_grad():
             signals = self.engine.score(calls, outputs, given.labels, mixed=given.mixed, is_class=given.is_class)
             signals = without_classes(signals, given, targets, widen(outputs))
-            self._visits.add(ids, given.recorded, signals, self.step_count, self._micro, self._sketched(calls))
+            self._visits.add(ids, given.label_to_record, signals, self.step_count, self._micro, self._sketched(calls))
             self._unaccounted = 0
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ __all__ = [
     "GivenLabels",
     "MixedSteps",
     "SoftTargets",
-    "check_soft_targets",
     "check_targets",
     "read_classes",
     "read_targets",
@@ -51,7 +50,7 @@ class GivenLabels:
     is_class: Tensor | None = None  # whether the label is a class and no ignore_index, [B]; where not, `labels` is near
 
     @property
-    def recorded(self) -> Tensor:
+    def label_to_record(self) -> Tensor:
         """What is written down as the given class; -1 for mixed and soft rows, which have none."""
         classless = self.mixed if self.soft is None else self.soft
         return self.labels if classless is None else self.labels.masked_fill(classless, -1)
@@ -67,12 +66,6 @@ class GivenLabels:
         if self.is_class is None:
             return None
         return (len(self.labels) / self.is_class.sum()).sqrt()
-
-
-def check_soft_targets(meaning: str) -> None:
-    """Raise unless ``meaning`` is one that :func:`read_targets` knows."""
-    if meaning not in get_args(SoftTargets):
-        raise SgoifError(f"soft_targets must be one of {', '.join(get_args(SoftTargets))}, got {meaning!r}.")
 
 
 def check_targets(targets: Any) -> None:
@@ -157,18 +150,10 @@ def without_classes(signals: Tensor, given: GivenLabels, targets: Tensor, output
     if given.soft is None:
         return signals
     loss = -(targets * outputs.log_softmax(1)).sum(1)
-    empty = torch.stack([_nothing(name, signals[:, i], loss) for i, name in enumerate(SIGNALS)], 1)
-    return torch.where(given.soft[:, None], empty, signals)
-
-
-def _nothing(name: str, column: Tensor, loss: Tensor) -> Tensor:
-    if name == "loss":
-        return loss.to(column.dtype)
-    if name == "flags":
-        return column + int(VisitFlag.SOFT)
-    if name in CLASS_SIGNALS:
-        return torch.full_like(column, CLASS_SIGNALS[name])
-    return column
+    columns = dict(zip(SIGNALS, signals.unbind(1)))
+    columns |= {"loss": loss.to(signals.dtype), "flags": columns["flags"] + int(VisitFlag.SOFT)}
+    columns |= {name: torch.full_like(columns[name], value) for name, value in CLASS_SIGNALS.items()}
+    return torch.where(given.soft[:, None], torch.stack(list(columns.values()), 1), signals)
 
 
 class MixedSteps:
