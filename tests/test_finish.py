@@ -57,7 +57,7 @@ def test_a_smaller_sample_judges_all_and_changes_nothing_but_what_is_learnt(tmp_
     sample = np.argsort(visited["id_hash"])[:120]
     alone = calibrate_run(monitor.ledger, {name: column[sample] for name, column in visited.items()}, monitor.engine)
     p = found["p_mislabeled"][visited["id"]]  # which are 0, 1, 2, ...
-    np.testing.assert_allclose(p, alone.judge.judged(visited).p_mislabeled, rtol=1e-9)
+    np.testing.assert_allclose(p, alone.judge.judge(visited).p_mislabeled, rtol=1e-9)
     np.testing.assert_allclose(p[sample], alone.examples.p_mislabeled, rtol=1e-9)
 
 

@@ -126,7 +126,7 @@ def judged_so_far(monitor: Monitor) -> Columns | None:
         return None
     if sample is table:
         return table | _judgement(table, found.examples)
-    return table | _joined([_judgement(part, found.judge.judged(part)) for part in _pieces(table)])
+    return table | _joined([_judgement(part, found.judge.judge(part)) for part in _pieces(table)])
 
 
 def calibrated_run(
@@ -289,7 +289,7 @@ def _streamed_run(
         for part in chain.from_iterable(map(_pieces, buckets)):
             counts["num_examples"] += len(part["id"])
             counts["num_not_judged"] += _not_judged(part)
-            said = None if calibration is None or calibration.judge is None else calibration.judge.judged(part)
+            said = None if calibration is None or calibration.judge is None else calibration.judge.judge(part)
             expected += 0.0 if said is None else float(np.nansum(said.p_mislabeled))
             yield part | _judgement(part, said, reasons)
 

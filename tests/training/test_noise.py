@@ -6,8 +6,8 @@ import pytest
 from benchmarks.metrics import average_precision
 from sgoif.evidence import Canaries, KeptPredictions, LikelyOthers, measure_memorisation, read_noise
 from sgoif.finish import _suggestions
+from sgoif.training.calibration import READ_SIGNALS, Examples, judge_labels, keep_predictions
 from sgoif.training.canaries import CALIBRATED_SIGNALS
-from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels, kept_of
 
 CLASSES = 4
 ALL = np.ones(CLASSES, bool)
@@ -113,7 +113,7 @@ def test_the_number_of_errors_is_right_within_a_factor_of_two(world):
 
 
 def test_no_class_has_a_name_where_predictions_are_too_many_to_keep():
-    found = kept_of(None, np.array([0]), np.array([0.7]), np.array([2]), 5_000)
+    found = keep_predictions(None, np.array([0]), np.array([0.7]), np.array([2]), 5_000)
     assert found.labels.tolist() == [[2, -1, -1, -1]]
     np.testing.assert_allclose(found.p, [[0.7, 0, 0, 0, 0.3]], atol=1e-5)
 

@@ -23,11 +23,11 @@ from sgoif.snapshot.snapshot import About, Snapshot
 from sgoif.store.info import environment, now
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
+from sgoif.training.calibration import judge_labels, keep_predictions
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.monitor import Monitor
-from sgoif.training.noise import judge_labels, kept_of
 from sgoif.training.recorder import Recorder
 
 __all__ = ["is_cross_entropy", "snapshot_audit", "snapshot_of", "take_snapshot"]
@@ -137,7 +137,7 @@ def _own_predictions(canaries: Canaries, predictions: NDArray[np.float32] | None
     """What is kept of the hold-out's predictions under its own labels."""
     own = ~canaries.is_flip
     given, p_given = canaries.label[own], canaries.signals[own, CALIBRATED_SIGNALS.index("p_given")]
-    return kept_of(predictions, canaries.holdout_row[own], p_given, given, canaries.num_classes)
+    return keep_predictions(predictions, canaries.holdout_row[own], p_given, given, canaries.num_classes)
 
 
 def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:

@@ -31,9 +31,8 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import MIN_HELD_OUT, HeadJudge, why_not_judged
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
-from sgoif.training.calibration import probabilities
+from sgoif.training.calibration import READ_SIGNALS, Examples, judge_labels, probabilities
 from sgoif.training.canaries import CALIBRATED_SIGNALS
-from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels
 
 __all__ = ["About", "Snapshot"]
 

@@ -1,4 +1,12 @@
-"""From a run's canaries to ``p_mislabeled``: calibrated, read through a model of the noise, with intervals."""
+"""From a run's canaries to ``p_mislabeled``: calibrated, read through a model of the noise, with intervals.
+
+Errors are counted among the network's surest predictions, and the others, read through what was counted, say what the
+true class may be. That is a signal of its own, and it judges the labels of a hold-out that nobody verified.
+
+Measured on the development set (20,000 images, ResNet-9, one training each): AP of ``p_mislabeled`` after watching and
+after an audit 76 and 76 on 2% spread errors (the margin alone 77 and 76), 62 and 64 on 3% in pairs of classes (28 and
+30), 83 and 82 on 20% in pairs (36 and 39). Where all labels were right, 6 and 1 were called wrong.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +28,35 @@ from sgoif.evidence import (
     LabelCalibration,
     LikelyOthers,
     WatchedNoise,
+    calibrate_counted,
     draw_calibrations,
     interval_limits,
     measure_memorisation,
     read_noise,
 )
-from sgoif.training.canaries import CanaryLedger, has_factors
+from sgoif.evidence.logistic import sigmoid
+from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
-from sgoif.training.noise import READ_SIGNALS, Examples, judge_labels
-from sgoif.types import Floats
+from sgoif.types import Floats, Ints
 
-__all__ = ["Judged", "NoProbabilities", "RunCalibration", "RunJudge", "calibrate_run", "probabilities"]
+__all__ = [
+    "READ_SIGNALS",
+    "Examples",
+    "Judged",
+    "NoProbabilities",
+    "RunCalibration",
+    "RunJudge",
+    "calibrate_run",
+    "judge_labels",
+    "keep_predictions",
+    "probabilities",
+]
 
 log = logging.getLogger(__name__)
 
+READ_SIGNALS = ("harm_solved", "probe_loss", "probe_margin")  # that the calibration reads beside the counted errors
+_AT_ONCE = 1 << 16  # canaries whose whole predictions are copied
+_MOST_LOG_ODDS = 50.0
 _HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
 
@@ -42,6 +65,19 @@ Table = Mapping[str, NDArray[Any]]  # one row per training example
 
 class NoProbabilities(SgoifError):
     """A run cannot have ``p_mislabeled``; the message is a sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples that can be judged."""
+
+    kept: KeptPredictions
+    margin: Floats  # [n]
+    read: Floats  # READ_SIGNALS, [n, 3]
+
+    def signals(self, noise: WatchedNoise) -> Floats:
+        """What the calibration reads, ``[n, 4]``."""
+        return _signals(self.read, noise.log_odds(self.kept, self.margin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +100,9 @@ class RunJudge:
     noise: WatchedNoise
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others cannot be judged
 
-    def judged(self, examples: Table) -> Judged:
+    def judge(self, examples: Table) -> Judged:
         """Judge examples."""
-        asked, is_judged = asked_of(examples, self.columns, self.known_classes)
+        asked, is_judged = read_examples(examples, self.columns, self.known_classes)
         signals, given = asked.signals(self.noise), asked.kept.given
         suggested = np.full((len(is_judged), 3), -1)
         suggested[is_judged] = self.noise.suggest(asked.kept, asked.margin, self.known_classes)
@@ -145,7 +181,7 @@ def calibrate_run(
     if canaries is None:
         raise NoProbabilities(ledger.why_none(engine))
     columns = _columns(engine, READ_SIGNALS)
-    asked, judged = asked_of(examples, columns, known)
+    asked, judged = read_examples(examples, columns, known)
     if judged.sum() < 2:
         is_shut = (examples["confidence"] <= 0).all()
         why = "the gate was shut at every visit" if is_shut else "the others have no finite score or no known class"
@@ -161,13 +197,13 @@ def calibrate_run(
     calibration, signals = found.calibration, asked.signals(counted)
     draws = draw_calibrations(calibration, signals, given)
     judge = RunJudge(columns, calibration, draws, counted, known)
-    said, doubt = judge.judged(examples), _memorised(asked.margin, competence)
-    holdout, ids = _judged_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
+    said, doubt = judge.judge(examples), _describe_memorising(asked.margin, competence)
+    holdout, ids = _judge_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
     told = replace(canaries, weight=calibration.canaries.weight)
     return RunCalibration(said, judge, calibration, told, choice, known, holdout, ids, doubt)
 
 
-def _memorised(margins: Floats, competence: Competence) -> str | None:
+def _describe_memorising(margins: Floats, competence: Competence) -> str | None:
     """Say where the model has learnt its training labels by heart: wrong ones then look right, and few are counted.
 
     It contradicts far fewer of the labels that it was trained on than of those that it has not seen. Measured on digits
@@ -183,7 +219,7 @@ def _memorised(margins: Floats, competence: Competence) -> str | None:
     )
 
 
-def _judged_holdout(
+def _judge_holdout(
     ledger: CanaryLedger, engine: Engine, calibration: LabelCalibration, draws: CalibrationDraws
 ) -> dict[str, NDArray[Any]]:
     """The hold-out's own labels, judged like those of training examples; NaN where no other of the class is known."""
@@ -197,7 +233,7 @@ def _judged_holdout(
     return columns
 
 
-def asked_of(
+def read_examples(
     examples: Table, columns: tuple[str, ...], is_known: NDArray[np.bool_]
 ) -> tuple[Examples, NDArray[np.bool_]]:
     """What is asked about the examples that can be judged, and which of all these are, ``[N]``."""
@@ -212,3 +248,78 @@ def asked_of(
 def _columns(engine: Engine, names: tuple[str, ...]) -> tuple[str, ...]:
     """The training examples' columns that mean what the canaries' do: without Kronecker factors, the identity's."""
     return names if has_factors(engine) else tuple(name.replace("_solved", "_identity") for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A calibration, and how far it believes the hold-out."""
+
+    calibration: LabelCalibration
+    doubt: float | None  # share of the hold-out that is not believed; None where none of it may be doubted
+
+
+def judge_labels(
+    canaries: Canaries,
+    predictions: NDArray[np.floating[Any]] | None,
+    noise: WatchedNoise,
+    may_doubt: NDArray[np.bool_],
+) -> Judgement:
+    """Calibrate on canaries: what counted errors say of a label, beside ``harm`` and a head re-fitted on the hold-out.
+
+    Flips weigh what the transition says. A hold-out label that nobody verified is believed as far as the model of the
+    noise believes it. The other signals take no part: with them the AP was 1 to 3 lower on 3% of errors in pairs and 35
+    labels of a clean set were called wrong instead of 6, for 1 to 2 more on 20% in pairs (development set).
+
+    Args:
+        canaries: of the run, with CALIBRATED_SIGNALS.
+        predictions: of hold-out examples, by row, ``[m, C]``; None where there are too many classes.
+        noise: counted among the run's training examples.
+        may_doubt: whose hold-out labels may be doubted, by canary, ``[M]``.
+    """
+    log_odds = _read_canaries(canaries, predictions, noise)
+    belief, doubt = np.ones(len(canaries)), None
+    if may_doubt.any():
+        by_row, own = np.ones(int(canaries.holdout_row.max()) + 1), ~canaries.is_flip
+        by_row[canaries.holdout_row[own]] = sigmoid(-log_odds[own])
+        belief = np.where(may_doubt, by_row[canaries.holdout_row], 1.0)
+        doubt = 1 - float(belief[own].mean())
+    read = canaries.signals[:, [CALIBRATED_SIGNALS.index(name) for name in READ_SIGNALS]]
+    told = replace(canaries, belief=belief, weight=belief, signals=_signals(read, log_odds))
+    return Judgement(calibrate_counted(told, noise.transition), doubt)
+
+
+def _read_canaries(canaries: Canaries, predictions: NDArray[np.floating[Any]] | None, noise: WatchedNoise) -> Floats:
+    """Log odds that the labels canaries are tried under are wrong, ``[M]``."""
+    p_given, margin = (canaries.signals[:, CALIBRATED_SIGNALS.index(name)] for name in ("p_given", "margin"))
+    assigned, found = canaries.assigned_label, np.empty(len(canaries))
+    for start in range(0, len(canaries), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        kept = keep_predictions(
+            predictions, canaries.holdout_row[part], p_given[part], assigned[part], canaries.num_classes
+        )
+        found[part] = noise.log_odds(kept, margin[part], is_seen=False)
+    return found
+
+
+def _signals(read: Floats, log_odds: Floats) -> Floats:
+    """What the calibration reads, ``[n, 4]``; it bends signals by log(1 + |x|), and log odds shall stay as they are."""
+    straight = np.sign(log_odds) * np.expm1(np.abs(log_odds).clip(max=_MOST_LOG_ODDS))
+    return np.column_stack([read, straight])
+
+
+def keep_predictions(
+    predictions: NDArray[np.floating[Any]] | None, rows: Ints, p_given: Floats, label: Ints, num_classes: int
+) -> KeptPredictions:
+    """What would be kept of the predictions of hold-out examples, had they been given these labels.
+
+    Args:
+        predictions: of hold-out examples, ``[m, C]``; None where there are too many classes: no other class has a name.
+        rows: which of them, ``[n]``.
+        p_given: probability of the label, ``[n]``.
+        label: ``[n]``.
+        num_classes: ``C``.
+    """
+    others = LikelyOthers(np.full((len(label), 3), -1), np.zeros((len(label), 3)))
+    if predictions is not None:
+        others = LikelyOthers.of_predictions(predictions[rows], label)
+    return KeptPredictions.of(p_given, label, others, num_classes)
