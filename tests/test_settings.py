@@ -6,8 +6,7 @@ from torch import nn
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.settings import group_settings
-from sgoif.training.models import FROZEN_DAMPING
+from sgoif.settings import FROZEN_DAMPING, group_settings
 
 HELD = torch.randn(12, 4), torch.arange(12) % 3
 

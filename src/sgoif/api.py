@@ -35,7 +35,16 @@ from sgoif.inputs.overlap import refuse_overlap
 from sgoif.multilabel import audit_multilabel, empty_multilabel, watch_multilabel
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
-from sgoif.settings import Budget, Loss, Method, Request, describe_method, group_settings, make_governor
+from sgoif.settings import (
+    Budget,
+    Loss,
+    Method,
+    Request,
+    damp_frozen,
+    describe_method,
+    group_settings,
+    make_governor,
+)
 from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.base import WatchedLoop
@@ -45,13 +54,12 @@ from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
-from sgoif.training.models import counted_head, damp_frozen
 from sgoif.training.monitor import Monitor
 from sgoif.training.multilabel.monitor import MultilabelMonitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.sinks import MemorySink
-from sgoif.training.work import Work
+from sgoif.training.work import Work, find_head_and_work
 
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
@@ -136,14 +144,8 @@ def watch(
     )
     log.info("head %s, %s", engine.head.name, survey(plain))
     ledger = CanaryLedger(engine, trusted=trusted)
-    forecaster = Forecaster(
-        Sizes.of(engine, recorder, ledger, accumulate=settings.loss.accumulate),
-        work,
-        num_counted=min(2, len(engine.holdout)),
-        parameter_bytes=sum(p.nbytes for p in plain.parameters()),
-        device=request.device,
-        batch_size=settings.budget.batch_size,
-    )
+    sizes = Sizes.of(engine, recorder, ledger, accumulate=settings.loss.accumulate)
+    forecaster = Forecaster(sizes, work, request.device, settings.budget.batch_size)
     governor = make_governor(settings.budget, request.device)
     return Monitor(
         WatchedLoop(plain, optimizer, request.forward, settings.loss, governor, facts, forecaster, peers),
@@ -157,11 +159,11 @@ def watch(
 
 
 def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engine, Work | None]:
-    """The engine of a training, and what a forward pass over a few hold-out examples computes."""
+    """The engine of a training, and what one example's forward pass computes."""
     model, method, start = request.model, request.settings.method, request.settings.budget.plan or Plan()
     held = Examples(request.anchors, device=request.device)
     run = _run_few(request, held)
-    head, work = counted_head(model, run, method.head)
+    head, work = find_head_and_work(model, run, min(2, len(held)), method.head)
     _check_head(request, head, run)
     holdout = _hold_out(request, held, head)
     others = other_layers(model, head, method.layers if method.layers != "auto" else start.layers)
@@ -247,7 +249,7 @@ def audit(
 
     ledger = CanaryLedger(engine, trusted=trusted)
     part = AuditPart(plain, engine, batches, request.forward, settings.loss.losses)
-    kept = KeptAnchors(engine) if keep_anchors else None
+    kept = KeptAnchors(engine, len(examples)) if keep_anchors else None
     audit_examples([part], recorder, ledger, keep=kept)
     if snapshot is not None:
         from sgoif.snapshot import snapshot_audit, write_snapshot

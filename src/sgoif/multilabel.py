@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from sgoif.gradients.models import check_class_names, refuse_compiled, refuse_in
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
-from sgoif.settings import Request, Settings, describe_changes, make_governor
+from sgoif.settings import Request, Settings, make_governor
 from sgoif.tasks.multilabel import example_losses
+from sgoif.training.audit import audit_multilabel_examples
 from sgoif.training.base import WatchedLoop
-from sgoif.training.multilabel.audit import audit_examples
 from sgoif.training.multilabel.calibration import calibrate_multilabel
 from sgoif.training.multilabel.engine import MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
@@ -37,6 +37,7 @@ __all__ = ["audit_multilabel", "collect_multilabel", "empty_multilabel", "finish
 
 log = logging.getLogger(__name__)
 
+_TAILS = ("", "_low", "_high")  # of columns with a probability and its interval
 _METHOD = {"curvature": "kfac-diagonal", "curvature_settings": {}, "solver": "direct", "gate": "explained"}
 
 
@@ -81,7 +82,7 @@ def audit_multilabel(request: Request, dataset: Any, *, sink: ScoreSink | None, 
     engine = MultilabelEngine(head, holdout, per_refresh=batch_size, horizon=math.inf)
     recorder = MultilabelRecorder(holdout.num_tags)
     ledger = MultilabelLedger(engine, trusted=request.trusted, seed=request.seed)
-    audit_examples(request.model, engine, examples, request.forward, recorder, ledger, batch_size)
+    audit_multilabel_examples(request.model, request.forward, examples, engine, recorder, ledger)
     facts = {"kind": "audit", **request.facts, "head": head.name}
     return collect_multilabel(recorder, ledger, engine, sink, facts)
 
@@ -101,7 +102,13 @@ def _refuse_changes(settings: Settings, *, are_losses_own: bool = False) -> None
     """Raise for settings that tags have not: what is asked for must not be ignored."""
     of_loss = () if are_losses_own else ("per_example", "reduction", "accumulate", "scaler")
     allowed = {"loss": of_loss, "method": ("head",), "budget": ("max_overhead", "plan")}
-    changed = describe_changes(settings, allowed)
+    changed = [
+        f"{type(group).__name__}.{field.name}"
+        for name, has in allowed.items()
+        for group in [getattr(settings, name)]
+        for field in fields(group)
+        if field.name not in has and getattr(group, field.name) != getattr(type(group)(), field.name)
+    ]
     if changed:
         raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")
 
@@ -110,8 +117,8 @@ def empty_multilabel() -> Run:
     """The run of a monitor that is switched off."""
     recorder = MultilabelRecorder(1)
     info = {"disabled": True, "task": "multilabel", "num_examples": 0, "num_not_judged": 0}
-    tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
-    examples = recorder.example_rows()[1] | {f"p_mislabeled{tail}": np.zeros(0) for tail in ("", "_low", "_high")}
+    tags = recorder.tags() | {f"p_wrong{tail}": np.zeros(0) for tail in _TAILS}
+    examples = recorder.example_rows()[1] | {f"p_mislabeled{tail}": np.zeros(0) for tail in _TAILS}
     return save_run(None, info, {"examples": examples | {"no_p_reason": np.zeros(0, object)}, "tags": tags})
 
 
@@ -144,13 +151,12 @@ def collect_multilabel(
     if calibration is None:
         log.warning("this run has no probabilities: %s. Its tags are ranked by loss.", facts["no_p_reason"])
     where, examples = recorder.example_rows()
+    found = np.full((3, len(tags["id"])), np.nan)
     if calibration is not None:
-        tags |= {"p_wrong": calibration.p_wrong, "p_wrong_low": calibration.p_low, "p_wrong_high": calibration.p_high}
+        found[:] = calibration.p_wrong, calibration.p_low, calibration.p_high
         facts |= {"expected_tag_errors": calibration.expected, "share_noticed": ledger.share_noticed()}
-        examples |= _any_wrong(tags, where, len(examples["id"]))
-    else:
-        tags |= {f"p_wrong{tail}": np.full(len(tags["id"]), np.nan) for tail in ("", "_low", "_high")}
-        examples |= {f"p_mislabeled{tail}": np.full(len(examples["id"]), np.nan) for tail in ("", "_low", "_high")}
+    tags |= {f"p_wrong{tail}": p for tail, p in zip(_TAILS, found)}
+    examples |= _any_wrong(tags, where, len(examples["id"]))
     why = facts["no_p_reason"] or "none of its tags was seen while the scores could be trusted"
     is_null = np.isnan(examples["p_mislabeled"])
     examples["no_p_reason"] = np.array([why if null else None for null in is_null], object)
@@ -172,7 +178,7 @@ def _why_not(facts: dict[str, Any], ledger: MultilabelLedger, tags: Columns) -> 
 def _any_wrong(tags: Columns, where: NDArray[np.int64], count: int) -> Columns:
     """Probability that at least one tag of an example is wrong, were the pairs independent; NaN if none was judged."""
     found: Columns = {}
-    for tail in ("", "_low", "_high"):
+    for tail in _TAILS:
         p = tags[f"p_wrong{tail}"]
         is_known = np.isfinite(p)
         sound = np.bincount(where[is_known], np.log1p(-p[is_known].clip(0, 1 - 1e-9)), count)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import sgoif
-from sgoif.training.models import FROZEN_DAMPING
+from sgoif.settings import FROZEN_DAMPING
 
 HOLDOUT = (torch.randn(20, 6), torch.arange(20) % 3)
 

@@ -78,7 +78,7 @@ class Anchors:
         self.horizon = horizon * holdout.num_classes if pooled else horizon
         self.num_anchors = 1 if pooled else holdout.num_classes
         like: dict[str, Any] = {"device": holdout.device, "dtype": dtype}
-        self.trust = holdout.counted.to(**like)  # in each hold-out label, lowered by self-cleaning
+        self.trust = holdout.is_anchor.to(**like)  # in each hold-out label, lowered by self-cleaning
         self.gradients = {
             name: torch.zeros(self.num_anchors, *space.shape.dims, **like) for name, space in self.spaces.items()
         }

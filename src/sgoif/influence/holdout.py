@@ -91,7 +91,7 @@ class HoldOut(_Rounds):
             )
         self.labels = given.to(self.device)
         self.counts = torch.bincount(given, minlength=self.num_classes)
-        self._order = _interleaved(given, self.num_classes, torch.Generator().manual_seed(seed))
+        self._order = _interleave(given, self.num_classes, torch.Generator().manual_seed(seed))
 
     @property
     def judged_classes(self) -> Tensor:
@@ -99,15 +99,10 @@ class HoldOut(_Rounds):
         return self.counts >= self.least_held_out
 
     @property
-    def counted(self) -> Tensor:
+    def is_anchor(self) -> Tensor:
         """Which examples make anchors, ``[N]``: those of judged classes; all where there are not two such classes."""
         judged = self.judged_classes
         return (judged if judged.sum() >= 2 else torch.ones_like(judged)).to(self.device)[self.labels]
-
-    @property
-    def given_ids(self) -> frozenset[Any] | None:
-        """The ids as a set where the user gave them; None where they are positions, which others may have too."""
-        return self.examples.given_ids
 
 
 class MultilabelHoldOut(_Rounds):
@@ -156,7 +151,7 @@ def why_not_judged(name: str, count: int) -> str:
     return f"class {name} has {count} held-out example{'s' if count > 1 else ''}, too few to judge"
 
 
-def _interleaved(labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
+def _interleave(labels: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
     """Order the positions so that classes alternate for as long as each has examples left."""
     rank = torch.empty(len(labels), dtype=torch.float64)
     counts = torch.bincount(labels, minlength=num_classes)

@@ -68,12 +68,7 @@ class NoticedTags:
 
 
 def notice(logits: Tensor, targets: Tensor, most_absent: int) -> NoticedTags:
-    """Choose pairs without waiting for the device: a fixed number of columns, whatever the number of tags.
-
-    Args:
-        logits: ``[B, C]``.
-        targets: ``[B, C]``.
-        most_absent: absent tags to keep per example.
+    """Choose pairs of logits and targets ``[B, C]`` without waiting for the device, in a fixed number of columns.
 
     >>> found = notice(torch.tensor([[3.0, -1.0, 2.0]]), torch.tensor([[1.0, 0.0, 0.0]]), most_absent=1)
     >>> found.tags.tolist()
@@ -101,11 +96,7 @@ def group_gradients(features: Tensor, logits: Tensor, targets: Tensor) -> tuple[
 def solve_multilabel(gradients: Tensor, inputs: Tensor, spread: Tensor, damping: float) -> Tensor:
     """``H⁻¹ g`` of gradients ``[2, C, I]`` for ``H = (diag(v) + γ mean(v)) ⊗ (A + γ tr(A)/I)``.
 
-    Args:
-        gradients: ``g``.
-        inputs: ``A``, ``[I, I]``.
-        spread: ``v``, ``[C]``.
-        damping: ``γ``.
+    Inputs are ``A`` ``[I, I]``, spread is ``v`` ``[C]``, damping ``γ``.
     """
     eye = torch.eye(len(inputs), dtype=inputs.dtype, device=inputs.device)
     factor = cholesky(inputs + damping * inputs.diagonal().mean() * eye)

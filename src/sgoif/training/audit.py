@@ -10,8 +10,10 @@ features are audited like that. What two models see is not comparable, so the fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,19 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
 from sgoif.influence import HoldOut, packed_signs
+from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine, Method
 from sgoif.training.losses import logits_of
+from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
+from sgoif.training.multilabel.ledger import MultilabelLedger
+from sgoif.training.multilabel.recorder import MultilabelRecorder
 from sgoif.training.recorder import Recorder
 from sgoif.training.visits import PendingVisits
 
-__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "judge_holdout"]
+__all__ = ["AuditPart", "KeptAnchors", "audit_engine", "audit_examples", "audit_multilabel_examples", "judge_holdout"]
+
+_CURVATURE_BATCHES = 20  # of training examples, that the curvature is measured on
 
 Batch = tuple[Any, Tensor, Any]  # inputs, labels, ids
 
@@ -52,22 +60,16 @@ class KeptAnchors:
         SgoifError: there are too many classes for one anchor each.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, num_examples: int) -> None:
         if engine.pooled:
             raise SgoifError(
                 f"keep_anchors holds one number per example and class, for {MANY_CLASSES} classes at most; this model "
                 f"has {engine.holdout.num_classes}. Ask sgoif.attribute() about the examples that matter."
             )
-        self.num_anchors = engine.anchors.num_anchors
-        self._sums, self._visits = np.zeros((0, self.num_anchors)), np.zeros(0)
+        self._sums, self._visits = np.zeros((num_examples, engine.anchors.num_anchors)), np.zeros(num_examples)
 
     def add(self, rows: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> None:
         """One visit per entry: rows of the recorder ``[B]``, values ``[B, K]``."""
-        missing = int(rows.max()) + 1 - len(self._visits)
-        if missing > 0:
-            more = max(missing, len(self._visits))  # doubled, so that growing costs little
-            self._sums = np.concatenate([self._sums, np.zeros((more, self.num_anchors))])
-            self._visits = np.concatenate([self._visits, np.zeros(more)])
         np.add.at(self._sums, rows, values)
         np.add.at(self._visits, rows, 1)
 
@@ -87,16 +89,7 @@ def audit_engine(
 ) -> Engine:
     """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
     settings = replace(method or Method(), solver="direct", gate="none")
-    unlimited = float("inf")
-    return Engine(
-        head,
-        [],
-        holdout,
-        settings,
-        train_size=train_size,
-        per_refresh=batch_size,
-        horizon=unlimited,
-    )
+    return Engine(head, [], holdout, settings, train_size=train_size, per_refresh=batch_size, horizon=math.inf)
 
 
 def audit_examples(
@@ -104,7 +97,6 @@ def audit_examples(
     recorder: Recorder,
     ledger: CanaryLedger | None = None,
     *,
-    curvature_batches: int = 20,
     after_batch: Callable[[int], None] | None = None,
     keep: KeptAnchors | None = None,
 ) -> None:
@@ -114,12 +106,11 @@ def audit_examples(
         parts: models with their examples; all look at the same hold-out.
         recorder: takes the visits.
         ledger: takes the hold-out's own scores, for calibration.
-        curvature_batches: how many batches the curvature is measured on.
         after_batch: told how many examples were scored, for a progress bar.
         keep: takes what each example does to each anchor.
     """
     for part in parts:
-        _measure_curvature(part, curvature_batches)
+        _measure_curvature(part)
     judge_holdout(parts, ledger)
     step, first = 0, parts[0]
     for part in parts:
@@ -149,9 +140,7 @@ def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
 def judge_holdout(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
     """Make anchors, directions and canaries of the whole hold-out, which cleans itself first where it may.
 
-    Args:
-        parts: models whose engines know their curvature.
-        ledger: takes the hold-out's own scores.
+    The engines of the parts know their curvature.
     """
     _renew_anchors(parts, ledger)
     if ledger is not None and ledger.is_on and ledger.cleans_itself:
@@ -159,12 +148,10 @@ def judge_holdout(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> No
         _renew_anchors(parts, ledger)
 
 
-def _measure_curvature(part: AuditPart, most: int) -> None:
+def _measure_curvature(part: AuditPart) -> None:
     capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
-    for count, (calls, _) in enumerate(_passes(part, capture)):
+    for calls, _ in islice(_passes(part, capture), _CURVATURE_BATCHES):
         part.engine.measure(calls)
-        if count + 1 >= most:
-            break
     part.engine.absorb()
 
 
@@ -195,3 +182,35 @@ def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCaptu
 def _calls(part: AuditPart, capture: Capture, batch: Batch) -> list[LayerCapture]:
     inputs, labels, _ = batch
     return capture_calls(part.model, part.forward, part.losses, capture, inputs, labels)
+
+
+def audit_multilabel_examples(
+    model: nn.Module,
+    forward: Callable[[Any], Tensor],
+    examples: MultilabelHoldOut,
+    engine: MultilabelEngine,
+    recorder: MultilabelRecorder,
+    ledger: MultilabelLedger,
+) -> None:
+    """Judge the tags of every example once, in the same order: curvature, the whole hold-out, then the examples.
+
+    The engine has an endless horizon, and as many examples as it takes per refresh are a batch.
+    """
+    capture, batch_size = Capture([engine.head]), engine.per_refresh
+    batches = torch.arange(len(examples)).split(batch_size)
+    for positions in batches[:_CURVATURE_BATCHES]:
+        seen = engine.look(model, capture, forward, positions, examples)
+        engine.measure(seen.features, seen.logits)
+    engine.absorb()
+    draws = []
+    for part in torch.arange(len(engine.holdout)).split(batch_size):
+        engine.per_refresh = len(part)  # the last one is shorter: no example comes twice
+        draws.append(engine.refresh(model, capture, forward))
+    fields = zip(*((draw.positions, draw.features, draw.logits) for draw in draws), strict=True)
+    with torch.no_grad():
+        ledger.add(MultilabelDraw(*(torch.cat(parts) for parts in fields)), engine, trust=1.0)
+        for positions in batches:
+            seen = engine.look(model, capture, forward, positions, examples)
+            targets, ids = examples.targets[positions], [examples.ids[int(i)] for i in positions]
+            recorder.add(ids, engine.score(seen.features, seen.logits, targets), targets, torch.ones(()))
+            recorder.flush()

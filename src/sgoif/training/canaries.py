@@ -41,7 +41,7 @@ from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
 
-__all__ = ["CALIBRATED_SIGNALS", "CanaryLedger", "has_factors"]
+__all__ = ["CALIBRATED_SIGNALS", "KEPT_SNAPSHOTS", "LOOK_EVERY", "LOOK_FROM", "CanaryLedger", "has_factors"]
 
 # What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
 # form that canaries have too, solved and not tracked.
@@ -50,9 +50,10 @@ CALIBRATED_SIGNALS = (
     "probe_loss",
     "probe_margin",
 )
-_KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
+KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 _CLEAN_EVERY = 10  # refreshes
-_MANY_CLASSES, _LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
+LOOK_FROM, LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
+_SUMS = ("assigned", "total", "mass", "predicted", "leaks", "suggested")  # of a state
 _MOST_NUMBERS = 100_000_000  # of the hold-out's predictions, 400 MB
 _MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
 
@@ -77,7 +78,7 @@ class CanaryLedger:
         self.labels = holdout.labels.cpu().numpy()
         self.fold = fold_of(np.asarray(holdout.ids))
         self.judged_classes = holdout.judged_classes.numpy()
-        self._counted = holdout.counted.cpu().numpy()
+        self._counted = holdout.is_anchor.cpu().numpy()
         self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
         self._refreshes = self._looks = 0
         self.choice: CleaningChoice | None = None
@@ -93,7 +94,7 @@ class CanaryLedger:
         self._mass = np.zeros((count, 0, 1))  # weight of the looks that could tell, [m, F, 1]
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
-        self._recent: deque[Snapshot] = deque(maxlen=_KEPT_SNAPSHOTS)
+        self._recent: deque[Snapshot] = deque(maxlen=KEPT_SNAPSHOTS)
 
     def add(self, draw: AnchorDraw, engine: Engine, step: int) -> bool:
         """Score the examples that a refresh has just seen; True if the hold-out then looked at its own labels."""
@@ -101,7 +102,7 @@ class CanaryLedger:
             return False
         trust = float(engine.reading.confidence.mean())
         self._refreshes += 1
-        is_rare = self.num_classes > _MANY_CLASSES and self._refreshes % _LOOK_EVERY
+        is_rare = self.num_classes > LOOK_FROM and self._refreshes % LOOK_EVERY
         if trust == 0 or is_rare:
             return False
         self.look([draw], engine, step, trust)
@@ -115,9 +116,8 @@ class CanaryLedger:
         rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
         features = torch.cat([widen(draw.rows[engine.head.name].inputs)[:, 0].mean(2) for draw in draws])
         logits = torch.cat([widen(draw.outputs) for draw in draws])
-        snapshot = Snapshot(
-            features.double().cpu().numpy(), logits.double().cpu().numpy(), _inverse_factors(engine), rows, step
-        )
+        x, z = (part.double().cpu().numpy() for part in (features, logits))
+        snapshot = Snapshot(x, z, _inverse_factors(engine), rows, step)
         self._recent.append(snapshot)
         self._looks += 1
         believed = engine.anchors.trust.double().cpu().numpy()
@@ -163,9 +163,8 @@ class CanaryLedger:
             if not mine.any():
                 continue
             trust = engine.seen * engine.anchors.trust * (folds != fold)
-            moved = features[mine] @ refit_head(
-                engine.features, engine.holdout.labels, engine.head_weight(), trust=trust
-            ).mT.to(features.dtype)
+            head = refit_head(engine.features, engine.holdout.labels, engine.head_weight(), trust=trust)
+            moved = features[mine] @ head.mT.to(features.dtype)
             change = logits[mine].log_softmax(1) - moved.log_softmax(1)  # CE after minus CE before, under each label
             top = moved.topk(2, 1)
             best_other = torch.where(moved >= top.values[:, :1], top.values[:, 1:], top.values[:, :1])
@@ -200,7 +199,7 @@ class CanaryLedger:
 
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
-        row, tried = np.nonzero(self._told())
+        row, tried = np.nonzero(self._select_labels())
         if len(np.unique(self.labels[row])) < 2:
             return None
         belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
@@ -249,7 +248,7 @@ class CanaryLedger:
         seen = predicted >= 0
         return measure_competence(predicted[seen] == self.labels[seen], self.labels[seen], self.num_classes)
 
-    def _told(self) -> NDArray[np.bool_]:
+    def _select_labels(self) -> NDArray[np.bool_]:
         """Which labels tried count, ``[m, F]``: those scored, of classes with an example scored under its own label.
 
         A class with few examples counts neither as an example's own nor as one that it is tried under. A class that is
@@ -274,7 +273,7 @@ class CanaryLedger:
 
     def margins(self) -> Floats:
         """Mean margins of the hold-out's own labels, over the looks that could tell."""
-        is_own = self._told() & (self._assigned == self.labels[: len(self._assigned), None])
+        is_own = self._select_labels() & (self._assigned == self.labels[: len(self._assigned), None])
         sums = self._total[:, :, CALIBRATED_SIGNALS.index("margin")][is_own]
         return np.asarray(sums / self._mass[:, :, 0][is_own])
 
@@ -313,31 +312,19 @@ class CanaryLedger:
 
     def state_dict(self) -> dict[str, Any]:
         """What was added up so far."""
-        return {
-            "assigned": self._assigned.copy(),
-            "total": self._total.copy(),
-            "mass": self._mass.copy(),
-            "predicted": self._predicted.copy(),
-            "leaks": self._leaks.copy(),
-            "suggested": self._suggested.copy(),
-            "recent": [asdict(item) for item in self._recent],
-            "refreshes": self._refreshes,
-            "looks": self._looks,
-        }
+        sums = {name: getattr(self, f"_{name}").copy() for name in _SUMS}
+        recent = [asdict(item) for item in self._recent]
+        return {**sums, "recent": recent, "refreshes": self._refreshes, "looks": self._looks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
-        self._assigned, self._total = state["assigned"].copy(), state["total"].copy()
-        self._mass, self._leaks = (
-            np.broadcast_to(state["mass"], (*self._assigned.shape, 1)).copy(),
-            state["leaks"].copy(),
-        )
-        if "predicted" in state:  # states from before it have none
-            self._predicted = state["predicted"].copy()
-        self._suggested = state["suggested"].copy()
+        for name in _SUMS:
+            if name in state:  # states from before predictions were kept have none
+                setattr(self, f"_{name}", state[name].copy())
+        self._mass = np.broadcast_to(self._mass, (*self._assigned.shape, 1)).copy()  # once one for all labels
         self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
         recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
-        self._recent = deque(recent, maxlen=_KEPT_SNAPSHOTS)
+        self._recent = deque(recent, maxlen=KEPT_SNAPSHOTS)
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

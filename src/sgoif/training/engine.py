@@ -57,7 +57,7 @@ _RANK = 16  # of the projection of layers beside the head
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
-_REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
+REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +355,7 @@ class Engine:
         head, only the size of the move is that of an earlier refresh.
         """
         now = self.head_weight()
-        if self.probe_shift is None or self._refreshes % (1 + self.features.numel() * len(now) // _REFIT_WORK) == 0:
+        if self.probe_shift is None or self._refreshes % (1 + self.features.numel() * len(now) // REFIT_WORK) == 0:
             trust = self.seen * self.anchors.trust
             self.probe_shift = refit_head(self.features, self.holdout.labels, now, trust=trust) - now
         self.probe_weight = now + self.probe_shift

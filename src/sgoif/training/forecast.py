@@ -8,19 +8,18 @@ examples is not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED
 from sgoif.records import SIGNALS
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
-from sgoif.training.engine import Engine
+from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
+from sgoif.training.engine import REFIT_WORK, Engine
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.work import Speed, Work, measure_speed
@@ -36,10 +35,9 @@ _SCORE, _ADVANCE, _MEASURE, _ABSORB, _REFRESH = 110, 65, 30, 125, 750
 _PASSES = 57  # times that the factors are read or written when curvature is observed
 _FACTOR_LIMIT, _LANCZOS = 512, 410  # beyond so many rows the ends of a factor's spectrum take so many operators
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
-_REFIT_ITERATIONS, _REFIT_WORK = 15, 2**26  # beyond that much work the head is not re-fitted at every refresh
-_SNAPSHOTS = 8  # refreshes that the canaries remember
-_LOOK_FROM, _LOOK_EVERY = 256, 4  # above so many classes canaries are looked at once in so many refreshes
+_REFIT_ITERATIONS = 15
 _NEAR, _ROWS_PER_CLASS = 6, 16  # above 64 classes: classes looked at per example, and cached rows of each
+_VISIT_BYTES = 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
 _MB = 2.0**20
 
 
@@ -75,7 +73,7 @@ class Sizes:
             train_size=recorder.train_size,
             accumulate=accumulate,
             itemsize=torch.finfo(engine.dtype).bits // 8,
-            curvature_bytes=sum(value.nbytes for value in _tensors(engine.curvature.state_dict())),
+            curvature_bytes=sum(t.nbytes for t in tree_leaves(engine.curvature.state_dict()) if isinstance(t, Tensor)),
             bytes_per_example=recorder.bytes_per_example,
             tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
             has_probe=engine.settings.probe,
@@ -89,12 +87,12 @@ class Sizes:
         return self.anchors == 1
 
     @property
-    def projected(self) -> int:
+    def num_projected(self) -> int:
         """Features that a sketch multiplies."""
         return min(self.inputs, MOST_PROJECTED)
 
     @property
-    def cached_rows(self) -> int:
+    def num_cached_rows(self) -> int:
         """Hold-out rows of which each scored example meets some, above 64 classes."""
         return min(self.holdout, _ROWS_PER_CLASS * self.outputs) if self.is_pooled else 0
 
@@ -124,15 +122,10 @@ class Forecast:
     def __str__(self) -> str:
         shares = {"scoring": self.step_share, "curvature": self.curvature_share, "refreshes": self.refresh_share}
         rows = [f"  {name:<10} {100 * share:6.2f}% of the bare step" for name, share in shares.items()]
-        return "\n".join(
-            [
-                f"forecast for batches of {self.batch_size}, bare step {1e3 * self.bare_s:.3g} ms:",
-                *rows,
-                f"  {'together':<10} {100 * self.total_share:6.2f}%",
-                f"  memory     {self.device_mb:.3g} MB with the model, {self.host_mb:.3g} MB on the host"
-                + (f", {self.visits_mb:.3g} MB of visits an epoch" if self.visits_mb else ""),
-            ]
-        )
+        memory = f"  memory     {self.device_mb:.3g} MB with the model, {self.host_mb:.3g} MB on the host"
+        visits = f", {self.visits_mb:.3g} MB of visits an epoch" if self.visits_mb else ""
+        first = f"forecast for batches of {self.batch_size}, bare step {1e3 * self.bare_s:.3g} ms:"
+        return "\n".join([first, *rows, f"  {'together':<10} {100 * self.total_share:6.2f}%", memory + visits])
 
 
 def forecast(
@@ -148,11 +141,15 @@ def forecast(
         batch_size: examples of an optimiser step, all micro-batches together.
         model_speed: in the precision that the model trains in.
     """
-    nan = float("nan")
-    bare = nan if model is None else model_speed.seconds(_bare_step(model, batch_size, sizes.accumulate))
+    bare = look = float("nan")
     shown = min(plan.examples_per_refresh, sizes.holdout)
-    seen_here = ceil(shown / sizes.ranks)
-    look = nan if model is None else model_speed.seconds(_times(model, seen_here, launches=_AROUND))
+    if model is not None:
+        launches = _STEP.launches * model.launches * sizes.accumulate * _AROUND
+        bare = model_speed.seconds(
+            Work(_STEP.flops * model.flops * batch_size, _STEP.bytes * model.bytes * batch_size, launches)
+        )
+        here = ceil(shown / sizes.ranks)
+        look = model_speed.seconds(Work(model.flops * here, model.bytes * here, model.launches * _AROUND))
     seconds = {name: speed.seconds(work) for name, work in work_per_step(plan, sizes, batch_size).items()}
     return Forecast(
         batch_size=batch_size,
@@ -162,7 +159,7 @@ def forecast(
         refresh_share=(seconds["refresh"] + look / plan.refresh_every) / bare,
         device_mb=_device_bytes(plan, sizes, batch_size) / _MB,
         host_mb=_host_bytes(sizes, shown) / _MB,
-        visits_mb=_visit_bytes(sizes) * sizes.train_size / plan.stride / _MB if sizes.keeps_visits else 0.0,
+        visits_mb=_VISIT_BYTES * sizes.train_size / plan.stride / _MB if sizes.keeps_visits else 0.0,
     )
 
 
@@ -176,32 +173,14 @@ def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
     }
 
 
+@dataclass(slots=True)
 class Forecaster:
-    """Knows the model and the sizes of a run, and prices any plan for it once the batch size is known.
+    """Knows the model and the sizes of a run, and prices any plan for it once the batch size is known."""
 
-    Args:
-        sizes: of everything held.
-        model: what ``count_work`` found in a forward pass.
-        num_counted: examples of that pass.
-        parameter_bytes: of the model, which a pass reads whatever the number of examples.
-        device: where it runs.
-        batch_size: of a micro-batch, where known.
-    """
-
-    def __init__(
-        self,
-        sizes: Sizes,
-        model: Work | None,
-        num_counted: int,
-        parameter_bytes: int,
-        device: torch.device,
-        batch_size: int | None = None,
-    ) -> None:
-        self.sizes, self.device, self.batch_size = sizes, device, batch_size
-        self.model: Work | None = None
-        if model is not None:
-            moved = max(model.bytes - parameter_bytes, 0.0)
-            self.model = Work(model.flops / num_counted, moved / num_counted, model.launches)
+    sizes: Sizes
+    model: Work | None  # one example's forward pass, as for :func:`forecast`
+    device: torch.device
+    batch_size: int | None = None  # of a micro-batch
 
     def learn(self, batch_size: int) -> bool:
         """Take the batch size from the first micro-batch; True if it was news."""
@@ -210,12 +189,7 @@ class Forecaster:
         return is_news
 
     def forecast(self, plan: Plan, autocast: torch.dtype | None = None) -> Forecast | None:
-        """What a plan will cost; None while the batch size is unknown.
-
-        Args:
-            plan: the plan.
-            autocast: the lower precision that the model trains in, where it does.
-        """
+        """What a plan will cost, in the lower precision that the model trains in; None while no batch size is known."""
         if self.batch_size is None:
             return None
         speed = measure_speed(self.device)
@@ -225,18 +199,6 @@ class Forecaster:
             model = model and Work(model.flops, 0.5 * model.bytes, model.launches)
         batch = self.batch_size * self.sizes.accumulate
         return forecast(plan, self.sizes, model, speed, batch, model_speed)
-
-
-def _bare_step(model: Work, batch_size: int, accumulate: int) -> Work:
-    return Work(
-        _STEP.flops * model.flops * batch_size,
-        _STEP.bytes * model.bytes * batch_size,
-        _STEP.launches * model.launches * accumulate * _AROUND,
-    )
-
-
-def _times(model: Work, examples: int, *, launches: float) -> Work:
-    return Work(model.flops * examples, model.bytes * examples, model.launches * launches)
 
 
 def _operators(count: float) -> Work:
@@ -249,13 +211,13 @@ def _score(s: Sizes, batch: int) -> Work:
     moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
     if s.is_pooled:
         width = s.inputs + s.outputs
-        per_class = ceil(s.cached_rows / s.outputs)
+        per_class = ceil(s.num_cached_rows / s.outputs)
         flops += 2.0 * batch * (s.inputs**2 + s.outputs**2 + 2 * _NEAR * per_class * width)
         moved += 2.0 * batch * _NEAR * per_class * width
     if s.has_probe:
         flops += 2.0 * batch * s.outputs * s.inputs
-    flops += 2.0 * batch * s.projected * SKETCH_BITS
-    moved += float(s.projected * SKETCH_BITS + 2 * batch * SKETCH_BITS)
+    flops += 2.0 * batch * s.num_projected * SKETCH_BITS
+    moved += float(s.num_projected * SKETCH_BITS + 2 * batch * SKETCH_BITS)
     moved += 4.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
     return Work(flops, moved * s.itemsize) + _operators(_SCORE * s.accumulate)
 
@@ -279,9 +241,9 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
     flops += sum(3.0 * n**3 for n in (s.inputs, s.outputs)) + 8.0 * s.anchors * s.numel * (s.inputs + s.outputs)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
-    looks = 0.0 if not s.tried else 1 / _LOOK_EVERY if s.outputs > _LOOK_FROM else 1.0
+    looks = 0.0 if not s.tried else 1 / LOOK_EVERY if s.outputs > LOOK_FROM else 1.0
     if s.has_probe:
-        rarely = 1 + s.holdout * s.inputs * s.outputs // _REFIT_WORK
+        rarely = 1 + s.holdout * s.inputs * s.outputs // REFIT_WORK
         fits = 1 / rarely + 2 * looks  # of the whole, and of each fold
         per_fit = 4.0 * s.holdout * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
         flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * s.holdout * s.inputs**2 + s.inputs**3)
@@ -293,11 +255,11 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
 
 def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
     directions = 3 * s.anchors * s.numel  # gradients, tracked and solved
-    cached = s.cached_rows * (s.inputs + s.outputs) + (s.holdout * s.inputs if s.has_probe else 0)
+    cached = s.num_cached_rows * (s.inputs + s.outputs) + (s.holdout * s.inputs if s.has_probe else 0)
     fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
     visits = batch * plan.refresh_every / plan.stride
     waiting = visits * (len(SIGNALS) + 4)  # two of ids and labels each
-    sketching = s.projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
+    sketching = s.num_projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
     inverse = s.curvature_bytes if s.is_pooled else 0
     # curvature: the averages, the damped operator that is tracked, and the factors of the last solve
     held = (directions + cached + fitted + waiting + sketching) * s.itemsize + visits * SKETCH_BITS
@@ -310,20 +272,5 @@ def _host_bytes(s: Sizes, shown: int) -> float:
         found += 8.0 * s.holdout * s.tried * (len(CALIBRATED_SIGNALS) + 1)
         found += 8.0 * s.outputs**2  # which class is taken for which
         factors = s.inputs**2 + s.outputs**2
-        found += 8.0 * _SNAPSHOTS * (shown * (s.inputs + s.outputs) + factors)
+        found += 8.0 * KEPT_SNAPSHOTS * (shown * (s.inputs + s.outputs) + factors)
     return found
-
-
-def _visit_bytes(s: Sizes) -> float:
-    return 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
-
-
-def _tensors(state: Any) -> Iterable[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from _tensors(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _tensors(value)

@@ -13,14 +13,17 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from sgoif.distributed import is_sharded, keep_sharded
+from sgoif.gradients import Layer, find_head, quiet_eval
+from sgoif.gradients.head import check_output
 from sgoif.training.clock import Clock
 
-__all__ = ["Speed", "Work", "count_work", "measure_speed"]
+__all__ = ["Speed", "Work", "count_work", "find_head_and_work", "measure_speed"]
 
 Result = TypeVar("Result")
 
@@ -82,6 +85,34 @@ def count_work(run: Callable[[], Result]) -> tuple[Result, Work | None]:
             return run(), counter.work
     except Exception:  # compiled parts and custom operators need not bear it; a mistake in `run` shows itself again
         return run(), None
+
+
+def find_head_and_work(
+    model: nn.Module, run: Callable[[], Tensor], num_examples: int, name: str | None
+) -> tuple[Layer, Work | None]:
+    """Find the head, and count in the same pass what one example's forward pass computes; its launches are a batch's.
+
+    Parameters are read whatever the number of examples, and are left out.
+    """
+    if is_sharded(*model.parameters()):  # collectives run inside, which a count need not bear
+        with keep_sharded(model):
+            return find_head(model, run, name=name), None
+    counted: list[Work | None] = []
+
+    def run_counted() -> Tensor:
+        out, work = count_work(run)
+        counted.append(work)
+        return out
+
+    found = find_head(model, run_counted, name=name)
+    if not counted:  # the head was named, so nothing was run
+        with quiet_eval(model), torch.no_grad():
+            check_output(run_counted())
+    work = counted[0]
+    if work is None:
+        return found, None
+    moved = max(work.bytes - sum(parameter.nbytes for parameter in model.parameters()), 0.0)
+    return found, Work(work.flops / num_examples, moved / num_examples, work.launches)
 
 
 @lru_cache(maxsize=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,34 +44,27 @@ def calibrate_multilabel(ledger: MultilabelLedger, tags: Mapping[str, NDArray[An
     """Learn ``p_wrong`` of every kept pair; None where there are no canaries to learn from.
 
     A hold-out with tags as given judges its own pairs first, and is believed as far as it comes out sound.
-
-    Args:
-        ledger: the canaries.
-        tags: the table of kept pairs.
     """
-    signals = _straightened(np.stack([tags[name] for name in JUDGED_BY], 1))
+    signals = _straighten(np.stack([tags[name] for name in JUDGED_BY], 1))
     given, tag = np.asarray(tags["given"], bool), np.asarray(tags["tag"], np.int64)
     judged = np.asarray(np.isfinite(signals).all(axis=1))
     count = len(given)
     p, low, high = np.full((3, count), np.nan)
-    belief = None if ledger.trusted else _doubted(ledger, signals, tag, given, judged)
+    belief = None if ledger.trusted else _doubt_holdout(ledger, signals, tag, given, judged)
     sides, expected = {}, {}
-    for bit, name in enumerate(SIDES):
-        canaries, mine = _canaries(ledger, bit, belief), judged & (given == bool(bit))
-        if not _has_both(canaries) or mine.sum() < 2:
-            continue
+    for bit, canaries, mine in _known_sides(ledger, belief, given, judged):
         mine &= np.isin(tag, canaries.assigned_label)  # a tag without a single canary cannot be judged
         fitted = calibrate_side(canaries, signals[mine], tag[mine])
         draws = draw_calibrations(fitted, signals[mine], tag[mine])
         p[mine] = fitted.predict(signals[mine], tag[mine])
         low[mine], high[mine] = draws.bounds(signals[mine], tag[mine])
-        sides[name], expected[name] = fitted, float(p[mine].sum())
+        sides[SIDES[bit]], expected[SIDES[bit]] = fitted, float(p[mine].sum())
     if not sides:
         return None
     return MultilabelCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, expected)
 
 
-def _doubted(
+def _doubt_holdout(
     ledger: MultilabelLedger,
     signals: Floats,
     tag: NDArray[np.int64],
@@ -82,10 +75,7 @@ def _doubted(
     belief = np.ones(ledger.targets.shape)
     for _ in range(_DOUBTS):
         doubts = np.zeros_like(belief)
-        for bit in (0, 1):
-            canaries, mine = _canaries(ledger, bit, belief), judged & (given == bool(bit))
-            if not _has_both(canaries) or mine.sum() < 2:
-                continue
+        for _, canaries, mine in _known_sides(ledger, belief, given, judged):
             fitted = calibrate_side(canaries, signals[mine], tag[mine])
             own = ~canaries.is_flip
             rows, tags = canaries.holdout_row[own], canaries.assigned_label[own]
@@ -94,16 +84,18 @@ def _doubted(
     return belief
 
 
-def _canaries(ledger: MultilabelLedger, bit: int, belief: Floats | None) -> Canaries:
-    found = ledger.canaries(bit, belief)
-    chosen = found.signals[:, [TAG_SIGNALS.index(name) for name in JUDGED_BY]]
-    return replace(found, signals=_straightened(chosen))
+def _known_sides(
+    ledger: MultilabelLedger, belief: Floats | None, given: NDArray[np.bool_], judged: NDArray[np.bool_]
+) -> Iterator[tuple[int, Canaries, NDArray[np.bool_]]]:
+    """The bits that can be judged, with their canaries and their training pairs: sound and flipped ones are needed."""
+    for bit in (0, 1):
+        found, mine = ledger.canaries(bit, belief), judged & (given == bool(bit))
+        chosen = found.signals[:, [TAG_SIGNALS.index(name) for name in JUDGED_BY]]
+        weight, is_flip = found.weight, found.is_flip
+        if weight[is_flip].sum() > 0 and weight[~is_flip].sum() > 0 and mine.sum() >= 2:
+            yield bit, replace(found, signals=_straighten(chosen)), mine
 
 
-def _straightened(signals: Floats) -> Floats:
+def _straighten(signals: Floats) -> Floats:
     is_log_odds = np.isin(JUDGED_BY, _LOG_ODDS)
     return np.where(is_log_odds, unbend(signals), signals)
-
-
-def _has_both(canaries: Canaries) -> bool:
-    return bool(canaries.weight[canaries.is_flip].sum() > 0 and canaries.weight[~canaries.is_flip].sum() > 0)

@@ -132,10 +132,7 @@ class MultilabelEngine:
         with torch.no_grad():
             self._take(draw)
             self._state["solved"] = self.solve(self._state["gradients"])
-            trust = self._state["seen"]
-            self._state["probe"] = refit_multilabel(
-                self._state["features"], self.holdout.targets, self.head_weight(), trust
-            )
+            self._state["probe"] = self.refit()
         self.refreshes += 1
         return draw
 
@@ -171,9 +168,10 @@ class MultilabelEngine:
         inputs = (self._state["inputs"] / observed + held) / 2
         return solve_multilabel(gradients, inputs, self._state["spread"] / observed, _DAMPING)
 
-    def refit_without(self, fold: Tensor) -> Tensor:
-        """The head re-fitted on the hold-out examples outside a fold, bool ``[M]``."""
-        trust = self._state["seen"] * (~fold).to(self.dtype)
+    def refit(self, without: Tensor | None = None) -> Tensor:
+        """Re-fit the head on the hold-out examples seen so far, without some of them, bool ``[M]``."""
+        seen = self._state["seen"]
+        trust = seen if without is None else seen * (~without).to(self.dtype)
         return refit_multilabel(self._state["features"], self.holdout.targets, self.head_weight(), trust)
 
     def head_weight(self) -> Tensor:
@@ -194,7 +192,7 @@ class MultilabelEngine:
         self._state["gathered"] = gathered
         self._state["features"][draw.positions] = draw.features
         self._state["seen"][draw.positions] = 1.0
-        explained, last = _explained(draw.logits, targets), self._state["explained"]
+        explained, last = _share_explained(draw.logits, targets), self._state["explained"]
         self._state["explained"] = explained if self.refreshes == 0 else 0.8 * last + 0.2 * explained
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +206,7 @@ class MultilabelEngine:
         self.refreshes, self.holdout.position = int(state["refreshes"]), int(state["position"])
 
 
-def _explained(logits: Tensor, targets: Tensor) -> Tensor:
+def _share_explained(logits: Tensor, targets: Tensor) -> Tensor:
     """Share of the tags' uncertainty that the logits explain: 1 minus loss over the loss of the tags' frequencies."""
     present, absent = bits_of(targets)
     known = (present | absent).to(logits.dtype)

@@ -22,6 +22,7 @@ from sgoif.influence.multilabel import MOST_PRESENT, MultilabelJudge, group_grad
 from sgoif.records import TAG_SIGNALS
 from sgoif.tasks.multilabel import bits_of
 from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
+from sgoif.types import Floats
 
 __all__ = ["MultilabelLedger"]
 
@@ -62,19 +63,19 @@ class MultilabelLedger:
             if not scored.any() or not makers.any():
                 continue
             gradients, counts = group_gradients(draw.features[makers], draw.logits[makers], targets[makers])
-            judge = MultilabelJudge(engine.solve(gradients), gradients, engine.refit_without(fold == side))
+            judge = MultilabelJudge(engine.solve(gradients), gradients, engine.refit(without=fold == side))
             mine = rows[scored.cpu().numpy()]
             part = draw.features[scored], draw.logits[scored], targets[scored]
             new = (judge, (counts > 0).all(0))
             # Training pairs are judged by directions that are up to a refresh old, so half of a look is by the last
             # ones. That did not explain why the influence of canaries is larger (development set: still twice).
             for by, known in (new, self._judges.get(side, new)):
-                values, counted = self._tried_under_both(by, *part, mine, known, engine.most_absent)
+                values, counted = self._score_both_bits(by, *part, mine, known, engine.most_absent)
                 self._total[mine] += trust / 2 * np.where(counted[..., None], values, 0.0)
                 self._mass[mine] += trust / 2 * counted
             self._judges[side] = new
 
-    def _tried_under_both(
+    def _score_both_bits(
         self,
         judge: MultilabelJudge,
         features: Tensor,
@@ -93,8 +94,11 @@ class MultilabelLedger:
         values = torch.stack([MultilabelJudge.signals(at, chosen, bit) for bit in (no, yes)], 2)
         present, absent = bits_of(targets)
         is_known = (present | absent).gather(1, tags) & known[tags]
-        would_be_noticed = at >= _threshold(logits, absent, most_absent)
-        counted = torch.stack([is_known & would_be_noticed, is_known], 2) & torch.isfinite(values).all(3)
+        would_be_noticed = is_known
+        if most_absent < logits.shape[1]:
+            least = logits.masked_fill(~absent, float("-inf")).topk(most_absent, 1).values[:, -1:]
+            would_be_noticed = is_known & (at >= least)
+        counted = torch.stack([would_be_noticed, is_known], 2) & torch.isfinite(values).all(3)
         return values.double().cpu().numpy(), counted.cpu().numpy()
 
     def _choose(self, rows: NDArray[np.int64], logits: Tensor) -> None:
@@ -109,13 +113,8 @@ class MultilabelLedger:
                 self.targets[row], believed, width, np.random.default_rng((self._seed, row))
             )
 
-    def canaries(self, bit: int, belief: NDArray[np.float64] | None = None) -> Canaries:
-        """The canaries of a side: pairs tried as absent (0) or as present (1).
-
-        Args:
-            bit: the side.
-            belief: how far each hold-out bit is believed, ``[m, C]``; fully by default.
-        """
+    def canaries(self, bit: int, belief: Floats | None = None) -> Canaries:  # belief [m, C], full by default
+        """The canaries of a side: pairs tried as absent (0) or as present (1), each hold-out bit believed so far."""
         row, place = np.nonzero(self._mass[:, :, bit] > 0)
         tag = self._tried[row, place]
         own = (self.targets[row, tag] > 0.5).astype(np.int64)
@@ -144,13 +143,6 @@ class MultilabelLedger:
 
 
 _STATE = ("_tried", "_stands_for", "_total", "_mass")
-
-
-def _threshold(logits: Tensor, absent: Tensor, most: int) -> Tensor:
-    """The logit from which on a tag is among the ``most`` absent ones, ``[r, 1]``."""
-    if most >= logits.shape[1]:
-        return torch.full_like(logits[:, :1], float("-inf"))
-    return logits.masked_fill(~absent, float("-inf")).topk(most, 1).values[:, -1:]
 
 
 def _tags_to_try(

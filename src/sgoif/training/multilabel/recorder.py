@@ -34,11 +34,7 @@ class _Visits:
 
 
 class MultilabelRecorder:
-    """Gate-weighted means of every kept pair's signals.
-
-    Args:
-        num_tags: ``C``.
-    """
+    """Gate-weighted means of every kept pair's signals."""
 
     def __init__(self, num_tags: int) -> None:
         self.num_tags = num_tags
@@ -60,9 +56,7 @@ class MultilabelRecorder:
     def flush(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
         """Bring everything to the host and add it up; what fails costs its own micro-step.
 
-        Args:
-            on_failure: called with the number of rows that could not be added, and why; without it the error is raised.
-            notices: shown the ids.
+        ``on_failure`` is called with the number of rows that could not be added, and why; without it, they raise.
         """
         waiting, self._waiting = self._waiting, []
         for item in waiting:
@@ -83,7 +77,7 @@ class MultilabelRecorder:
     ) -> None:
         rows = self.examples.add(ids)
         self._counts, self._seen, self._trust = (
-            _grown(array, len(self.examples)) for array in (self._counts, self._seen, self._trust)
+            _grow(array, len(self.examples)) for array in (self._counts, self._seen, self._trust)
         )
         self._counts[rows] = counts
         np.add.at(self._seen, rows, 1)
@@ -93,17 +87,15 @@ class MultilabelRecorder:
         chosen = packed[who, slot]
         is_finite = np.isfinite(chosen).all(1)
         self.num_not_finite += int((~is_finite).sum())
-        if confidence > 0 and is_finite.any():
-            self._add_pairs(rows[who[is_finite]], chosen[is_finite], confidence)
-
-    def _add_pairs(self, rows: NDArray[np.int64], chosen: NDArray[np.float64], confidence: float) -> None:
-        tags, bits = chosen[:, 0].astype(np.int64), chosen[:, 1].astype(np.int8)
-        pairs = self._pairs.add(rows * self.num_tags + tags)
+        if not confidence > 0 or not is_finite.any():
+            return
+        rows, chosen = rows[who[is_finite]], chosen[is_finite]
+        pairs = self._pairs.add(rows * self.num_tags + chosen[:, 0].astype(np.int64))
         self._bits, self._visits, self._mass = (
-            _grown(array, len(self._pairs)) for array in (self._bits, self._visits, self._mass)
+            _grow(array, len(self._pairs)) for array in (self._bits, self._visits, self._mass)
         )
         self._means.add(pairs, chosen[:, 2:], np.full(len(pairs), confidence))
-        self._bits[pairs] = bits
+        self._bits[pairs] = chosen[:, 1].astype(np.int8)
         np.add.at(self._visits, pairs, 1)
         np.add.at(self._mass, pairs, confidence)
 
@@ -143,15 +135,10 @@ class MultilabelRecorder:
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
         self.flush()
-        arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
+        ids = {"examples": self.examples.ids, "pairs": self._pairs.ids}
         counts = {"num_visits": self.num_visits, "num_not_finite": self.num_not_finite}
-        return {
-            "examples": self.examples.ids,
-            "pairs": self._pairs.ids,
-            "means": self._means.state_dict(),
-            **arrays,
-            **counts,
-        }
+        arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
+        return {**ids, "means": self._means.state_dict(), **arrays, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another recorder stood."""
@@ -167,7 +154,7 @@ class MultilabelRecorder:
 _ARRAYS = ("_bits", "_visits", "_mass", "_counts", "_seen", "_trust")
 
 
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+def _grow(array: NDArray[Any], size: int) -> NDArray[Any]:
     """The array with room for ``size`` rows, doubled where it has not, so that growing costs little."""
     if size <= len(array):
         return array
