@@ -24,7 +24,7 @@ from sgoif.settings import as_loss
 __all__ = ["InfluenceCallback"]
 
 
-def taken_ids(batch: Any) -> Any:
+def take_ids(batch: Any) -> Any:
     """Take the ids out of a batch: the last of three entries, or what it has under ``"id"``."""
     if isinstance(batch, list) and len(batch) == 3:
         return batch.pop()
@@ -36,7 +36,7 @@ def taken_ids(batch: Any) -> Any:
     )
 
 
-def given_targets(batch: Any) -> Tensor:
+def find_targets(batch: Any) -> Tensor:
     """Find the targets: a batch's second entry, or what it has under ``"labels"`` or ``"label"``."""
     if isinstance(batch, list | tuple):
         return batch[1]  # type: ignore[no-any-return]
@@ -63,8 +63,8 @@ class InfluenceCallback(Callback):
         anchors: Any,
         *,
         out: str | None = None,
-        ids: Callable[[Any], Any] = taken_ids,
-        targets: Callable[[Any], Tensor] = given_targets,
+        ids: Callable[[Any], Any] = take_ids,
+        targets: Callable[[Any], Tensor] = find_targets,
         train_size: int | None = None,
         **settings: Any,
     ) -> None:

@@ -160,7 +160,8 @@ def log_run(
 
 def _row(item: Mapping[str, Any], names: Sequence[str], hash_ids: bool) -> dict[str, Any]:
     given, suggested = (class_name(item[key], names) for key in ("given_label", "suggested_label"))
-    shown = {"id": _hashed(item["id"]) if hash_ids else item["id"], "given": given, "suggested": suggested}
+    id = hashlib.blake2b(str(item["id"]).encode(), digest_size=8).hexdigest() if hash_ids else item["id"]
+    shown = {"id": id, "given": given, "suggested": suggested}
     return shown | {key: item[key] for key in ("p_mislabeled", "harm", "confidence", "why") if key in item}
 
 
@@ -168,15 +169,12 @@ def _pictures(issues: Rows, images: Any, names: Sequence[str]) -> list[tuple[str
     from sgoif.pictures import displayed, find_pictures
 
     found = find_pictures(images).read([item["id"] for item in issues])
-    captions = [
-        f"{class_name(item['given_label'], names)} -> {class_name(item['suggested_label'], names)}" for item in issues
-    ]
-    shown = [(text, displayed(value)) for text, value in zip(captions, found, strict=True) if value is not None]
-    return [(text, np.asarray(picture.convert("RGB"))) for text, picture in shown]
-
-
-def _hashed(id: Any) -> str:
-    return hashlib.blake2b(str(id).encode(), digest_size=8).hexdigest()
+    shown = []
+    for item, value in zip(issues, found, strict=True):
+        if value is not None:
+            given, suggested = (class_name(item[key], names) for key in ("given_label", "suggested_label"))
+            shown.append((f"{given} -> {suggested}", np.asarray(displayed(value).convert("RGB"))))
+    return shown
 
 
 def _cell(value: Any) -> str:

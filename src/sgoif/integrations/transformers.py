@@ -42,7 +42,7 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
         raise SgoifError("the Trainer would remove the ids from the batch; pass remove_unused_columns=False to it.")
     callback = InfluenceCallback(trainer, anchors, {"out": out, **settings})
     trainer.data_collator = IdCollator(trainer.data_collator)
-    trainer.training_step = callback.watched(trainer.training_step)
+    trainer.training_step = callback.surround(trainer.training_step)
     trainer.add_callback(callback)
     return callback
 
@@ -69,7 +69,7 @@ class InfluenceCallback(TrainerCallback):
         self.monitor: Any = None
         self.run: Any = None
 
-    def watched(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def surround(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Surround the trainer's step, forward and backward pass of one micro-batch."""
 
         def step(model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

@@ -100,17 +100,14 @@ def cause_of(error: Exception) -> str:
 class FaultLog:
     """Errors by cause.
 
-    Args:
-        borne: steps in a row that may fail; one more is too many.
-
-    >>> faults = FaultLog(borne=2)
+    >>> faults = FaultLog(max_consecutive=2)
     >>> faults.step_failed(ValueError("odd")), faults.step_failed(ValueError("odd"))
     (False, True)
     >>> faults.counts
     {'ValueError: odd': 2}
     """
 
-    borne: int
+    max_consecutive: int  # steps in a row that fail: with so many it is too much
     counts: dict[str, int] = field(default_factory=dict)
     in_a_row: int = 0
 
@@ -126,7 +123,7 @@ class FaultLog:
         """Count a step that failed; True if that is one too many."""
         self.note(error, "a step could not be scored; the training goes on.")
         self.in_a_row += 1
-        return self.in_a_row >= self.borne
+        return self.in_a_row >= self.max_consecutive
 
     def load(self, saved: Iterable[Mapping[str, int]]) -> None:
         """Continue from saved counts, those of all processes that this one takes over from."""

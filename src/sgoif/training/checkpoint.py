@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.distributed import Peers
@@ -73,10 +72,8 @@ def _block(state: State) -> Block:
 
 
 def _content(block: Block, device: torch.device) -> State:
-    (data,) = block
-    found: State = from_plain(
-        torch.load(io.BytesIO(data.numpy().tobytes()), map_location=device, weights_only=True)  # runs no code
-    )
+    buffer = io.BytesIO(block[0].numpy().tobytes())
+    found: State = from_plain(torch.load(buffer, map_location=device, weights_only=True))  # runs no code
     return found
 
 
@@ -87,7 +84,9 @@ def to_plain(state: Any) -> Any:
     '<U1'
     """
     if isinstance(state, np.ndarray):
-        return _packed(state)
+        array = np.asarray(state.tolist()) if state.dtype.kind == "O" else state  # ids as data frames give them
+        flat = np.require(array.reshape(-1), requirements=["C", "W"])
+        return {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": torch.from_numpy(flat.view(np.uint8))}
     if isinstance(state, np.generic):
         return state.item()
     if isinstance(state, Mapping):
@@ -111,10 +110,3 @@ def from_plain(state: Any) -> Any:
     if isinstance(state, list | tuple):
         return [from_plain(value) for value in state]
     return state
-
-
-def _packed(array: NDArray[Any]) -> dict[str, Any]:
-    if array.dtype.kind == "O":  # ids as data frames give them
-        array = np.asarray(array.tolist())
-    flat = np.require(array.reshape(-1), requirements=["C", "W"])
-    return {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": torch.from_numpy(flat.view(np.uint8))}

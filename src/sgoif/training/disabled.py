@@ -17,12 +17,7 @@ __all__ = ["NoMonitor"]
 
 
 class NoMonitor:
-    """What ``watch`` gives under ``SGOIF_DISABLE=1``; a script runs to its end with it and finds empty tables.
-
-    Args:
-        plan: what would have been done.
-        on_close: makes the empty run.
-    """
+    """What ``watch`` gives under ``SGOIF_DISABLE=1``; a script runs to its end with it and finds empty tables."""
 
     def __init__(self, plan: Plan | None = None, on_close: Callable[[], Any] | None = None) -> None:
         self.plan, self.forecast, self._on_close = plan or Plan(), None, on_close
@@ -74,11 +69,10 @@ class NoMonitor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing to load."""
 
-    def flush(self) -> None:
-        """Nothing is waiting."""
-
     def snapshot(self, path: str | None = None) -> None:
         """Nothing to keep."""
 
-    def detach(self) -> None:
-        """Nothing to detach."""
+    def flush(self) -> None:
+        """Nothing is waiting."""
+
+    detach = flush

@@ -17,12 +17,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["Ending", "close_once", "undisturbed"]
+__all__ = ["Ending", "close_once", "defer_sigterm"]
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _EXIT_S = 10.0
 _SIGTERM_S = 5.0  # whoever sends it often sends SIGKILL after 10 s
 
 _open: list[Ending] = []
-_depth = 0  # of `undisturbed`
+_depth = 0  # of `defer_sigterm`
 _is_due = False  # a SIGTERM came meanwhile
 _is_told_of_forks = False
 _forking = threading.local()  # what a thread that forks masked before
@@ -66,18 +67,12 @@ class Ending:
         """Write what there is. Never raises."""
         if os.getpid() != self._pid:
             return
-        try:
-            if self._flush is not None:
-                self._flush()
-        except Exception as error:
-            self._note(error)
-        try:
-            self._sink.end(timeout_s)
-        except Exception as error:
-            self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        log.warning("visits that waited could not be recorded: %s: %s", type(error).__name__, error)
+        for write in (self._flush, partial(self._sink.end, timeout_s)):
+            try:
+                if write is not None:
+                    write()
+            except Exception as error:
+                log.warning("visits that waited could not be recorded: %s: %s", type(error).__name__, error)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
@@ -93,7 +88,7 @@ class Ending:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def defer_sigterm() -> Iterator[None]:
     """Put a SIGTERM off until visits that are on their way are recorded."""
     global _depth, _is_due
     _depth += 1

@@ -92,11 +92,7 @@ def _join_columns(peers: Peers, statistic: Statistic) -> Statistic:
 def gather_draw(peers: Peers, draw: AnchorDraw, positions: Tensor, labels: Tensor) -> AnchorDraw:
     """Make one draw of the parts that each process has looked at: the same as if one had looked at all of it.
 
-    Args:
-        peers: the processes.
-        draw: of ``peers.share_of(positions)``.
-        positions: of the whole draw, ``[R]``.
-        labels: of the whole draw.
+    The draw is that of ``peers.share_of(positions)``; positions and labels ``[R]`` are of the whole.
     """
     if peers.is_alone:
         return draw
@@ -134,12 +130,9 @@ def _compact(rows: GradientRows) -> GradientRows:
 def gather_scores(
     peers: Peers, steps: Sequence[tuple[int, Mapping[str, NDArray[np.floating[Any]]]]], signals: Sequence[str]
 ) -> list[StepScores]:
-    """Gather the scores of some micro-steps, by which all processes then measure alike.
+    """Gather the scores of some micro-steps, as many in all processes, which then measure alike by them.
 
-    Args:
-        peers: the processes, all with as many steps.
-        steps: number of visits, and the scores by signal, of each micro-step here.
-        signals: their names.
+    Of each micro-step here: the number of visits, and the scores by signal.
     """
     if not steps:
         return []

@@ -14,7 +14,7 @@ from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepK
 __all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
 
 MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
-_LONGEST_REFRESH, _LONGEST_OBSERVE, _LONGEST_STRIDE = 160, 40, 16
+_LONGEST = {"refresh_every": 160, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,9 @@ class Plan:
 
     def cheaper(self) -> Plan | None:
         """The next plan down: rarer refreshes first, then rarer curvature, then scoring only some steps."""
-        if self.refresh_every < _LONGEST_REFRESH:
-            return replace(self, refresh_every=2 * self.refresh_every)
-        if self.observe_every < _LONGEST_OBSERVE:
-            return replace(self, observe_every=2 * self.observe_every)
-        if self.stride < _LONGEST_STRIDE:
-            return replace(self, stride=2 * self.stride)
+        for name, longest in _LONGEST.items():
+            if getattr(self, name) < longest:
+                return replace(self, **{name: 2 * getattr(self, name)})
         return None
 
 
@@ -168,19 +165,15 @@ class Governor:
         """Whether the rarest plan was measured, so that nothing is left to give up."""
         return not self.fixed and self.plan.cheaper() is None and self._has_news()
 
-    @property
-    def bare_step_s(self) -> float:
-        """Seconds of a recent step without the monitor's own."""
-        if self.probe is not None and self.probe.readings:
-            return self.probe.readings[-1].bare_s
-        return sum(t - o for o, t in self._recent) / max(len(self._recent), 1)
-
     def describe_cost(self, overhead: float, when: str) -> str:
         """Say that an overhead is far above the promise, and why that can be."""
+        bare_s = sum(total - ours for ours, total in self._recent) / max(len(self._recent), 1)
+        if self.probe is not None and self.probe.readings:
+            bare_s = self.probe.readings[-1].bare_s
         parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in self.shares.items())
         return (
             f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), above the limit of max_overhead="
-            f"{self.max_overhead:g}. A bare step takes {1e3 * self.bare_step_s:.2g} ms, and scoring a step has a fixed "
+            f"{self.max_overhead:g}. A bare step takes {1e3 * bare_s:.2g} ms, and scoring a step has a fixed "
             "cost, which weighs most for small models and small batches: use larger batches or a sparser plan "
             "(docs/howto/too-slow.md), or audit the trained model instead."
         )

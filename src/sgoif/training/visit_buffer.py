@@ -22,7 +22,7 @@ from sgoif.evidence import SKETCH_BITS, as_ids
 from sgoif.influence import packed_signs
 from sgoif.records import SIGNALS
 from sgoif.training.accounting import OUTSIDE_CLASSES, VisitCounts
-from sgoif.training.ending import undisturbed
+from sgoif.training.ending import defer_sigterm
 from sgoif.training.exchange import StepScores, gather_scores
 from sgoif.training.recorder import OnFailure, Recorder
 from sgoif.training.step_ids import IdNotices
@@ -67,7 +67,7 @@ class VisitBuffer:
     def flush(self) -> None:
         """Record everything, together with the others. Waits for the device, once."""
         if self.peers.is_alone:
-            with undisturbed():
+            with defer_sigterm():
                 read = self._read(self._take())
                 self.recorder.keep([(mine, StepScores(mine.num_visits, mine.scores)) for mine in read], self._lose)
             return
