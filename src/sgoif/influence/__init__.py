@@ -4,33 +4,29 @@ from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
 from sgoif.influence.dual import DualAnchors
 from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.holdout import MIN_HELD_OUT, HoldOut, why_not_judged
-from sgoif.influence.judge import INFLUENCE_SIGNALS, HeadJudge
+from sgoif.influence.judge import HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
 from sgoif.influence.probe import refit_head
 from sgoif.influence.refine import Tracker
-from sgoif.influence.scoring import Scores, Weighting, most_probable, score
-from sgoif.influence.stability import Gate, GateMode, GateReading, GateSettings
+from sgoif.influence.scoring import Weighting, score
+from sgoif.influence.stability import Gate, GateReading, GateSettings
 
 __all__ = [
     "HORIZON",
-    "INFLUENCE_SIGNALS",
     "MIN_HELD_OUT",
     "MOST_PROJECTED",
     "AnchorDraw",
     "Anchors",
     "DualAnchors",
     "Gate",
-    "GateMode",
     "GateReading",
     "GateSettings",
     "GaussNewton",
     "HeadJudge",
     "HoldOut",
     "Likeness",
-    "Scores",
     "Tracker",
     "Weighting",
-    "most_probable",
     "packed_signs",
     "refit_head",
     "score",

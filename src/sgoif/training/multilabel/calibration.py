@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Canaries, LabelCalibration, draw_calibrations
+from sgoif.evidence import Canaries, draw_calibrations
 from sgoif.evidence.sides import calibrate_side, unbend
 from sgoif.records import TAG_SIGNALS
 from sgoif.training.multilabel.ledger import MultilabelLedger
@@ -36,7 +36,6 @@ class MultilabelCalibration:
     p_wrong: Floats  # one per kept pair; NaN where it was not judged
     p_low: Floats  # a 90% interval of it
     p_high: Floats
-    sides: dict[str, LabelCalibration]
     expected: dict[str, float]  # errors among the kept pairs of each side
 
 
@@ -48,20 +47,19 @@ def calibrate_multilabel(ledger: MultilabelLedger, tags: Mapping[str, NDArray[An
     signals = _straighten(np.stack([tags[name] for name in JUDGED_BY], 1))
     given, tag = np.asarray(tags["given"], bool), np.asarray(tags["tag"], np.int64)
     judged = np.asarray(np.isfinite(signals).all(axis=1))
-    count = len(given)
-    p, low, high = np.full((3, count), np.nan)
+    p, low, high = np.full((3, len(given)), np.nan)
     belief = None if ledger.trusted else _doubt_holdout(ledger, signals, tag, given, judged)
-    sides, expected = {}, {}
+    expected: dict[str, float] = {}
     for bit, canaries, mine in _known_sides(ledger, belief, given, judged):
         mine &= np.isin(tag, canaries.assigned_label)  # a tag without a single canary cannot be judged
         fitted = calibrate_side(canaries, signals[mine], tag[mine])
         draws = draw_calibrations(fitted, signals[mine], tag[mine])
         p[mine] = fitted.predict(signals[mine], tag[mine])
         low[mine], high[mine] = draws.bounds(signals[mine], tag[mine])
-        sides[SIDES[bit]], expected[SIDES[bit]] = fitted, float(p[mine].sum())
-    if not sides:
+        expected[SIDES[bit]] = float(p[mine].sum())
+    if not expected:
         return None
-    return MultilabelCalibration(p, np.fmin(low, p), np.fmax(high, p), sides, expected)
+    return MultilabelCalibration(p, np.fmin(low, p), np.fmax(high, p), expected)
 
 
 def _doubt_holdout(

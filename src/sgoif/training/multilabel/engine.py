@@ -44,7 +44,6 @@ class MultilabelEngine:
         head: the layer that gives one logit per tag.
         holdout: the hold-out.
         per_refresh: hold-out examples per refresh.
-        most_absent: absent tags that are kept per example and visit.
         horizon: pairs per anchor that its averaged gradient remembers; infinite for a model that does not move.
     """
 
@@ -54,11 +53,10 @@ class MultilabelEngine:
         holdout: MultilabelHoldOut,
         *,
         per_refresh: int = 256,
-        most_absent: int = MOST_ABSENT,
         horizon: float = HORIZON,
     ) -> None:
         self.head, self.holdout, self.space = head, holdout, ExactSpace(head)
-        self.per_refresh, self.most_absent, self.horizon = per_refresh, most_absent, horizon
+        self.per_refresh, self.most_absent, self.horizon = per_refresh, MOST_ABSENT, horizon
         weight = next(iter(head.parameters.values()))
         self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         like: dict[str, Any] = {"device": holdout.device, "dtype": self.dtype}
