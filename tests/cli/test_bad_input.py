@@ -1,6 +1,8 @@
 """Whatever lies in the folder: a clear message or a counted skip, never a traceback; and nothing leaves the machine."""
 
 import io
+import json
+import re
 import subprocess
 import sys
 
@@ -86,32 +88,34 @@ def test_odd_pictures_are_read_and_broken_ones_counted(folder, tmp_path):
 
 
 WITHOUT_NETWORK = """
-import sys
+import json, sys
 def watch(event, args):
     if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.bind"):
         print("NETWORK", event, args[1:], file=sys.stderr, flush=True)
         raise RuntimeError("the network is closed")
 sys.addaudithook(watch)
 from sgoif.cli.main import app
-app(sys.argv[1:])
+for arguments in json.loads(sys.argv[1]):
+    try:
+        app(arguments)
+    except SystemExit as ended:
+        print("ENDED", arguments[0], ended.code, file=sys.stderr, flush=True)
 """
 
 
 def test_a_scan_never_asks_the_network(folder, tmp_path):
-    def run(*args):
-        return subprocess.run(
-            [sys.executable, "-c", WITHOUT_NETWORK, *map(str, args)],
-            capture_output=True,
-            env=bare(),
-            timeout=300,
-            encoding="utf-8",
-        )
-
-    done = run("scan", folder, "--out", tmp_path / "run", "--epochs", 1)
+    run, asked = str(tmp_path / "run"), ("issues", "classes", "duplicates", "info")
+    lines = [["scan", str(folder), "--out", run, "--epochs", "1"], *([command, run] for command in asked)]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NETWORK, json.dumps(lines)],
+        capture_output=True,
+        env=bare(),
+        timeout=300,
+        encoding="utf-8",
+    )
     assert done.returncode == 0 and "NETWORK" not in done.stderr, done.stderr
-    for command in ("issues", "classes", "duplicates", "info"):
-        done = run(command, tmp_path / "run")
-        assert "NETWORK" not in done.stderr and done.returncode in (0, 2), done.stderr
+    codes = dict(re.findall(r"^ENDED (\w+) (\d)$", done.stderr, re.M))
+    assert codes.pop("scan") == "0" and set(codes) == set(asked) and set(codes.values()) <= {"0", "2"}, done.stderr
     probe = subprocess.run(  # the watch itself works
         [sys.executable, "-c", WITHOUT_NETWORK.split("from sgoif")[0] + "import socket; socket.getaddrinfo('x', 1)"],
         capture_output=True,

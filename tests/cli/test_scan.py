@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from PIL import Image
 
 import sgoif
 from sgoif.cli.settings import read_settings
-from tests.cli.runs import answer, bare, command, invoke
+from tests.cli.runs import answer, invoke
 
 NAMES = ("ant", "bee", "cow")
 
@@ -123,22 +122,20 @@ def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path,
     assert not set(doubted) & {row["id"] for row in rows}  # what a person has checked is not asked again
 
 
-def test_what_could_not_be_read_or_judged_is_named(data, tmp_path):
+def test_what_could_not_be_read_or_judged_is_named(data, tmp_path, monkeypatch):
     """Before: pictures that could not be read went without a word, and no file named them."""
+    monkeypatch.chdir(tmp_path)
     photos = tmp_path / "photos"
     shutil.copytree(data[0] / "photos", photos)
     for name in ("ant/zz1.jpg", "bee/=cmd.jpg", "cow/zz3.jpg"):
         (photos / name).write_bytes(b"cut short")
     (photos / "dodo").mkdir()
     Image.new("RGB", (8, 8)).save(photos / "dodo" / "only.png")
-    (tmp_path / "colours.py").write_text(
+    (tmp_path / "scan_backbone_colours.py").write_text(
         "import torch\ndef make():\n    return lambda pictures: torch.nn.functional.adaptive_avg_pool2d(pictures, 2)\n"
     )
-    done = subprocess.run(
-        command("scan", photos, "--backbone", "colours:make", "--out", "run"),
-        **{"cwd": tmp_path, "env": bare(), "capture_output": True, "text": True, "timeout": 300},
-    )
-    assert done.returncode == 0, done.stderr
+    done = invoke("scan", photos, "--backbone", "scan_backbone_colours:make", "--out", "run")
+    assert done.exit_code == 0, done.stderr
     assert "3 pictures could not be read: ant/zz1.jpg, bee/=cmd.jpg, cow/zz3.jpg" in done.stdout
     assert "listed with the reasons in run/unreadable.csv" in done.stdout
     assert "Not judged: 1 example (dodo/only.png): class dodo has 1 example, too few to judge." in done.stdout

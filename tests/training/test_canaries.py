@@ -97,12 +97,18 @@ def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classe
     assert monitor.ledger.state_dict()["total"].shape[1] == 6  # its own label and the five most probable
 
 
-@pytest.mark.parametrize("how", ["watch", "audit"])
-def test_a_class_without_a_held_out_example_is_not_judged_and_the_others_are(how):
+@pytest.fixture(scope="module")
+def without_a_class():
+    """A training whose hold-out has no example of class 3."""
     train, holdout = world(classes=6)
     kept = holdout[1] != 3
     holdout = tuple(part[kept] for part in holdout[:2])
-    monitor, run = watched_run(train, holdout, trusted=True)
+    return train, holdout, *watched_run(train, holdout, trusted=True)
+
+
+@pytest.mark.parametrize("how", ["watch", "audit"])
+def test_a_class_without_a_held_out_example_is_not_judged_and_the_others_are(how, without_a_class):
+    train, holdout, monitor, run = without_a_class
     if how == "audit":
         run = sgoif.audit(monitor.model, train[:2], anchors=holdout, trusted=True)
     order = np.argsort(run.table["id"])
