@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sgoif.linalg import ConjugateGradient, Damped, GivenInverse, LinearOperator
+from sgoif.linalg.operator import StoredOperator
 
 _HALVINGS = 20  # of a Newton step; far from the minimum the whole one may overshoot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoftmaxHessian(LinearOperator):
+class SoftmaxHessian(StoredOperator):
     """``Σ_i w_i (diag(p_i) - p_i p_iᵀ) ⊗ x_i x_iᵀ`` by its products: ``O(n C d)`` per column.
 
     With ``K`` columns of probabilities it stands for ``K`` Hessians at once, the k-th of which multiplies column k; a
@@ -36,14 +37,6 @@ class SoftmaxHessian(LinearOperator):
     def shape(self) -> tuple[int, int]:
         size = self.features.shape[1] * self.probabilities.shape[1]
         return (size, size)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.features.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.features.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
         moved = push(self.features, self.check_columns(rhs))  # [n, C, N]
@@ -65,24 +58,12 @@ class SoftmaxHessian(LinearOperator):
 
 
 @dataclass(eq=False)
-class Products(LinearOperator):
+class Products(StoredOperator):
     """Products with columns, of the size of another operator; the columns are counted."""
 
     like: LinearOperator
     multiply: Callable[[Tensor], Tensor]
     columns: int = 0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.like.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.like.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.like.device
 
     def matmul(self, rhs: Tensor) -> Tensor:
         self.columns += rhs.shape[1]

@@ -104,9 +104,6 @@ class Truth:
         return torch.cat(found).numpy()
 
 
-# --- solvers against the exact scores ---
-
-
 def solvers(truth: Truth, rank: int) -> dict[str, Callable[[LinearOperator], tuple[Any, Any]]]:
     """Name every solver, and say how to build and prepare it; all aim a little below :data:`TOLERANCE`.
 
@@ -168,9 +165,6 @@ def solver_rows(truth: Truth, columns: int = 50, rank: int = 500) -> list[Row]:
             }
         )
     return rows
-
-
-# --- retraining ---
 
 
 @dataclass(frozen=True)
@@ -251,9 +245,6 @@ def subset_row(truth: Truth, subsets: Subsets) -> Row:
     lds = subsets.lds(truth.scores)
     share = float(subsets.members.mean())
     return {"share": share, "subsets": len(subsets.members), "lds": float(lds.mean()), "lowest": float(lds.min())}
-
-
-# --- curvature backends ---
 
 
 def backend_rows(truth: Truth, removals: Removals, halves: Subsets) -> list[Row]:

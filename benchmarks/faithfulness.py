@@ -121,9 +121,6 @@ def describe(row: Row) -> str:
     )
 
 
-# --- unfinished solves ---
-
-
 def ladder(truth: Truth, points: int = 10, rungs: Mapping[str, tuple[int, ...]] = RUNGS) -> list[Row]:
     """Stop plain Richardson and CG early and record residual, confidence and true error of every anchor.
 
@@ -189,8 +186,6 @@ def ladder_summary(rows: list[Row]) -> Row:
     summary["reliability"] = reliability(columns["confidence"], measured)
     return summary
 
-
-# --- tables ---
 
 _LIBRARIES = ("sgoif", "kronfluence", "dattri")
 _B6_MARGIN = 0.02  # ours may lie so far below dattri's CG

@@ -124,9 +124,6 @@ def memory_ratio(run: Run) -> float | None:
     return peak["watched"] / peak["bare"] if peak else None
 
 
-# --- ranks ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSettings:
     """One world of ranks."""
@@ -184,9 +181,6 @@ def time_rank(name: str, batch: int, blocks: int) -> dict[str, Any]:
 def describe_ranks(row: Run) -> str:
     ratio, share = row["timing"]["watched"]["ratio"], row["bytes_share"]
     return f"watched {ratio:.3f}x (bar 1.12), bytes {share:.2%} of DDP's own (bar 2%)"
-
-
-# --- tables ---
 
 
 def cost_rows() -> list[Run]:

@@ -235,9 +235,6 @@ def run(settings: Settings) -> dict[str, Any]:
     return measure(make_world(setup), setup, settings.order, settings.budget, settings.slips)
 
 
-# --- table ---
-
-
 def review_table() -> str:
     """Test accuracy after a review of so many examples, in three orders, mean over seeds and every seed's."""
     columns = {"ours": "our order", "aum": "AUM's order", "random": "random order"}

@@ -30,8 +30,9 @@ import torch.nn.functional as F
 import sgoif
 from benchmarks import timing
 from benchmarks.experiment import Experiment, option
-from benchmarks.models import ResNet9
+from benchmarks.overhead import workload
 from benchmarks.s3 import local_s3
+from sgoif.overhead import BenchLoop
 from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles
 from sgoif.store.blocks import encode_part, sorted_groups, visit_columns
@@ -154,11 +155,8 @@ class Loop:
     """
 
     def __init__(self, sink: ParquetSink | None, block: int) -> None:
-        torch.manual_seed(0)
-        self.model = ResNet9(num_classes=10).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
-        self.images = torch.randn(250, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-        self.labels = torch.randint(0, 10, (250,))
+        model, batch, _ = workload("resnet9", classes=10)
+        self.training = BenchLoop(model, batch, is_watched=False, autocast=torch.bfloat16)
         self.sink, self.block, self.count = sink, block, 0
         self.sink_s, self.all_s = 0.0, 0.0  # CPU seconds: of the store's work on either thread, and of everything
         rng = np.random.default_rng(0)
@@ -166,7 +164,8 @@ class Loop:
 
     def step(self) -> None:
         process, thread = time.process_time(), time.thread_time()
-        self._train()
+        self.training.step()
+        self.count += 1
         begun = time.thread_time()
         if self.sink is not None:
             self.sink.write(self.steps[self.count % len(self.steps)])
@@ -178,14 +177,6 @@ class Loop:
             return
         self.all_s += all_s
         self.sink_s += ended - begun + all_s - (ended - thread)  # what this thread did not do, the writing one did
-
-    def _train(self) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = self.model(self.images)
-        F.cross_entropy(logits.float(), self.labels).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.count += 1
 
 
 def measure_step(blocks: int, folder: Path, cpu_time: bool) -> dict[str, Any]:
@@ -209,9 +200,6 @@ def measure_step(blocks: int, folder: Path, cpu_time: bool) -> dict[str, Any]:
         "timing": timings.summary(),
         "met": timings.ratio("writing").value <= STEP_BAR,
     }
-
-
-# --- killed and resumed ---
 
 
 def write_run(url: str, state: Path, until: int, ready: Any) -> None:
@@ -285,9 +273,6 @@ def check_run(url: str, saved: int) -> int:
         sent = visits(np.arange(KILL_ROWS), 0, np.random.default_rng(steps["step"][i])).columns["harm"]
         assert abs(steps["total"][i] - float(sent.astype(np.float64).sum())) < 1e-6
     return sum(steps["rows"])
-
-
-# --- closing ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def train(setup: Setup, *, cached: bool = True) -> Trained:
 
 
 def _train(setup: Setup) -> Trained:
-    parts, stats = _parts(setup)
+    parts, stats = draw_parts(setup)
     parts = noise.thinned(setup.setting, parts)
     given, given_held = noise.apply_to_split(setup.setting, parts, setup.seed, setup.dataset)
     per_class = len(parts.trusted) // parts.train.num_classes
@@ -122,7 +122,7 @@ def _train(setup: Setup) -> Trained:
     )
 
 
-def _parts(setup: Setup) -> tuple[data.Split, Any]:
+def draw_parts(setup: Setup) -> tuple[data.Split, Any]:
     if setup.dataset == "cifar100":
         return data.reported_cifar100(setup.examples, setup.seed), data.CIFAR100_STATS
     return data.draw(setup.split, setup.examples, setup.seed), data.CIFAR10_STATS

@@ -201,8 +201,6 @@ def measure(settings: Settings) -> Row:
     return {"requests": rows, "by_anchor": by_anchor, "seconds": time.perf_counter() - started}
 
 
-# --- tables ---
-
 METHODS = {
     "plan": "**`unlearning_plan`**",
     "influence": "sum of influences (curvature of all, first order)",

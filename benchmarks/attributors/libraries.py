@@ -43,9 +43,6 @@ def _name_checkpoints(count: int) -> str:
     return f"tracin, {count} checkpoint{'s' * (count > 1)}"
 
 
-# --- ours ---
-
-
 def list_ours(l2: float, checkpoints: int) -> Methods:
     """Every curvature, over all layers and at the head alone; by the L2 term and the number of checkpoints."""
     found: Methods = {name: partial(attribute, curvature=name) for name in ("identity", "diagonal", "kfac")}
@@ -85,9 +82,6 @@ def sum_products(subject: Subject) -> Scores:
         model.load_state_dict(state)
         total += subject.learning_rate * attribute(subject, "identity", model=model)
     return total
-
-
-# --- kronfluence ---
 
 
 def list_kronfluence(l2: float, checkpoints: int) -> Methods:
@@ -142,9 +136,6 @@ def analyse(model: nn.Module, layers: list[str] | None = None) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*GradScaler", FutureWarning)  # kronfluence's own
         yield Analyzer("analysed", prepare_model(model, task), task, cpu=True, output_dir=folder, **quiet)
-
-
-# --- dattri ---
 
 
 def list_dattri(l2: float, checkpoints: int) -> Methods:

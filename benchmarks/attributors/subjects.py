@@ -81,9 +81,6 @@ class Subject:
         return model.eval()
 
 
-# --- the network ---
-
-
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
 
@@ -151,9 +148,6 @@ def lds_row(truth: Subsets, scores: Scores) -> Row:
     lds = np.where(usable, truth.lds(np.where(usable, scores, 0.0)), 0.0)
     error = lds.std(ddof=1) / np.sqrt(len(lds))
     return {"lds": float(lds.mean()), "lds_se": float(error), "failed": int((~usable).sum())}
-
-
-# --- the softmax regression ---
 
 
 def convex() -> tuple[Subject, Judge, Row]:

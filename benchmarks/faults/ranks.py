@@ -174,9 +174,6 @@ def _examine(folder: Path, bare: Path, steps: int, num_examples: int) -> dict[st
     }
 
 
-# --- the job ---
-
-
 class Beacon:
     """Says in a file of a few bytes which process a rank is and what it does, so that it can be killed in it."""
 

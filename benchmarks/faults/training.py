@@ -82,13 +82,10 @@ def batches(num_examples: int, size: int) -> Iterator[Tensor]:
 
 
 class Training:
-    """One training, watched or bare; a step whose gradient is not finite is skipped, as users do.
+    """One training, watched with some settings of :func:`sgoif.watch`, or bare where they are None.
 
-    Args:
-        pictures: to train on.
-        settings: of :func:`sgoif.watch`; None trains bare.
-        batch: examples of a step.
-        spoil: step, outputs and loss to the loss that is back-propagated.
+    A step whose gradient is not finite is skipped, as users do. ``spoil`` takes step, outputs and loss to the loss that
+    is back-propagated.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks import data, loops, noise
 from benchmarks.models import ResNet9
-from benchmarks.trainings import Setup
+from benchmarks.trainings import Setup, draw_parts
 from sgoif.tasks.classification import margins
 
 NUM_CHECKPOINTS = 5
@@ -94,14 +94,7 @@ def stopwatch(clock: Clock | None = None) -> Iterator[Clock]:
 
 def make_case(setup: Setup) -> Case:
     """Draw the data of a setup, the same as the monitored training of that setup has."""
-    is_cifar100 = setup.dataset == "cifar100"
-    stats = data.CIFAR100_STATS if is_cifar100 else data.CIFAR10_STATS
-    if is_cifar100:
-        split = data.reported_cifar100(setup.examples, setup.seed)
-    elif setup.split == "development":
-        split = data.development(setup.examples)
-    else:
-        split = data.reported(setup.examples, setup.seed)
+    split, stats = draw_parts(setup)
     split = noise.thinned(setup.setting, split)
     given = noise.apply_to_split(setup.setting, split, setup.seed, setup.dataset)[0]
     images, trusted = (
@@ -127,42 +120,23 @@ def fresh_model(case: Case) -> ResNet9:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-@dataclass(slots=True)
-class _Recorder:
-    """Keeps the outputs of every step."""
-
-    clock: Clock = field(default_factory=Clock)
-    rows: list[tuple[Tensor, ...]] = field(default_factory=list)
-
-    def record(self, batch: loops.Batch, logits: Tensor) -> None:
-        with stopwatch(self.clock):
-            p = logits.softmax(1)
-            each = torch.arange(len(batch.labels))
-            self.rows.append(
-                (
-                    batch.indices,
-                    torch.full_like(batch.indices, batch.epoch),
-                    F.cross_entropy(logits, batch.labels, reduction="none"),
-                    margins(logits, batch.labels),
-                    p[each, batch.labels],
-                    (p - F.one_hot(batch.labels, logits.shape[1])).norm(dim=1),
-                )
-            )
-
-    def visits(self) -> dict[str, NDArray[Any]]:
-        names = ("id", "epoch", "loss", "margin", "p_given", "el2n")
-        return {name: torch.cat(column).numpy() for name, column in zip(names, zip(*self.rows))}
-
-
 def train_bare(case: Case) -> Bare:
     """Train once by the bare recipe, keeping the outputs of every visit and evenly spaced checkpoints."""
-    model, recorder, saving = fresh_model(case), _Recorder(), Clock()
+    model, recording, saving = fresh_model(case), Clock(), Clock()
     rates = learning_rates(case)
     ends = np.linspace(0, len(rates), NUM_CHECKPOINTS + 1).round().astype(int)
     checkpoints: list[Checkpoint] = []
+    visits: dict[str, list[Tensor]] = {name: [] for name in ("id", "epoch", "loss", "margin", "p_given", "el2n")}
 
     def after_step(batch: loops.Batch, logits: Tensor) -> None:
-        recorder.record(batch, logits)
+        with stopwatch(recording):
+            p, labels = logits.softmax(1), batch.labels
+            visits["id"].append(batch.indices)
+            visits["epoch"].append(torch.full_like(batch.indices, batch.epoch))
+            visits["loss"].append(F.cross_entropy(logits, labels, reduction="none"))
+            visits["margin"].append(margins(logits, labels))
+            visits["p_given"].append(p[torch.arange(len(labels)), labels])
+            visits["el2n"].append((p - F.one_hot(labels, logits.shape[1])).norm(dim=1))
         if batch.step + 1 in ends[1:]:
             with stopwatch(saving):
                 since = ends[len(checkpoints)]
@@ -171,8 +145,9 @@ def train_bare(case: Case) -> Bare:
 
     with stopwatch() as whole:
         loops.train(model, case.images, case.given, case.recipe, case.seed, after_step)
-    seconds = whole.seconds - recorder.clock.seconds - saving.seconds
-    return Bare(model.eval(), checkpoints, recorder.visits(), seconds, recorder.clock.seconds)
+    seconds = whole.seconds - recording.seconds - saving.seconds
+    joined = {name: torch.cat(column).cpu().numpy() for name, column in visits.items()}
+    return Bare(model.eval(), checkpoints, joined, seconds, recording.seconds)
 
 
 def learning_rates(case: Case) -> list[float]:

@@ -40,9 +40,6 @@ NUM_FOLDS = 4
 Visits = Mapping[str, NDArray[Any]]
 
 
-# --- trajectories ---
-
-
 def find_trajectories(case: Case, bare: Bare) -> dict[str, Found]:
     """Score every example by what its visits showed; each score pays for the recording and for itself."""
     with stopwatch() as clock:
@@ -88,9 +85,6 @@ def forgetting_events(visits: Visits, count: int) -> Floats:
     return np.where(ever_right, events, float(visits["epoch"].max()) + 1)
 
 
-# --- confident learning ---
-
-
 def find_confident(case: Case, bare: Bare) -> dict[str, Found]:
     """Rank by cleanlab's three label-quality scores; its flags (``find_label_issues``) go with the first."""
     from cleanlab.filter import find_label_issues
@@ -120,9 +114,6 @@ def crossval_probabilities(case: Case) -> Floats:
         loops.train(model, case.images[kept], case.given[kept], case.recipe, case.seed)
         probabilities[out.numpy()] = outputs(model, case.images[out], case.recipe).double().softmax(1).numpy()
     return probabilities
-
-
-# --- the trusted hold-out ---
 
 
 def find_gold(case: Case, bare: Bare) -> dict[str, Found]:

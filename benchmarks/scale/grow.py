@@ -71,9 +71,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     return {"sweep": kind, **measure_step(replace(SHAPES[kind], **{axis: size}), settings.blocks)}
 
 
-# --- the step ---
-
-
 def measure_step(shape: Shape, blocks: int) -> dict[str, Any]:
     """One point of the curves against K and d."""
     watched = Loop(shape)
@@ -129,9 +126,6 @@ def _cost(watched: Loop) -> dict[str, Any]:
     }
 
 
-# --- the store ---
-
-
 def measure_store(rows: int, folder: Path, kind: str) -> dict[str, Any]:
     """Write so many visits, ask for the 1,000 most harmful, and add them up where they are not too many.
 
@@ -172,8 +166,6 @@ def merge(target: str) -> dict[str, float]:
     rates = {"rows_per_cpu_s": rows / spent, "examples": examples, "bytes_per_example": held / max(examples, 1)}
     return {**rates, "peak_mb": peak_mb()}
 
-
-# --- tables ---
 
 _SWEEPS = {"examples": "n", "classes": "K", "width": "d"}
 

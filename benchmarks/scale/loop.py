@@ -66,11 +66,7 @@ class _KeptTimer(StepTimer):
 class Loop:
     """One rank's training, on one batch over and over but with ids drawn anew from all examples.
 
-    Args:
-        shape: sizes.
-        is_watched: whether there is a monitor.
-        peers: ranks to train with; None for those of the process group, if there is one.
-        settings: further arguments of :func:`sgoif.watch`.
+    The peers are those of the process group, if there is one, unless they are given.
     """
 
     def __init__(self, shape: Shape, is_watched: bool = True, peers: Peers | None = None, **settings: Any) -> None:
@@ -89,14 +85,12 @@ class Loop:
             found.governor.timer = self.timer
 
     def step(self) -> None:
-        """Do one training step."""
         inputs, labels = self.batch
-        if self.monitor is None:
+        around: AbstractContextManager[Any] = nullcontext()
+        if self.monitor is not None:
+            around = self.monitor.step(torch.randint(self.shape.examples, labels.shape, generator=self._ids), labels)
+        with around:
             F.cross_entropy(self.model(inputs), labels).backward()
-        else:
-            ids = torch.randint(0, self.shape.examples, (len(labels),), generator=self._ids)
-            with self.monitor.step(ids, labels):
-                F.cross_entropy(self.model(inputs), labels).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 

@@ -47,11 +47,7 @@ _PERIODS, _MEETINGS = 2, 20
 
 
 class Declared(Group):
-    """Rank 0 of a world that is not there.
-
-    Args:
-        size: how many ranks it has.
-    """
+    """Rank 0 of a world of so many ranks that is not there."""
 
     def __init__(self, size: int) -> None:
         self.rank, self.size = 0, size
@@ -107,9 +103,6 @@ class Timed(Group):
         return found
 
 
-# --- a training among ranks ---
-
-
 def measure(kind: str, size: int) -> dict[str, Any]:
     """What one rank exchanges per step: of a tiny head among real or declared ranks, of a large one by counting."""
     shape = LARGE if kind == "large" else TINY
@@ -145,9 +138,6 @@ def time_exchanges(shape: Shape) -> dict[str, Any]:
     return {**found, **seconds}
 
 
-# --- the exchanging functions alone ---
-
-
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Buffers of one rank and how often they are exchanged, per step on average."""
@@ -171,15 +161,7 @@ class Exchanges:
 
 
 def exchanges_of(plan: Plan, inputs: int, outputs: int, batch: int, ranks: int) -> Exchanges:
-    """Count one period of a plan.
-
-    Args:
-        plan: what is done when.
-        inputs: of the head, bias column included.
-        outputs: of the head.
-        batch: examples of a rank's step.
-        ranks: how many are declared.
-    """
+    """Count one period of a plan, for a head of so many inputs (bias column included) and outputs."""
     observed = plan.refresh_every // plan.observe_every
     pieces: list[tuple[int, Callable[[Declared], object]]] = [
         (observed, lambda peers: peers.check_in_sync(0, True, False)),
@@ -211,9 +193,6 @@ def _refresh(peers: Declared, plan: Plan, inputs: int, outputs: int, batch: int)
     gather_draw(peers, draw, positions, positions)
     scores = {name: np.zeros(batch, np.float32) for name in STANDARDISED}
     gather_scores(peers, [(batch, scores)] * (plan.refresh_every // plan.stride), STANDARDISED)
-
-
-# --- meeting ---
 
 
 def meet(size: int, is_lazy: bool = False) -> dict[str, Any]:

@@ -197,8 +197,6 @@ def describe(row: Run) -> str:
     return ", ".join(f"{kind}: {count} alarms in {batches:,} batches" for kind, (count, batches) in alarms.items())
 
 
-# --- tables ---
-
 _KINDS = {"usual": "passes over fresh images", "endless": "endless, memory full"}
 
 

@@ -86,9 +86,6 @@ def _round(values: NDArray[np.float32]) -> Pixels:
     return np.rint(values).clip(0, 255).astype(np.uint8)
 
 
-# --- what a network sees ---
-
-
 class Pools:
     """What one network of the out-of-distribution benchmark sees, read from the cache or computed."""
 
@@ -118,9 +115,6 @@ def _read_pixels(name: str) -> Pixels:
         return data.pictures("cifar100", "test_lossless_first2000.parquet", "webp")
     test = data.cifar10("test").pixels
     return test if name == CLEAN else corrupt(test[:NUM_CORRUPTED], *CHANGES[name])
-
-
-# --- which images come when ---
 
 
 def draw_passes(pool: Positions, num: int, batch_size: int, rng: np.random.Generator) -> Positions:
