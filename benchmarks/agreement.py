@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 def pearson(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     """Correlate two ``[n, K]`` arrays column by column, ``[K]``; 0 where a column is constant."""
-    a, b = (_centred(values) for values in (first, second))
+    a, b = (_centre(values) for values in (first, second))
     sizes = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
     return np.where(sizes > 0, (a * b).sum(0) / np.where(sizes > 0, sizes, 1.0), 0.0)
 
@@ -62,6 +62,6 @@ def _columns(values: ArrayLike) -> NDArray[np.float64]:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _centred(values: ArrayLike) -> NDArray[np.float64]:
+def _centre(values: ArrayLike) -> NDArray[np.float64]:
     columns = _columns(values)
     return columns - columns.mean(0)

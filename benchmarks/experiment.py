@@ -110,7 +110,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "contraction": Entry("benchmarks.contraction", "what per-example gradients cost beside a bare step"),
     "ddp": Entry("benchmarks.overhead", "what the monitor costs among ranks"),
     "closing": Entry("benchmarks.store", "what it takes to close a run of many examples"),
-    "scale_plan": Entry("benchmarks.scale.plan", "what a large run would cost, reckoned from measured rates"),
+    "scale_plan": Entry("benchmarks.scale.plan", "what a large run would cost, estimated from measured rates"),
     "scale": Entry("benchmarks.scale.grow", "how cost grows"),
     "faithfulness": Entry("benchmarks.faithfulness", "scores against retraining"),
     "attributors": Entry("benchmarks.attributors.compare", "attributions of ours and of others against retraining"),

@@ -90,15 +90,15 @@ def visits(ids: np.ndarray, step: int, rng: np.random.Generator) -> ScoreBatch:
     return ScoreBatch(ids, rng.integers(0, 10, len(ids)), step, step // 200, 0, 0, 0, columns)
 
 
-def name_ids(ids: np.ndarray, kind: str) -> np.ndarray:
+def name_ids(ids: np.ndarray, kind: str, shards: int, digits: int) -> np.ndarray:
     """Ids as they are, or as paths within shards."""
-    return ids if kind == "int" else np.array([f"shard-{i % 99_991:05d}.tar/{i:010d}.jpg" for i in ids])
+    return ids if kind == "int" else np.array([f"shard-{i % shards:05d}.tar/{i:0{digits}d}.jpg" for i in ids])
 
 
 def measure_write(rows: int, kind: str, folder: Path) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     # made beforehand, no row twice: repeated rows would compress as no run does
-    steps = [visits(name_ids(rng.integers(0, 10**9, 250), kind), step, rng) for step in range(rows // 250)]
+    steps = [visits(name_ids(rng.integers(0, 10**9, 250), kind, 997, 9), step, rng) for step in range(rows // 250)]
     begun, busy = time.perf_counter(), time.process_time()
     sink = ParquetSink(folder)
     for item in steps:

@@ -1,4 +1,4 @@
-"""How cost grows, measured on a small machine; :mod:`benchmarks.scale.plan` reckons from it what a large run costs.
+"""How cost grows, measured on a small machine; :mod:`benchmarks.scale.plan` estimates from it what a large run costs.
 
 step     seconds of the monitor against examples n, classes K and inputs of the head d; ratio to the bare step; forecast
 ranks    bytes and seconds of exchanges by real ranks, bytes by declared ones
@@ -145,7 +145,7 @@ def write(target: str, rows: int, kind: str) -> dict[str, float]:
     sink = ParquetSink(target)
     for step in range(rows // _STEP_ROWS):
         begun, batch = time.thread_time(), pool[step % _POOL]
-        ids = name_ids(rng.integers(0, _IDS, _STEP_ROWS), kind)
+        ids = name_ids(rng.integers(0, _IDS, _STEP_ROWS), kind, 99_991, 10)
         batch = ScoreBatch(ids, batch.given_labels, step, 0, 0, 0, 0, batch.columns)
         making += time.thread_time() - begun
         sink.write(batch)

@@ -93,12 +93,12 @@ CASES = (
 )
 
 
-def reckon_all(assumed: Assumptions) -> Iterator[dict[str, Any]]:
-    """Reckon every case anew; rows do not replace one another, since any assumption may have changed."""
+def estimate_all(assumed: Assumptions) -> Iterator[dict[str, Any]]:
+    """Estimate every case anew; rows do not replace one another, since any assumption may have changed."""
     rates = measured_rates()
     for case in CASES:
         known = {"settings": {"part": "plan"}, "case": asdict(case), "assumed": asdict(assumed), "rates": rates}
-        yield {**known, **reckon(case, assumed, rates)}
+        yield {**known, **estimate(case, assumed, rates)}
 
 
 def measured_rates() -> dict[str, float]:
@@ -126,10 +126,10 @@ def vit_large(classes: int) -> tuple[int, Work]:
     return sum(p.numel() for p in model.parameters()), work
 
 
-def reckon(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[str, Any]:
+def estimate(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[str, Any]:
     """Time, memory, bytes and bill of one case."""
     parameters, forward = vit_large(case.classes)
-    priced = _priced(case, assumed, forward)
+    priced = _price(case, assumed, forward)
     exchanges = exchanges_of(case.plan, _WIDTH + 1, case.classes, case.batch, case.ranks)
     network = assumed.network_gbit_s * 1e9 / 8, 1e-6 * assumed.message_us
     exchange_s = exchanges.seconds(*network)
@@ -156,12 +156,12 @@ def reckon(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[st
         "hours": hours,
         "gpu_usd": case.ranks * hours * assumed.gpu_hour_usd,
         "watching_usd": case.ranks * steps * (added_s + exchange_s) / 3600 * assumed.gpu_hour_usd,
-        "store": _stored(case, assumed, rates, hours),
-        "second_pass": _second_pass(assumed, rates, forward),
+        "store": _estimate_store(case, assumed, rates, hours),
+        "second_pass": _estimate_second_pass(assumed, rates, forward),
     }
 
 
-def _priced(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
+def _price(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
     shape = BlockShape(1, case.classes, _WIDTH + 1, True)
     state = create("kfac", {"head": shape}, device="meta").state_dict()["tensors"]
     sizes = Sizes(
@@ -183,7 +183,7 @@ def _priced(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
     return forecast(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
 
 
-def _stored(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:
+def _estimate_store(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:
     size = assumed.pictures * rates["bytes_per_row"]
     intervals = max(1, ceil(60 * hours / assumed.checkpoint_minutes))
     files = case.ranks * intervals * max(1, ceil(size / case.ranks / intervals / _PART_BYTES))
@@ -203,7 +203,7 @@ def _stored(case: Case, assumed: Assumptions, rates: dict[str, float], hours: fl
     }
 
 
-def _second_pass(assumed: Assumptions, rates: dict[str, float], forward: Work) -> dict[str, float]:
+def _estimate_second_pass(assumed: Assumptions, rates: dict[str, float], forward: Work) -> dict[str, float]:
     gpu_hours = assumed.pictures * assumed.model_speed.seconds(forward) / rates["scoring_over_bare"] / 3600
     return {"gpu_hours": gpu_hours, "usd": gpu_hours * assumed.gpu_hour_usd}
 
@@ -250,7 +250,7 @@ def plan() -> str:
 PLAN = Experiment(
     name="scale_plan",
     settings=Assumptions,
-    run=reckon_all,
+    run=estimate_all,
     benchmark="scale",
     file="scale.jsonl",
     tables={"scale_plan": plan},

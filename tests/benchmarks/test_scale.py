@@ -7,7 +7,7 @@ import pytest
 from benchmarks.experiment import cells
 from benchmarks.scale import ranks
 from benchmarks.scale.loop import Loop, Shape
-from benchmarks.scale.plan import CASES, PLAN, Assumptions, Case, reckon, vit_large
+from benchmarks.scale.plan import CASES, PLAN, Assumptions, Case, estimate, vit_large
 from benchmarks.scale.ranks import exchanges_of
 from sgoif.training.schedule import Plan
 
@@ -57,10 +57,10 @@ def test_the_large_network_is_what_its_formula_says():
 
 
 def test_a_plan_follows_its_assumptions():
-    slow, fast = (reckon(CASES[0], Assumptions(model_tflops=rate), RATES) for rate in (100, 400))
+    slow, fast = (estimate(CASES[0], Assumptions(model_tflops=rate), RATES) for rate in (100, 400))
     assert slow["bare_ms"] == pytest.approx(4 * fast["bare_ms"])
     assert slow["exchange_ms"] == fast["exchange_ms"] and slow["share"] < fast["share"]
-    more = reckon(Case(1024, 64, 1000), Assumptions(), RATES)
+    more = estimate(Case(1024, 64, 1000), Assumptions(), RATES)
     assert more["exchange_ms"] > fast["exchange_ms"]  # a ring is as slow as it is long
 
 
