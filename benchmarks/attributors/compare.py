@@ -10,7 +10,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import sgoif
@@ -39,14 +39,22 @@ def prepare(subject: str) -> tuple[Subject, Judge, Row]:
 
 def run(settings: Settings) -> Iterable[Mapping[str, Any]]:
     library = settings.library
-    if importlib.util.find_spec(library) is None:
-        print(f"{library} is not installed: left out")
+    if not is_installed(library):
         return
     subject, judge, truth = prepare(settings.subject)
     _, l2, checkpoints = SUBJECTS[settings.subject]
     compute = LIBRARIES[library](l2, checkpoints)[settings.method]
     version = sgoif.__version__ if library == "sgoif" else importlib.metadata.version(library)
     yield {"report": {**measure(lambda: compute(subject), judge), "truth": truth, "version": version}}
+
+
+@cache
+def is_installed(library: str) -> bool:
+    """Whether it can run here; said once where it cannot."""
+    if importlib.util.find_spec(library) is None:
+        print(f"{library} is not installed: left out")
+        return False
+    return True
 
 
 def measure(compute: Callable[[], Scores], judge: Judge) -> Row:

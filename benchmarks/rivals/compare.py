@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -66,9 +66,7 @@ class Settings:
 
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
     group = GROUPS[settings.rival]
-    needed = RIVALS[group].needs
-    if needed is not None and importlib.util.find_spec(needed) is None:
-        print(f"{group} is left out: {needed} is not installed (pip install 'sgoif[bench]')")
+    if not is_installed(group):
         return
     setup = Setup(**{name: value for name, value in asdict(settings).items() if name != "rival"})
     case, bare = prepare(setup)
@@ -81,6 +79,16 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
         "cost": found.seconds / bare.seconds,
         "bare_seconds": bare.seconds,
     }
+
+
+@cache
+def is_installed(group: str) -> bool:
+    """Whether a rival can run here; said once where it cannot."""
+    needed = RIVALS[group].needs
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        print(f"{group} is left out: {needed} is not installed (pip install 'sgoif[bench]')")
+        return False
+    return True
 
 
 @lru_cache(1)  # all rivals share one training, and the scores of one rival its work
