@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.linalg import ConjugateGradient, Damped, GivenInverse, LinearOperator
@@ -78,6 +80,12 @@ class SoftmaxProblem:
     labels: Tensor  # [n]
     num_classes: int
     l2: float
+
+    @classmethod
+    def of_pictures(cls, pixels: NDArray[np.uint8], labels: NDArray[np.int64], l2: float) -> SoftmaxProblem:
+        """Ten classes of pictures: pixels over 255, with a constant 1 for the bias."""
+        flat = torch.from_numpy(pixels.reshape(len(pixels), -1)).double() / 255
+        return cls(torch.cat([flat, flat.new_ones(len(flat), 1)], dim=1), torch.from_numpy(labels), 10, l2)
 
     @property
     def num_examples(self) -> int:

@@ -95,6 +95,15 @@ class Truth:
     def inverse(self) -> GivenInverse:
         return GivenInverse(Products(self.operator, self.direct.inverse.apply))
 
+    def model(self) -> nn.Linear:
+        """The fitted model as a layer."""
+        block = self.theta.reshape(self.train.num_classes, -1)
+        linear = nn.Linear(block.shape[1] - 1, len(block)).double()
+        with torch.no_grad():
+            linear.weight.copy_(block[:, :-1])
+            linear.bias.copy_(block[:, -1])
+        return linear
+
     def retrain(self, weights: Tensor) -> NDArray[np.float64]:
         """Retrain once per column of ``weights [n, K]``, from the full model, and return test losses ``[K, V]``."""
         found = []
@@ -249,12 +258,7 @@ def subset_row(truth: Truth, subsets: Subsets) -> Row:
 
 def backend_rows(truth: Truth, removals: Removals, halves: Subsets) -> list[Row]:
     """Score with every backend through the library's own capture, and compare with exact scores and retraining."""
-    linear = nn.Linear(truth.train.features.shape[1] - 1, truth.train.num_classes).double()
-    model = nn.Sequential(linear)
-    block = truth.theta.reshape(truth.train.num_classes, -1)
-    with torch.no_grad():
-        linear.weight.copy_(block[:, :-1])
-        linear.bias.copy_(block[:, -1])
+    model = nn.Sequential(truth.model())
     (layer,) = select_layers(model)
     space = ExactSpace(layer)
     train, test = (_capture(model, problem) for problem in (truth.train, truth.test))

@@ -58,11 +58,9 @@ class Settings:
 
 
 def mnist_problem(split: str, count: int, l2: float = L2) -> SoftmaxProblem:
-    """Take the first images, pixels over 255 with a constant 1 for the bias."""
+    """Take the first images."""
     images = data.mnist(split, count)
-    pixels = torch.from_numpy(images.pixels.reshape(count, -1)).double() / 255
-    features = torch.cat([pixels, pixels.new_ones(count, 1)], dim=1)
-    return SoftmaxProblem(features, torch.from_numpy(images.labels[:count]), images.num_classes, l2)
+    return SoftmaxProblem.of_pictures(images.pixels[:count], images.labels[:count], l2)
 
 
 def run(settings: Settings) -> Row:

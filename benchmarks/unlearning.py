@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks import data
 from benchmarks.agreement import pearson, spearman
@@ -77,12 +77,8 @@ def make_world(settings: Settings) -> World:
     is_wrong[rng.choice(count, round(settings.wrong * count), replace=False)] = True
     labels = np.where(is_wrong, (drawn.labels + rng.integers(1, 10, count)) % 10, drawn.labels)
     test = data.mnist("test", tested)
-    return World(_problem(drawn.pixels, labels, l2), _problem(test.pixels, test.labels[:tested], l2), is_wrong)
-
-
-def _problem(pixels: NDArray[np.uint8], labels: NDArray[np.int64], l2: float) -> SoftmaxProblem:
-    flat = torch.from_numpy(pixels.reshape(len(pixels), -1)).double() / 255
-    return SoftmaxProblem(torch.cat([flat, flat.new_ones(len(flat), 1)], 1), torch.from_numpy(labels), 10, l2)
+    make = SoftmaxProblem.of_pictures
+    return World(make(drawn.pixels, labels, l2), make(test.pixels, test.labels[:tested], l2), is_wrong)
 
 
 def requests(world: World, seed: int) -> Iterator[Asked]:
@@ -107,15 +103,15 @@ def requests(world: World, seed: int) -> Iterator[Asked]:
 
 def plan_of(truth: Truth, asked: Asked) -> UnlearningPlan:
     """As a user would ask."""
-    block = truth.theta.reshape(10, -1)
-    model = nn.Linear(block.shape[1] - 1, 10).double()
-    with torch.no_grad():
-        model.weight.copy_(block[:, :-1])
-        model.bias.copy_(block[:, -1])
     sets = [(problem.features[:, :-1], problem.labels) for problem in (truth.train, truth.test)]
     run = Run({}, MemoryTables({}))
     return run.unlearning_plan(
-        asked.rows.tolist(), model=model, dataset=sets[0], holdout=sets[1], weight_decay=truth.train.l2, damping=0.0
+        asked.rows.tolist(),
+        model=truth.model(),
+        dataset=sets[0],
+        holdout=sets[1],
+        weight_decay=truth.train.l2,
+        damping=0.0,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -33,7 +32,6 @@ from sgoif.store import RunFiles
 
 RANKS = 2
 BATCH, SAVE_EVERY, _KEPT = 32, 6, 3
-_STATE = re.compile(r"state-(\d+)-(\d+)\.pt")
 # Workers that are started again otherwise find addresses of the dead ones in torchrun's own store (torch 2.13, gloo).
 _FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 # of ten kills; closing comes last, since a job closes once
@@ -154,16 +152,14 @@ def _look(folder: Path) -> dict[str, int]:
 def _examine(folder: Path, bare: Path, steps: int, num_examples: int) -> dict[str, int]:
     """Hold a finished run against the training: every visit once, sums add up, restarts told, nothing left over."""
     run = load(folder / "run")
-    expected = np.stack([np.sort(ids.numpy()) for ids in islice(batches(num_examples, BATCH), steps)])
-    found = np.stack([run.visits["step"], run.visits["id"]], 1)
-    unique = np.unique(found, axis=0)
-    wanted = np.stack([np.repeat(np.arange(steps), BATCH), expected.ravel()], 1)
-    there = {tuple(row) for row in unique.tolist()}
+    taken = enumerate(islice(batches(num_examples, BATCH), steps))
+    wanted = {(step, example) for step, ids in taken for example in ids.tolist()}
+    found = list(zip(run.visits["step"].tolist(), run.visits["id"].tolist(), strict=True))
     one, two = (torch.load(place / "weights.pt") for place in (folder, bare))
     return {
-        "visits": len(unique),
-        "twice": len(found) - len(unique),
-        "missing": sum(tuple(row) not in there for row in wanted.tolist()),
+        "visits": len(set(found)),
+        "twice": len(found) - len(set(found)),
+        "missing": len(wanted - set(found)),
         "uncounted": abs(int(run.table["n_visits"].sum()) - len(wanted)) + run.info["dropped_rows"],
         "unfinished": int(run.info["state"] != "finished"),
         "attempts": len(run.info["attempts"]),
@@ -195,12 +191,7 @@ def read_beacon(folder: Path, rank: int) -> tuple[int, str]:
 
 def newest_state(folder: Path, size: int) -> int:
     """The newest step that all ranks have a state of; 0 where there is none."""
-    found: dict[int, set[int]] = {}
-    for path in folder.glob("state-*.pt"):
-        match = _STATE.fullmatch(path.name)
-        if match is not None:
-            found.setdefault(int(match[2]), set()).add(int(match[1]))
-    return max((step for step, ranks in found.items() if len(ranks) == size), default=0)
+    return max(set.intersection(*(set(_states_of(folder, rank)) for rank in range(size))), default=0)
 
 
 def _states_of(folder: Path, rank: int) -> dict[int, Path]:
