@@ -36,7 +36,7 @@ from sgoif.overhead import BenchLoop
 from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles
 from sgoif.store.blocks import encode_part, sorted_groups, visit_columns
-from sgoif.store.deferred import DeferredSink
+from sgoif.store.writer import DeferredSink
 from sgoif.store.parts import name_part
 from sgoif.store.schema import SIGNALS, schema_of
 from sgoif.store.writer import Pace

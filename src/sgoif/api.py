@@ -17,7 +17,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.explain import attribute
 from sgoif.findings import INFLUENCE
-from sgoif.finish import calibrated_run, collect_run, finish_run
+from sgoif.finish import collect_calibrated_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, survey
 from sgoif.gradients.models import (
     check_class_names,
@@ -260,7 +260,7 @@ def audit(
     facts["method"] = describe_method(engine.settings, engine.layers)
     present = (holdout.counts + examples.counts > 0).numpy()
     facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
-    return calibrated_run(ledger, recorder, engine, facts, more=more)
+    return collect_calibrated_run(ledger, recorder, engine, facts, more=more)
 
 
 def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:

@@ -31,19 +31,18 @@ from sgoif.training.sinks import MemorySink, ScoreSink
 from sgoif.types import Columns
 
 if TYPE_CHECKING:
-    from sgoif.store.deferred import DeferredSink
+    from sgoif.store.writer import DeferredSink
     from sgoif.training.multilabel.monitor import MultilabelMonitor
 
 log = logging.getLogger(__name__)
 
-__all__ = ["calibrated_run", "collect_run", "estimated_run", "finish_run", "judged_so_far", "save_run", "watch_facts"]
+__all__ = ["add_up", "collect_calibrated_run", "collect_run", "finish_run", "judge_so_far", "save_run", "watch_facts"]
 
 
 _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
 _SAMPLE = 200_000  # examples at least that are there to learn probabilities from, and at most that they are learnt from
 _AT_ONCE = 1 << 17  # examples judged at once, with some copies of their predictions
 _BUCKET_BYTES = 256 << 20
-_PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
 
 
 def finish_run(monitor: Monitor) -> Run | None:
@@ -60,7 +59,7 @@ def finish_run(monitor: Monitor) -> Run | None:
             return None
     if monitor.ledger is None:
         return collect_run(recorder, facts, sketches=monitor.sketches, unjudged=monitor.unjudged)
-    return calibrated_run(
+    return collect_calibrated_run(
         monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches, unjudged=monitor.unjudged
     )
 
@@ -111,25 +110,25 @@ def _sync_counters(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]
     return counters | {name: int(value) for name, value in zip(own, summed)}
 
 
-def judged_so_far(monitor: Monitor) -> Columns | None:
+def judge_so_far(monitor: Monitor) -> Columns | None:
     """One row per example that this process has seen, judged as the run would be if it ended here; None if it can't be.
 
     Probabilities are learnt from a sample, where there are many.
     """
     if monitor.ledger is None:
         return None
-    table = _added_up(monitor.recorder)
-    sample = table if len(table["id"]) <= _SAMPLE else _sampled(table | {"id_hash": hash_ids(table["id"])})
+    table = add_up(monitor.recorder)
+    sample = table if len(table["id"]) <= _SAMPLE else _sample(table | {"id_hash": hash_ids(table["id"])})
     try:
         found = calibrate_run(monitor.ledger, sample, monitor.engine)
     except NoProbabilities:
         return None
     if sample is table:
         return table | _judgement(table, found.examples)
-    return table | _joined([_judgement(part, found.judge.judge(part)) for part in _pieces(table)])
+    return table | _join([_judgement(part, found.judge.judge(part)) for part in _pieces(table)])
 
 
-def calibrated_run(
+def collect_calibrated_run(
     ledger: CanaryLedger,
     recorder: Recorder,
     engine: Engine,
@@ -155,7 +154,7 @@ def calibrated_run(
     held = np.bincount(ledger.labels, minlength=ledger.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
-        sample = examples if rest is None else _sampled(examples)
+        sample = examples if rest is None else _sample(examples)
         competence = ledger.competence(engine)
         calibration = calibrate_run(ledger, sample, engine, competence)
     except NoProbabilities as reason:
@@ -170,7 +169,7 @@ def calibrated_run(
     if rest is not None:
         buckets = chain([examples], rest)
         del examples  # so that a bucket is forgotten once it is written
-        return _streamed_run(recorder, facts, calibration, buckets, holdout)
+        return _stream_run(recorder, facts, calibration, buckets, holdout)
     return collect_run(
         recorder,
         facts,
@@ -180,52 +179,6 @@ def calibrated_run(
         sketches=sketches,
         more=more,
         unjudged=unjudged,
-    )
-
-
-def estimated_run(
-    recorder: Recorder,
-    holdout: Columns,
-    estimate: Columns,
-    facts: dict[str, Any],
-    *,
-    sketches: Sketches | None = None,
-    unjudged: Columns | None = None,
-) -> Run:
-    """Add up a run whose labels were judged apart from its scores.
-
-    Args:
-        recorder: what was recorded of the training examples.
-        holdout: the hold-out's own scores.
-        estimate: ``p_mislabeled`` and suggestions of training and hold-out examples, by ``id``.
-        facts: for the run's information; with a ``no_p_reason`` the estimate ranks labels and gives no probabilities.
-        sketches: by which copies are found.
-        unjudged: as for :func:`collect_run`.
-    """
-    examples, why = _added_up(recorder), facts["no_p_reason"]
-    order = np.argsort(estimate["id"], kind="stable")
-
-    def add_estimate(table: Columns) -> Columns:
-        rows = order[np.searchsorted(estimate["id"], table["id"], sorter=order)]
-        found = {name: values[rows] for name, values in estimate.items()}
-        found["label_score"] = 1 - found["p_mislabeled"]
-        if why is not None:
-            found |= {name: np.full(len(rows), np.nan) for name in _PROBABILITIES}
-        return table | found
-
-    looked_like = examples["suggested_label"]
-    examples, holdout = add_estimate(examples), add_estimate(holdout)
-    changed = examples["suggested_label"] != looked_like  # votes are for what the scores saw
-    examples["suggested_share"] = np.where(changed, np.nan, examples["suggested_share"])
-    p = examples["p_mislabeled"]
-    if why is None:
-        facts |= {"no_totals_reason": None, "expected_errors": float(p.sum())}
-    else:
-        log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
-    p, low, high = (examples[name] for name in _PROBABILITIES)
-    said = None if why is not None else Judged(p, low, high, None)
-    return collect_run(
-        recorder, facts, judged=said, examples=examples, holdout=holdout, sketches=sketches, unjudged=unjudged
     )
 
 
@@ -248,7 +201,7 @@ def collect_run(
     if examples is None:
         examples, rest = _examples(recorder)
         if rest is not None:
-            return _streamed_run(recorder, facts, None, chain([examples], rest))
+            return _stream_run(recorder, facts, None, chain([examples], rest))
     reasons = Reasons.of(facts, calibration, is_judged=judged is not None)
     tables = {"examples": examples | (more or {})}
     said = calibration.examples if calibration is not None else judged
@@ -269,7 +222,7 @@ def collect_run(
     return save_run(recorder.sink, info, tables)
 
 
-def _streamed_run(
+def _stream_run(
     recorder: Recorder,
     facts: dict[str, Any],
     calibration: RunCalibration | None,
@@ -284,7 +237,7 @@ def _streamed_run(
     counts, expected = {"num_examples": 0, "num_not_judged": 0}, 0.0
     reasons = Reasons.of(facts, calibration)
 
-    def judged() -> Iterator[Columns]:
+    def judge() -> Iterator[Columns]:
         nonlocal expected
         for part in chain.from_iterable(map(_pieces, buckets)):
             counts["num_examples"] += len(part["id"])
@@ -294,16 +247,14 @@ def _streamed_run(
             yield part | _judgement(part, said, reasons)
 
     try:
-        write_edition(RunFiles(sink.url), judged())
+        write_edition(RunFiles(sink.url), judge())
     except Exception as error:
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
         counts = dict.fromkeys(counts, 0)
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
-    if calibration is None:
-        return save_run(sink, facts | counts, tables)
-    facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)}
-    facts |= calibration.facts(expected)
-    tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
+    if calibration is not None:
+        facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)} | calibration.facts(expected)
+        tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
     return save_run(sink, facts | counts, tables)
 
 
@@ -312,7 +263,7 @@ def _pieces(table: Columns) -> Iterator[Columns]:
         yield {name: values[start : start + _AT_ONCE] for name, values in table.items()}
 
 
-def _sampled(table: Columns) -> Columns:
+def _sample(table: Columns) -> Columns:
     """Examples with the smallest hashes: a sample that is the same whatever the order of visits."""
     chosen = np.argsort(table["id_hash"], kind="stable")[:_SAMPLE]
     return {name: values[chosen] for name, values in table.items()}
@@ -351,7 +302,7 @@ def _file_sink(sink: ScoreSink | None) -> DeferredSink | None:
     """The sink, where it writes files; :mod:`sgoif.store` is imported only then."""
     if sink is None or sink.url is None:
         return None
-    from sgoif.store.deferred import DeferredSink
+    from sgoif.store.writer import DeferredSink
 
     return sink if isinstance(sink, DeferredSink) else None
 
@@ -362,9 +313,9 @@ def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
     Where these are too many to be held, those of the first buckets, and the other buckets; else None with them.
     """
     if recorder.keeps_evidence:
-        return _added_up(recorder), None
+        return add_up(recorder), None
     from sgoif.store import RunFiles, merge_evidence
-    from sgoif.store.buckets import count_buckets
+    from sgoif.store.merge import count_buckets
 
     sink = recorder.sink
     assert sink is not None and sink.url is not None  # or this process would have kept the evidence
@@ -378,20 +329,21 @@ def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
             held.append(bucket)
             num_held = sum(len(part["id"]) for part in held)
             if num_held >= _SAMPLE and num_held * count / len(held) > _HELD:  # buckets are pieces of equal size
-                return _joined(held), buckets
+                return _join(held), buckets
     except Exception as error:
         log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
         held = []
     if not held:
-        return _added_up(recorder), None
-    return {name: values for name, values in _joined(held).items() if name != "id_hash"}, None
+        return add_up(recorder), None
+    return {name: values for name, values in _join(held).items() if name != "id_hash"}, None
 
 
-def _joined(parts: list[Columns]) -> Columns:
+def _join(parts: list[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _added_up(recorder: Recorder) -> Columns:
+def add_up(recorder: Recorder) -> Columns:
+    """One row per example that a process has recorded."""
     count = len(recorder.index)
     table: Columns = {"id": np.asarray(recorder.index.ids), "given_label": recorder.given[:count]}
     table |= read_examples(recorder.evidence, recorder.likely, recorder.means, count=count)

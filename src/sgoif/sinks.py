@@ -27,7 +27,7 @@ def make_recorder(
         raise SgoifError(
             "several ranks add up a run from its visits; pass budget=sgoif.Budget(keep_visits='last') or 'all'."
         )
-    from sgoif.store.deferred import DeferredSink
+    from sgoif.store.writer import DeferredSink
 
     attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))
     if error is not None:
@@ -42,7 +42,7 @@ def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = Fal
     if keep_visits not in get_args(KeepVisits):
         raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
     if out is not None:
-        from sgoif.store.deferred import DeferredSink
+        from sgoif.store.writer import DeferredSink
 
         return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite)
     return None if keep_visits == "none" else MemorySink()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sgoif.cli.holdout import choose_doubtful
-from sgoif.files.tables import guarded, unguarded, write_csv_rows
+from sgoif.files.tables import guard, unguard, write_csv_rows
 from sgoif.scan.holdout import read_verified
 from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, write_run
 
@@ -21,7 +21,7 @@ def run(tmp_path, monkeypatch):
 
 def read(path):
     with open(path, encoding="utf-8-sig", newline="") as file:
-        return [{name: unguarded(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+        return [{name: unguard(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 
 
 def fill(source, target, labels, delimiter=",", mark=""):
@@ -32,7 +32,7 @@ def fill(source, target, labels, delimiter=",", mark=""):
         file.write(mark)
         writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
         writer.writeheader()
-        writer.writerows({name: guarded(cell) for name, cell in row.items()} for row in rows)
+        writer.writerows({name: guard(cell) for name, cell in row.items()} for row in rows)
 
 
 def test_the_most_doubtful_come_first_and_every_class_comes(run):

@@ -74,10 +74,10 @@ def test_what_was_not_seen_weighs_one():
 def test_many_examples_are_judged_by_what_a_sample_taught(monkeypatch):
     model, optimizer, monitor, (points, given, _) = clouds()
     learn(model, optimizer, monitor, points, given, stop=5)
-    whole = finish.judged_so_far(monitor)
+    whole = finish.judge_so_far(monitor)
     monkeypatch.setattr(finish, "_SAMPLE", 400)
     monkeypatch.setattr(finish, "_AT_ONCE", 250)
-    found = finish.judged_so_far(monitor)
+    found = finish.judge_so_far(monitor)
     assert found.keys() == whole.keys() and len(found["p_mislabeled"]) == len(given)
     assert np.corrcoef(found["p_mislabeled"], whole["p_mislabeled"])[0, 1] > 0.9
 

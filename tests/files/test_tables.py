@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.files.tables import (
-    guarded,
+    guard,
     read_columns,
     read_csv_rows,
     replacing,
-    unguarded,
+    unguard,
     write_csv,
     write_csv_rows,
     write_parquet,
@@ -37,8 +37,8 @@ TEXTS = st.builds(
 
 @given(text=TEXTS)
 def test_guarding_is_undone_and_leaves_nothing_to_run(text):
-    assert unguarded(guarded(text)) == text
-    assert not guarded(text).startswith(tuple(STARTS[:-1]))
+    assert unguard(guard(text)) == text
+    assert not guard(text).startswith(tuple(STARTS[:-1]))
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sgoif.pictures.decode import MOST_BYTES, PictureError, decode, square, windowed
+from sgoif.pictures.decode import MOST_BYTES, PictureError, apply_window, decode, square
 from tests.cli.runs import bare
 from tests.pictures.files import RED, png
 
@@ -167,4 +167,4 @@ def test_deep_pictures_are_windowed_band_by_band_as_a_whole():
     values = np.random.default_rng(0).integers(0, 60_000, (700, 40)).astype(np.uint16)
     low, high = np.percentile(values, [1, 99])
     whole = (255 * np.clip((values - low) / (high - low), 0, 1)).astype(np.uint8)
-    assert np.array_equal(windowed(values), whole)
+    assert np.array_equal(apply_window(values), whole)

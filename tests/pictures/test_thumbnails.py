@@ -9,7 +9,7 @@ from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from sgoif.pictures import choose_side, data_uri, displayed, thumbnail
-from sgoif.pictures.thumbnails import SIDES
+from sgoif.pictures.display import SIDES
 from tests.pictures.files import encoded, picture
 
 PLACE = "48.137154N 11.576124E at home"

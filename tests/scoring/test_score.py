@@ -8,6 +8,7 @@ import torch
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.scoring.engines import LocalEngine
+from sgoif.scoring.operator import Loading
 from sgoif.scoring.score import score
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.cli.runs import table as some_examples
@@ -127,6 +128,16 @@ def test_a_folder_that_was_begun_with_something_else_is_left_alone(trained, tmp_
     write_run(tmp_path / "other", some_examples([0.5], [0], [1]))
     with pytest.raises(SgoifError, match="holds a run already"):
         scored(trained, data, tmp_path / "other")
+
+
+def test_settings_of_loading_are_taken_one_by_one_too(trained, tmp_path):
+    data, tables = as_parquet(trained.train, tmp_path / "data"), []
+    for settings in ({"loading": Loading(batch_size=64, decoders=1)}, {"batch_size": 64, "decoders": 1}):
+        tables.append(rows_by(scored(trained, data, tmp_path / str(len(tables)), **settings)))
+    assert all(np.array_equal(tables[0][name], tables[1][name]) for name in ("id", "harm", "margin"))
+    with pytest.raises(TypeError, match="batches"):
+        scored(trained, data, tmp_path / "run", batches=64)
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_weights_are_refused_before_anything_is_written(trained, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sgoif.evidence import Evidence, WeightedMeans
-from sgoif.store import ParquetSink, RunFiles, StoreError, buckets, merge_evidence, write_examples
+from sgoif.store import ParquetSink, RunFiles, StoreError, merge, merge_evidence, write_examples
 from sgoif.store.writer import Pace
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.store.visits import batch, kill
@@ -113,9 +113,9 @@ def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypat
     whole = joined(merge_evidence(files, buckets=1))
     assert whole["n_visits"].sum() == 40 * 500
     direct = joined(merge_evidence(files, buckets=8))
-    monkeypatch.setattr(buckets, "_READ_TWICE", 0.0)  # all through the local disk, and by several shelves
-    monkeypatch.setattr(buckets, "_OPEN_FILES", 4)
-    monkeypatch.setattr(buckets, "_GATHERED_ROWS", 700)
+    monkeypatch.setattr(merge, "_READ_TWICE", 0.0)  # all through the local disk, and by several shelves
+    monkeypatch.setattr(merge, "_OPEN_FILES", 4)
+    monkeypatch.setattr(merge, "_GATHERED_ROWS", 700)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     laid_out = list(merge_evidence(files, buckets=16, scratch=scratch))
@@ -133,8 +133,8 @@ def test_the_number_of_buckets_follows_the_memory(tmp_path):
     sink.write(batch(np.arange(1000)))
     sink.close()
     files = RunFiles(tmp_path)
-    assert buckets.count_buckets(files, 1 << 30) == 1
-    assert buckets.count_buckets(files, 100_000) == 4  # 1,000 rows at 400 bytes
+    assert merge.count_buckets(files, 1 << 30) == 1
+    assert merge.count_buckets(files, 100_000) == 4  # 1,000 rows at 400 bytes
     assert len(list(merge_evidence(files, memory_bytes=100_000))) == 4
     with pytest.raises(StoreError, match="power of two"):
         list(merge_evidence(files, buckets=3))

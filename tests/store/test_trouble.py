@@ -10,8 +10,7 @@ import pytest
 
 from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, next_attempt
-from sgoif.store.deferred import DeferredSink
-from sgoif.store.writer import Pace
+from sgoif.store.writer import DeferredSink, Pace
 from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
 
 

@@ -22,7 +22,7 @@ SCRIPT = """
 import gc, json, multiprocessing, os, signal, sys, time, weakref
 import torch
 import sgoif
-import sgoif.store.deferred
+import sgoif.store.writer
 from tests.training.loops import data, fresh, train
 PLAN = sgoif.Plan(refresh_every=10, examples_per_refresh=16, observe_every=2)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from sgoif.curriculum.weights import class_gains, draw_by_weight, example_weights
-from sgoif.finish import judged_so_far
+from sgoif.finish import judge_so_far
 from sgoif.training.disabled import NoMonitor
 from sgoif.training.monitor import Monitor
 from sgoif.training.weights import Weights
@@ -31,7 +31,7 @@ def renew_weights(monitor: Monitor, gains: NDArray[np.float64] | None) -> Weight
         gains: of the classes, from the first time.
     """
     begun = time.perf_counter()
-    table = judged_so_far(monitor)
+    table = judge_so_far(monitor)
     if table is None:
         return None
     p, given = table["p_mislabeled"], table["given_label"]

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "CSV_SUFFIXES",
     "encode_csv",
-    "guarded",
+    "guard",
     "read_columns",
     "read_csv",
     "read_csv_rows",
     "replacing",
-    "unguarded",
+    "unguard",
     "write_csv",
     "write_csv_rows",
     "write_parquet",
@@ -46,19 +46,19 @@ _TO_GUARD, _TO_UNGUARD = re.compile(_CELL_STARTS), re.compile(_GUARDED_STARTS)
 _TO_QUOTE = re.compile(r"""[",;\t\r\n]|^\s|\s$""")
 
 
-def guarded(text: str) -> str:
+def guard(text: str) -> str:
     """Put a quote before whatever a spreadsheet would run as a formula, whether it separates by comma or semicolon.
 
-    >>> guarded("=HYPERLINK(1)"), guarded("cat;=1"), guarded("cat")
+    >>> guard("=HYPERLINK(1)"), guard("cat;=1"), guard("cat")
     ("'=HYPERLINK(1)", "cat;'=1", 'cat')
     """
     return _TO_GUARD.sub("'", text)
 
 
-def unguarded(text: str) -> str:
-    """Undo :func:`guarded`.
+def unguard(text: str) -> str:
+    """Undo :func:`guard`.
 
-    >>> unguarded("'=1"), unguarded("cat;'=1"), unguarded("'tis")
+    >>> unguard("'=1"), unguard("cat;'=1"), unguard("'tis")
     ('=1', 'cat;=1', "'tis")
     """
     return _TO_UNGUARD.sub("", text) if "'" in text else text
@@ -68,7 +68,7 @@ def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterat
     """Go through a CSV file as spreadsheets write them, with the number of the line that each row ends on.
 
     Commas, semicolons or tabs, quotes, a byte order mark, blank lines and ids of any length are fine. What
-    :func:`guarded` put before a text is taken off.
+    :func:`guard` put before a text is taken off.
 
     Args:
         path: the file.
@@ -95,7 +95,7 @@ def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterat
             for cells in reader:
                 if any(cell.strip() for cell in cells):
                     cells += [""] * (len(header) - len(cells))
-                    yield reader.line_num, dict(zip(header, map(unguarded, cells)))
+                    yield reader.line_num, dict(zip(header, map(unguard, cells)))
     except UnicodeDecodeError as error:
         raise SgoifError(
             f"'{path}' is not UTF-8 text (byte {error.start}); save it as 'CSV UTF-8' and try again."
@@ -150,7 +150,7 @@ def read_csv(path: str | os.PathLike[str], names: Sequence[str] | None = None) -
     found = {name: table[name] for name in table.column_names}
     for name, column in found.items():
         if column.type == pa.string():
-            texts = (None if text is None else unguarded(text) for text in column.to_pylist())
+            texts = (None if text is None else unguard(text) for text in column.to_pylist())
             found[name] = pa.array(texts, pa.string())
     return pa.table(found)
 
@@ -220,11 +220,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def _cell(value: Any) -> str:
     """A cell as text, in quotes where any kind of separator stands in it."""
     if not isinstance(value, str):
-        return "" if value is None or value != value else _quoted(str(value))
-    return _quoted(guarded(value))
+        return "" if value is None or value != value else _quote(str(value))
+    return _quote(guard(value))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 

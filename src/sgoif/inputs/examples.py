@@ -130,7 +130,7 @@ class Examples:
         _, first = np.unique(claimed.numpy(), return_index=True)
         spaced = np.linspace(0, len(self) - 1, min(len(self), _CHECKED)).round().astype(np.int64)
         positions = np.unique(np.concatenate([first[:_CHECKED], spaced]))
-        with self._guarded():
+        with self._keep_rng():
             return all(self._is_as_claimed(int(position), claimed) for position in positions)
 
     def _is_as_claimed(self, position: int, claimed: Tensor) -> bool:
@@ -193,7 +193,7 @@ class Examples:
             inputs, label = _index(self._columns.input, positions), self._columns.label
             return Item(inputs, label if label is MISSING else _index(label, positions))
         items = []
-        with self._guarded():
+        with self._keep_rng():
             for position in positions.tolist():
                 try:
                     items.append(self._dataset[position])
@@ -224,10 +224,10 @@ class Examples:
     def _first(self) -> Item:
         if self._columns is not None:
             return self._columns
-        with self._guarded():
+        with self._keep_rng():
             return self._read(0) if self._collate is None else take_apart(self._collate([self._dataset[0]]))
 
-    def _guarded(self) -> AbstractContextManager[None]:
+    def _keep_rng(self) -> AbstractContextManager[None]:
         """Around whatever reads items: all generators that they may draw from stay as found."""
         return preserve_rng(self.device, own=self._generators)
 
@@ -249,7 +249,7 @@ class Examples:
         """Labels and ids of all items, read once; inputs are not kept."""
         labels: list[Any] = []
         ids: list[Any] = []
-        with self._guarded():
+        with self._keep_rng():
             if self._collate is None:
                 read = [self._read(position)[1:] for position in range(len(self))]
                 return Item(None, [label for label, _ in read], [id for _, id in read])
@@ -285,7 +285,7 @@ class Examples:
     def _describe_items(self) -> str:
         if self._columns is not None:
             return "it is inputs alone; pass a tuple (inputs, labels)."
-        with self._guarded():
+        with self._keep_rng():
             item = self._collate([self._dataset[0]]) if self._collate is not None else self._dataset[0]
         fields = item if isinstance(item, Mapping) else attributes_of(item)
         if fields:

@@ -108,12 +108,12 @@ def as_classes(values: Any, role: str, class_names: Sequence[str] | None = None)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         values = torch.from_numpy(np.ascontiguousarray(values))
     if isinstance(values, Tensor):
-        return _checked_tensor(values.detach().cpu(), role)
+        return _check_tensor(values.detach().cpu(), role)
     values = _as_list(values)
     if any(isinstance(value, str) for value in values):
-        return _named_classes(values, role, class_names)
+        return _number_names(values, role, class_names)
     try:
-        return _checked_tensor(torch.as_tensor(np.array([_number(value) for value in values])), role)
+        return _check_tensor(torch.as_tensor(np.array([_number(value) for value in values])), role)
     except (TypeError, ValueError, RuntimeError) as error:
         shown = next((value for value in values if not _is_number(value)), values[0] if values else None)
         raise SgoifError(
@@ -121,7 +121,7 @@ def as_classes(values: Any, role: str, class_names: Sequence[str] | None = None)
         ) from error
 
 
-def _checked_tensor(values: Tensor, role: str) -> Tensor:
+def _check_tensor(values: Tensor, role: str) -> Tensor:
     if values.dim() == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.dim() != 1:
@@ -135,7 +135,7 @@ def _checked_tensor(values: Tensor, role: str) -> Tensor:
     return found
 
 
-def _named_classes(values: Sequence[Any], role: str, names: Sequence[str] | None) -> Tensor:
+def _number_names(values: Sequence[Any], role: str, names: Sequence[str] | None) -> Tensor:
     distinct = list(dict.fromkeys(str(value) for value in values))
     if not names:
         raise SgoifError(

@@ -49,7 +49,7 @@ def find_overlap(held: Examples, trained: Examples) -> str | None:
     """Say which examples are surely on both sides: those of one dataset, of the same tensors, or of equal ids."""
     (mine, my_rows), (theirs, their_rows) = _origin(held), _origin(trained)
     if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-        shared = _shared_rows(mine, my_rows, theirs, their_rows)
+        shared = _count_shared(mine, my_rows, theirs, their_rows)
         if shared:
             return f"{shared:,} of {len(held):,} anchors are rows of the same tensor as the dataset"
     elif mine is theirs:
@@ -91,7 +91,7 @@ def _origin(examples: Examples) -> tuple[Any, NDArray[np.int64]]:
     return source, rows
 
 
-def _shared_rows(mine: Tensor, my_rows: NDArray[np.int64], theirs: Tensor, their_rows: NDArray[np.int64]) -> int:
+def _count_shared(mine: Tensor, my_rows: NDArray[np.int64], theirs: Tensor, their_rows: NDArray[np.int64]) -> int:
     is_one = mine.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
     if is_one and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype and mine.stride(0):
         step = mine.stride(0)

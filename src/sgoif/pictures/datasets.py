@@ -1,4 +1,4 @@
-"""Pictures of a map-style dataset, by position or by its ids; and of a function from an id to a picture."""
+"""Pictures of a dataset or of tables, by position or by their ids; and of a function from an id to a picture."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sgoif.errors import SgoifError
 from sgoif.inputs.ids import ids_of, is_subset, is_with_ids
+from sgoif.pictures.decode import PictureError
 from sgoif.pictures.folders import FolderPictures
-from sgoif.pictures.reading import PicturePlace, Positions, plain_id, shown_id
-from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES
+from sgoif.pictures.reading import PicturePlace, Positions, plain_id, show_id
+from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES, TableSource
 
-__all__ = ["DatasetPictures", "FunctionPictures"]
+__all__ = ["DatasetPictures", "FunctionPictures", "TablePictures"]
 
 _KEYS = (*IMAGE_COLUMNS, "pixel_values")
+_HELD = 256  # pictures held encoded at once, so that those of one row group are read together
 
 
 class DatasetPictures(PicturePlace):
@@ -42,7 +46,7 @@ class DatasetPictures(PicturePlace):
         if position is None and self._folder is not None:
             return self._folder.value(id)
         if position is None:
-            raise SgoifError(f"{self.about} has no example {shown_id(id)}.")
+            raise SgoifError(f"{self.about} has no example {show_id(id)}.")
         file = _file_of(self._dataset, position)
         return file if file is not None else _picture_in(self._dataset[position])
 
@@ -63,6 +67,54 @@ class FunctionPictures(PicturePlace):
 
     def value(self, id: Any) -> Any | None:
         return self._function(plain_id(id))
+
+
+class TablePictures(PicturePlace):
+    """Rows with an encoded picture; ids are those of the table's id column, else row numbers."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        folder = files[0].absolute().parent.name
+        super().__init__(f"the table '{files[0].name}'" if len(files) == 1 else f"{len(files):,} tables in '{folder}'")
+        self._source = TableSource.open(files, is_labelled=False)
+        self._rows = Positions(self._source.ids)
+
+    def value(self, id: Any) -> bytes | Path | None:
+        return next(self._batch([id]))
+
+    def read(self, ids: Sequence[Any]) -> Iterator[Any | None]:
+        self._rows.find(ids)  # one pass over the ids of the table for all batches
+        for start in range(0, len(ids), _HELD):
+            yield from self._batch(ids[start : start + _HELD])
+
+    def _batch(self, ids: Sequence[Any]) -> Iterator[bytes | Path | None]:
+        rows = self._rows.find(ids)
+        found = self._read_encoded(sorted({row for row in rows.values() if row is not None}))
+        for id in ids:
+            row = rows[str(plain_id(id))]
+            if row is None:
+                self.count_missing(f"{self.about} has no row with the id {show_id(id)}.")
+            yield None if row is None else found[row]
+
+    def _read_encoded(self, rows: list[int]) -> dict[int, bytes | Path | None]:
+        """Read ascending rows; what cannot be read is None, and reading goes on after it."""
+        found: dict[int, bytes | Path | None] = {}
+        while len(found) < len(rows):
+            try:
+                for value in self._source.encoded(np.array(rows[len(found) :], dtype=np.int64)):
+                    found[rows[len(found)]] = self._present(value)
+            except Exception as error:  # a damaged row group, a file that went away
+                self.count_missing(error)
+                found[rows[len(found)]] = None
+        return found
+
+    def _present(self, value: bytes | Path | PictureError) -> bytes | Path | None:
+        if isinstance(value, PictureError):
+            self.count_missing(value)
+            return None
+        if value == b"" or (isinstance(value, Path) and not value.is_file()):
+            self.count_missing(f"a row of {self.about} has no picture.")
+            return None
+        return value
 
 
 def _innermost(dataset: Any) -> Any:
@@ -91,11 +143,11 @@ def _picture_in(item: Any) -> Any:
             keys = ", ".join(map(str, item))
             raise SgoifError(f"the items have no picture: their keys are {keys}; looked for {', '.join(_KEYS)}.")
         item = item[name]
-        return _stored_in(item) if isinstance(item, Mapping) else item
+        return _read_stored(item) if isinstance(item, Mapping) else item
     return item[0] if isinstance(item, tuple | list) else item
 
 
-def _stored_in(item: Mapping[Any, Any]) -> Any:
+def _read_stored(item: Mapping[Any, Any]) -> Any:
     """``{bytes, path}`` of Hugging Face; the dataset is the user's own, and so are its paths."""
     found = item.get("bytes")
     path = item.get("path")

@@ -22,7 +22,7 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MOST_BYTES", "PictureError", "decode", "read_file", "square", "upright_rgb", "windowed"]
+__all__ = ["FORMATS", "MOST_BYTES", "PictureError", "apply_window", "decode", "read_file", "square", "upright_rgb"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF")
 MOST_BYTES = 256 << 20  # of an encoded picture
@@ -120,7 +120,7 @@ def upright_rgb(picture: Image) -> Image:
 
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith(("I", "F")):
-        return Image.fromarray(windowed(np.asarray(picture))).convert("RGB")
+        return Image.fromarray(apply_window(np.asarray(picture))).convert("RGB")
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         shown = picture.convert("RGBA")
         paper = Image.new("RGBA", shown.size, "white")
@@ -128,7 +128,7 @@ def upright_rgb(picture: Image) -> Image:
     return picture.convert("RGB")
 
 
-def windowed(values: NDArray[Any]) -> NDArray[np.uint8]:
+def apply_window(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Scale the 1st to 99th percentile of the finite values to 0..255; NaN becomes black."""
     sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED)]
     finite = sample[np.isfinite(sample)]

@@ -1,23 +1,30 @@
-"""Whatever a dataset calls a picture, made fit to look at: 8-bit RGB. And a name for it by its content."""
+"""Whatever a dataset calls a picture, made fit to look at: 8-bit RGB; its name by content; thumbnails for a page.
+
+Thumbnails are encoded anew from pixels alone, so that nothing else of the file travels along.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.pictures.decode import PictureError, decode, read_file, upright_rgb, windowed
+from sgoif.pictures.decode import PictureError, apply_window, decode, read_file, upright_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["content_hash", "displayed"]
+__all__ = ["SIDES", "choose_side", "content_hash", "data_uri", "displayed", "thumbnail"]
 
+SIDES = (512, 384, 256, 192, 128, 96, 64)  # pixels of the longer side
+_TINY = 64  # pixels; JPEG's blocks of 8 and halved colour ruin a picture of 32, and PNG costs little there
 _USUAL = (1, 3, 4)  # numbers of channels
 
 
@@ -40,7 +47,7 @@ def displayed(value: Any, display: Callable[[Any], Any] | None = None) -> Image:
         PictureError: It is no picture, a broken one, or of a kind that Pillow does not read.
     """
     try:
-        return _shown(value if display is None else display(value))
+        return _show(value if display is None else display(value))
     except PictureError:
         raise
     except Exception as error:  # Pillow's decoders and the user's function raise whatever they like
@@ -77,7 +84,47 @@ def content_hash(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _shown(value: Any) -> Image:
+def thumbnail(picture: Image, side: int, quality: int = 80) -> bytes:
+    """Encode a picture so that its longer side is at most ``side``: JPEG, or PNG where it is tiny.
+
+    It is never enlarged. EXIF, colour profiles, comments and text stay behind.
+    """
+    from PIL import Image
+
+    width, height = picture.size
+    scale = min(1.0, side / max(width, height))
+    size = (max(1, round(scale * width)), max(1, round(scale * height)))
+    pixels = picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+    clean = Image.new("RGB", size)  # a new picture: `convert` and `copy` would keep what Pillow knows of the file
+    clean.paste(pixels)
+    buffer = io.BytesIO()
+    if max(size) <= _TINY:
+        clean.save(buffer, "PNG", optimize=True)
+    else:
+        clean.save(buffer, "JPEG", quality=quality, optimize=True)
+    return buffer.getvalue()
+
+
+def choose_side(samples: Sequence[Image], count: int, budget: int) -> int:
+    """Choose the largest of :data:`SIDES` at which ``count`` pictures fit into ``budget`` bytes of base64.
+
+    Their size is guessed from the mean of the samples. Where not even the smallest fits it is the smallest: then show
+    fewer. Without samples there is nothing to go by, and it is the smallest too.
+    """
+    for side in SIDES if samples else ():
+        encoded = sum(4 * -(-len(thumbnail(sample, side)) // 3) for sample in samples)
+        if encoded * count <= budget * len(samples):
+            return side
+    return SIDES[-1]
+
+
+def data_uri(encoded: bytes) -> str:
+    """Write a thumbnail as the ``src`` of an ``<img>``."""
+    kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
+
+
+def _show(value: Any) -> Image:
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
     if isinstance(value, str | os.PathLike):
@@ -144,4 +191,4 @@ def _eight_bit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         whole = np.rint(levels)
         if np.abs(levels - whole).max() < (0.1 if pixels.dtype == np.float16 else 1e-3):  # half precision: 255 * 2**-12
             return np.asarray(whole, dtype=np.uint8)
-    return windowed(pixels)
+    return apply_window(pixels)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.reading import PicturePlace, plain_id, shown_id
+from sgoif.pictures.reading import PicturePlace, plain_id, show_id
 
 __all__ = ["FolderPictures", "UrlPictures", "path_below"]
 
@@ -30,7 +30,7 @@ class FolderPictures(PicturePlace):
     def value(self, id: Any) -> Path:
         path = self._root / path_below(id, Path)
         if not path.is_file():
-            raise SgoifError(f"there is no file {shown_id(id)} in {self.about}.")
+            raise SgoifError(f"there is no file {show_id(id)} in {self.about}.")
         return path
 
     def link(self, id: Any) -> str | None:
@@ -88,19 +88,19 @@ class UrlPictures(PicturePlace):
             try:
                 addresses.append(self._address(id))
             except SgoifError as error:
-                self.missed(error)
+                self.count_missing(error)
                 addresses.append(None)
         asked = [address for address in addresses if address is not None]
         try:  # not `cat`, which would take brackets in a name for a pattern
             answers = iter(self._fs.cat_ranges(asked, None, None, on_error="return") if asked else [])
         except Exception as error:  # the network as a whole
             answers = iter([error] * len(asked))
-        return [None if address is None else self._checked(next(answers)) for address in addresses]
+        return [None if address is None else self._check(next(answers)) for address in addresses]
 
-    def _checked(self, answer: Any) -> bytes | None:
+    def _check(self, answer: Any) -> bytes | None:
         if isinstance(answer, BaseException):
             text = f"{type(answer).__name__}: {answer}"
-            self.missed(text.replace(self._secret, "") if self._secret else text)
+            self.count_missing(text.replace(self._secret, "") if self._secret else text)
             return None
         return bytes(answer)
 
@@ -118,5 +118,5 @@ def path_below(id: Any, kind: type[PurePath]) -> str:
     text = str(plain_id(id))
     path = kind(text)
     if path.is_absolute() or path.drive or ".." in path.parts or not path.parts:
-        raise SgoifError(f"the id {shown_id(id)} is no path below a folder.")
+        raise SgoifError(f"the id {show_id(id)} is no path below a folder.")
     return text

@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.datasets import DatasetPictures, FunctionPictures
+from sgoif.pictures.datasets import DatasetPictures, FunctionPictures, TablePictures
 from sgoif.pictures.folders import FolderPictures, UrlPictures
 from sgoif.pictures.reading import Pictures
 from sgoif.pictures.shards import ShardPictures, local_shards, remote_shards
 from sgoif.pictures.sources import table_files
-from sgoif.pictures.tables import TablePictures
 from sgoif.usercode import import_named, is_named
 
 __all__ = ["Pictures", "find_pictures"]

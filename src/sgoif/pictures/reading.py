@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sgoif.errors import SgoifError
 
-__all__ = ["PicturePlace", "Pictures", "Positions", "plain_id", "shown_id"]
+__all__ = ["PicturePlace", "Pictures", "Positions", "plain_id", "show_id"]
 
 
 class Pictures(Protocol):
@@ -49,7 +49,7 @@ class PicturePlace(ABC):
         """Give an address that a browser can open; None where there is none."""
         return None
 
-    def missed(self, why: object) -> None:
+    def count_missing(self, why: object) -> None:
         """Count a picture that could not be given."""
         is_plain = isinstance(why, SgoifError | str)
         self.num_failed += 1
@@ -59,10 +59,10 @@ class PicturePlace(ABC):
         try:
             found = self.value(id)
         except Exception as error:  # files, networks and users' functions raise whatever they like
-            self.missed(error)
+            self.count_missing(error)
             return None
         if found is None:
-            self.missed(f"there is no picture {shown_id(id)}.")
+            self.count_missing(f"there is no picture {show_id(id)}.")
         return found
 
 
@@ -99,7 +99,7 @@ def plain_id(id: Any) -> Any:
     return id.item() if hasattr(id, "item") else id
 
 
-def shown_id(id: Any) -> str:
+def show_id(id: Any) -> str:
     """Write an id for a message, however long it is."""
     text = repr(plain_id(id))
     return text if len(text) <= 80 else f"{text[:77]}…{text[-1]}"

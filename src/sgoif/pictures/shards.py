@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from sgoif.errors import SgoifError
 from sgoif.pictures.decode import MOST_BYTES
-from sgoif.pictures.reading import PicturePlace, plain_id, shown_id
+from sgoif.pictures.reading import PicturePlace, plain_id, show_id
 from sgoif.pictures.sources import SUFFIXES
 
 __all__ = [
@@ -64,7 +64,7 @@ class ShardPictures(PicturePlace):
     def value(self, id: Any) -> bytes:
         shard, offset, size = self._member(id)
         if size > MOST_BYTES:  # a header may claim any size, and reading asks for the memory first
-            raise SgoifError(f"the picture {shown_id(id)} has {size:,} bytes, more than {MOST_BYTES:,}.")
+            raise SgoifError(f"the picture {show_id(id)} has {size:,} bytes, more than {MOST_BYTES:,}.")
         with self._open(self._shards[shard]) as file:
             file.seek(offset)
             data = file.read(size)
@@ -82,10 +82,10 @@ class ShardPictures(PicturePlace):
         members = self._members[text]
         if len(members) > 1:
             where = " and ".join(repr(member.shard) for member in members[:2])
-            raise SgoifError(f"the picture {shown_id(id)} is in {where}; use shard/key.")
+            raise SgoifError(f"the picture {show_id(id)} is in {where}; use shard/key.")
         if not members:
             shard, _ = self._split(text)
-            raise SgoifError(f"the picture {shown_id(id)} {self._faults.get(shard or '', 'is in no shard')}.")
+            raise SgoifError(f"the picture {show_id(id)} {self._faults.get(shard or '', 'is in no shard')}.")
         return members[0]
 
     def _locate(self, ids: Sequence[Any]) -> None:

@@ -140,7 +140,7 @@ class TableSource:
             sizes.append(tuple(rows))
         if len(set(ids)) < len(ids):
             ids = [str(i) for i in range(len(raw))]  # a column that only looked like an id
-        labels, names = _numbered(raw, _declared_names(files[0], schema, label) if label is not None else ())
+        labels, names = _number_labels(raw, _read_class_names(files[0], schema, label) if label is not None else ())
         return cls(tuple(files), tuple(sizes), image, ids, labels, names)
 
     @property
@@ -281,7 +281,7 @@ def find_column(names: Sequence[str], known: Sequence[str], what: str, path: str
     return found
 
 
-def _declared_names(path: Path, schema: Any, label: str) -> tuple[str, ...]:
+def _read_class_names(path: Path, schema: Any, label: str) -> tuple[str, ...]:
     """Class names as Hugging Face declares them: in Parquet metadata, or in ``dataset_info.json`` beside the file."""
     features: Any = {}
     metadata = (schema.metadata or {}).get(b"huggingface")
@@ -296,7 +296,7 @@ def _declared_names(path: Path, schema: Any, label: str) -> tuple[str, ...]:
         return ()
 
 
-def _numbered(raw: list[Any], names: tuple[str, ...]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _number_labels(raw: list[Any], names: tuple[str, ...]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers from 0; -1 for examples without one.
 
     Whole numbers are classes as they stand, unless they run far beyond what there are examples of: such numbers are

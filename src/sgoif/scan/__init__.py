@@ -1,1 +1,11 @@
 """A folder in, a run out: finds label errors in images or embeddings without a training loop of one's own."""
+
+from collections.abc import Callable
+
+__all__ = ["Progress", "no_progress"]
+
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, how much there is
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""

@@ -6,6 +6,7 @@ linear heads, and for small sets of small pictures.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,24 +15,33 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgoif.evidence import Sketches, hash_ids, measure_competence
-from sgoif.finish import estimated_run
+from sgoif.finish import add_up, collect_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
-from sgoif.scan.estimate import LabelEstimate, estimate_columns, estimate_labels
-from sgoif.scan.folds import Folds, Forward, Progress, Rows, Trainer, no_progress
+from sgoif.scan import Progress, no_progress
+from sgoif.scan.estimate import LabelEstimate, estimate_labels
 from sgoif.scan.head import PredictedHead
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
+from sgoif.training.calibration import Judged
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import ScoreSink
+from sgoif.types import Columns
 
 __all__ = ["LabelledSet", "ScanRun", "cross_fitted_audit"]
 
-_BATCH = 250
+log = logging.getLogger(__name__)
+
+Rows = NDArray[np.int64]
+Forward = Callable[[Tensor], Tensor]
+Trainer = Callable[[Rows], tuple[nn.Module, Forward]]  # rows to a model
+
+_PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
+_BATCH, _PREDICTED = 250, 1000  # examples that are scored at once, and predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class ScanRun:
     sink: ScoreSink | None = None  # None keeps it in memory
     facts: Mapping[str, Any] = field(default_factory=dict)  # for its information
     sketches: Sketches | None = None  # by which duplicates are found
-    unjudged: dict[str, NDArray[Any]] | None = None  # examples besides: `id`, `given_label`, `no_p_reason`
+    unjudged: Columns | None = None  # examples besides: `id`, `given_label`, `no_p_reason`
     progress: Progress = no_progress  # called with the stage, what is done, and the total
 
 
@@ -81,7 +91,7 @@ def cross_fitted_audit(
     rows, kept = np.flatnonzero(~held), np.flatnonzero(held)
     fold = (hash_ids(ids[rows]).astype(np.uint64) >> np.uint64(7)) % np.uint64(num_folds)  # not the canaries' bits
     anchors = (inputs(kept), labels[kept])
-    folds = Folds(train, inputs, labels, [rows[fold == number] for number in range(num_folds)], num_classes)
+    folds = _Folds(train, inputs, labels, [rows[fold == number] for number in range(num_folds)], num_classes)
     parts: list[AuditPart] = []
     for number, (trained, forward) in enumerate(folds.train_all()):
         run.progress("training", number + 1, num_folds)
@@ -114,23 +124,92 @@ def cross_fitted_audit(
         "num_verified": int(ledger.verified.sum()),
         "num_folds": num_folds,
     }
-    return estimated_run(
-        recorder,
-        ledger.table(parts[0].engine),
-        estimate_columns(estimate, ids, labels.numpy(), is_verified),
-        facts | _facts(estimate, labels.numpy(), num_classes, ledger.labels),
-        sketches=run.sketches,
-        unjudged=run.unjudged,
-    )
+    facts |= _facts(estimate, labels.numpy(), num_classes, ledger.labels)
+    columns = _estimate_columns(estimate, ids, labels.numpy(), is_verified)
+    return _collect(recorder, ledger.table(parts[0].engine), columns, facts, run)
 
 
-def _estimate(folds: Folds, forwards: Sequence[Forward], kept: Rows) -> LabelEstimate:
+def _collect(recorder: Recorder, holdout: Columns, estimate: Columns, facts: dict[str, Any], run: ScanRun) -> Run:
+    """Add up a run whose labels were judged apart from its scores.
+
+    Args:
+        recorder: what was recorded of the training examples.
+        holdout: the hold-out's own scores.
+        estimate: ``p_mislabeled`` and suggestions of training and hold-out examples, by ``id``.
+        facts: for the run's information; with a ``no_p_reason`` the estimate ranks labels and gives no probabilities.
+        run: where it goes.
+    """
+    examples, why = add_up(recorder), facts["no_p_reason"]
+    order = np.argsort(estimate["id"], kind="stable")
+
+    def add_estimate(table: Columns) -> Columns:
+        rows = order[np.searchsorted(estimate["id"], table["id"], sorter=order)]
+        found = {name: values[rows] for name, values in estimate.items()}
+        found["label_score"] = 1 - found["p_mislabeled"]
+        if why is not None:
+            found |= {name: np.full(len(rows), np.nan) for name in _PROBABILITIES}
+        return table | found
+
+    looked_like = examples["suggested_label"]
+    examples, holdout = add_estimate(examples), add_estimate(holdout)
+    changed = examples["suggested_label"] != looked_like  # votes are for what the scores saw
+    examples["suggested_share"] = np.where(changed, np.nan, examples["suggested_share"])
+    judged = None
+    if why is None:
+        p, low, high = (examples[name] for name in _PROBABILITIES)
+        facts |= {"no_totals_reason": None, "expected_errors": float(p.sum())}
+        judged = Judged(p, low, high, None)
+    else:
+        log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
+    about: dict[str, Any] = {"sketches": run.sketches, "unjudged": run.unjudged}
+    return collect_run(recorder, facts, judged=judged, examples=examples, holdout=holdout, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folds:
+    """Examples in folds, and how to train a model on all folds but one."""
+
+    train: Trainer
+    inputs: Callable[[Rows], Tensor]
+    labels: Tensor
+    rows: Sequence[Rows]  # by fold
+    num_classes: int
+
+    def train_all(self) -> Iterator[tuple[nn.Module, Forward]]:
+        """Train one model per fold, on the others; a single fold is trained on itself."""
+        for number in range(len(self.rows)):
+            others = [rows for other, rows in enumerate(self.rows) if other != number or len(self.rows) == 1]
+            yield self.train(np.sort(np.concatenate(others)))
+
+    def predict(self, rows: Rows, forward: Forward) -> NDArray[np.float32]:
+        """Predict any examples, ``[n, C]``."""
+        found = np.empty((len(rows), self.num_classes), np.float32)
+        with torch.no_grad():
+            for first in range(0, len(rows), _PREDICTED):
+                mine = rows[first : first + _PREDICTED]
+                found[first : first + _PREDICTED] = forward(self.inputs(mine)).softmax(1).numpy()
+        return found
+
+
+def _estimate(folds: _Folds, forwards: Sequence[Forward], kept: Rows) -> LabelEstimate:
     """Judge labels by the predictions of models that were trained on other examples."""
     log_p = torch.zeros(len(folds.labels), folds.num_classes)
     for rows, forward in zip(folds.rows, forwards, strict=True):
         log_p[rows] = torch.from_numpy(folds.predict(rows, forward)).clamp_min(1e-9).log()
     log_p[kept] = torch.from_numpy(np.mean([folds.predict(kept, f) for f in forwards], axis=0)).clamp_min(1e-9).log()
     return estimate_labels([PredictedHead(log_p)], folds.labels.numpy(), folds.num_classes)
+
+
+def _estimate_columns(
+    estimate: LabelEstimate, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
+) -> Columns:
+    """The estimate as columns of a table, with a row per example; a label that a person has verified is not doubted."""
+    columns: Columns = {"id": ids, "given_label": given}
+    for tail, values in (("", estimate.p), ("_low", estimate.p_low), ("_high", estimate.p_high)):
+        columns[f"p_mislabeled{tail}"] = np.where(is_verified, 0.0, values)
+    for place in range(estimate.suggested.shape[1]):
+        columns["suggested_label" + (f"_{place + 1}" if place else "")] = estimate.suggested[:, place]
+    return columns
 
 
 def _facts(

@@ -33,7 +33,7 @@ from sgoif.evidence.counts import (
     shrink_counts,
     spread_errors,
 )
-from sgoif.scan.folds import Progress, no_progress
+from sgoif.scan import Progress, no_progress
 from sgoif.scan.head import FeatureHead, Fold, Head, make_folds
 from sgoif.scan.linear import LinearHead
 from sgoif.scan.neighbours import NeighbourHead
@@ -41,7 +41,7 @@ from sgoif.scan.pool import Pool, blocks, fit_pool
 from sgoif.scan.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
 from sgoif.types import Floats, Ints
 
-__all__ = ["LabelEstimate", "estimate_columns", "estimate_features", "estimate_labels", "make_heads"]
+__all__ = ["LabelEstimate", "estimate_features", "estimate_labels", "make_heads"]
 
 
 _SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
@@ -95,18 +95,6 @@ class LabelEstimate:
             "is_refitted": self.is_refitted,
             "expected_accuracy": self.expected_accuracy,
         }
-
-
-def estimate_columns(
-    estimate: LabelEstimate, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
-) -> dict[str, NDArray[Any]]:
-    """The estimate as columns of a table, with a row per example; a label that a person has verified is not doubted."""
-    columns: dict[str, NDArray[Any]] = {"id": ids, "given_label": given}
-    for tail, values in (("", estimate.p), ("_low", estimate.p_low), ("_high", estimate.p_high)):
-        columns[f"p_mislabeled{tail}"] = np.where(is_verified, 0.0, values)
-    for place in range(_TOP):
-        columns["suggested_label" + (f"_{place + 1}" if place else "")] = estimate.suggested[:, place]
-    return columns
 
 
 def make_heads(inputs: Tensor, num_classes: int, folds: Sequence[Fold]) -> list[FeatureHead]:
@@ -191,13 +179,13 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
     """Fit the heads, count the noise, and settle what is believed of it."""
     labels, stages, done = torch.from_numpy(given), len(heads) * (1 + _REFITS), 0
 
-    def told(log_p: Tensor) -> Tensor:
+    def tell(log_p: Tensor) -> Tensor:
         nonlocal done
         done = min(done + 1, stages)  # more where a class vanished, fewer where nothing is fitted again
         progress("fitting", done, stages)
         return log_p
 
-    base = fit_pool([told(head.fit(labels)) for head in heads], labels)
+    base = fit_pool([tell(head.fit(labels)) for head in heads], labels)
     plain = _World(base, np.eye(num_classes), labels, is_recovered=True)
     is_right = plain.predict_all()[0].numpy() == given
     counts = plain.count()
@@ -209,7 +197,7 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
     first = _World(base, (pattern if has_pattern else found).transition, labels)
     if has_pattern or _rate(counts) > _MANY:
         for most in _MOST_LEAK:
-            last, last_counts = _refit(heads, first, most, has_pattern, told)
+            last, last_counts = _refit(heads, first, most, has_pattern, tell)
             if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
                 found, counts, is_refitted = last, last_counts, True
                 break
@@ -238,7 +226,7 @@ def _is_likelier(pattern: _World, even: _World) -> bool:
 
 
 def _refit(
-    heads: Sequence[Head], first: _World, most: float, has_pattern: bool, told: Callable[[Tensor], Tensor]
+    heads: Sequence[Head], first: _World, most: float, has_pattern: bool, tell: Callable[[Tensor], Tensor]
 ) -> tuple[_World, Ints]:
     """Fit all heads anew, some times, through what was counted before; a class may leak so much at most."""
     world, given, exponents = first, first.given, first.pool.exponents
@@ -246,7 +234,7 @@ def _refit(
     for number in range(_REFITS if has_pattern else 1):
         through = limit_leaks(world.transition, most)
         noise = torch.from_numpy(through).float()
-        logs = [told(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
+        logs = [tell(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
         refitted = _through(logs, exponents, through, given)
         exponents = refitted.pool.exponents
         counts = refitted.count()

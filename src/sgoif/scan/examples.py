@@ -18,12 +18,11 @@ from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketche
 from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.sources import Source
+from sgoif.scan import Progress
 from sgoif.scan.embeddings import embed, load_backbone
 from sgoif.scan.features import read_features
-from sgoif.scan.folds import Progress
-from sgoif.scan.holdout import choose_holdout, read_verified
+from sgoif.scan.holdout import choose_holdout, find_reasons, read_verified
 from sgoif.scan.standardise import clamp
-from sgoif.scan.unjudged import find_reasons
 from sgoif.tables import MemoryTables
 
 __all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]
@@ -59,7 +58,7 @@ class ScanExamples:
         parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "held", "verified")}
         return replace(self, **parts)
 
-    def sketched(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
+    def add_sketches(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
         """Keep sketches by which copies are found, and give hold-out examples that have one back to the training.
 
         Verified ones stay: a person has looked at them. Where a class would lose half of its hold-out, all stay: then
@@ -129,13 +128,13 @@ def read_embeddings(
             rows = read_features(features, source.ids)[found.positions]
         else:
             rows = read_features(features, list(found.ids), feature_ids)
-        return rows, found.sketched(_sketch_rows(rows, found.ids), EMBEDDINGS_NEARLY_SAME)
+        return rows, found.add_sketches(_sketch_rows(rows, found.ids), EMBEDDINGS_NEARLY_SAME)
     assert backbone is not None
     cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
     made = load_backbone(backbone)
     rows, reasons, words = embed(source, found.positions, made, cache=cache, name=backbone, progress=progress)
     readable = np.array([not reason for reason in reasons], dtype=bool)
-    return rows[readable], found.readable(reasons).sketched(words[readable], PICTURES_NEARLY_SAME)
+    return rows[readable], found.readable(reasons).add_sketches(words[readable], PICTURES_NEARLY_SAME)
 
 
 def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
@@ -161,7 +160,7 @@ def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tu
         raise SgoifError(f"none of {len(kept):,} pictures could be read; {found.ids[0]}: {reasons[0]}.")
     pictures = pictures[kept]
     words = [picture_sketch(pictures[i : i + 2048]) for i in range(0, len(pictures), 2048)]
-    return pictures, found.readable(reasons).sketched(np.concatenate(words), PICTURES_NEARLY_SAME)
+    return pictures, found.readable(reasons).add_sketches(np.concatenate(words), PICTURES_NEARLY_SAME)
 
 
 def _size(item: bytes | Path | PictureError) -> int:

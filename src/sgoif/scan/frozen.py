@@ -19,8 +19,8 @@ from sgoif.errors import SgoifError
 from sgoif.run import Run
 from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scan.estimate import estimate_features
+from sgoif.scan.holdout import find_reasons, split_unjudged
 from sgoif.scan.standardise import check_features, standardise
-from sgoif.scan.unjudged import find_reasons, unjudged_rows
 
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 
@@ -76,7 +76,7 @@ def audit_embeddings(
         "its embedding lies more than 1,000 standard deviations from all others": is_broken,
     }
     reasons = find_reasons(labels, num_classes, facts.get("class_names", ()), known=known)
-    kept, unjudged = unjudged_rows(ids, labels, reasons)
+    kept, unjudged = split_unjudged(ids, labels, reasons)
     facts |= {
         "not_finite": int((~is_finite).sum()),
         "clamped_values": standard.num_clamped,

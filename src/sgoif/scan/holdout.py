@@ -1,8 +1,11 @@
-"""Which examples a scan holds out, and which of them a person has verified."""
+"""Which examples a scan holds out, which of them a person has verified, and which it cannot judge.
+
+Those that it cannot judge stay in its table, without a probability and with the reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
 from sgoif.files.tables import read_csv_rows
 
-__all__ = ["choose_holdout", "read_verified"]
+__all__ = ["LEAST_PER_CLASS", "choose_holdout", "find_reasons", "read_verified", "split_unjudged"]
 
+LEAST_PER_CLASS = 5  # examples: half of them are held out, and two folds of these are asked about each other
 _MIN_PER_CLASS = 20
 _MOST = 20_000  # in all: each is scored under every class
-_MIN_VERIFIED = 5  # per class, for verified labels to be the hold-out
+
+Reasons = NDArray[np.object_]  # a sentence per example; None where it can be judged
 
 
 def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
@@ -56,3 +61,52 @@ def read_verified(path: str | Path, ids: Sequence[Any], class_names: Sequence[st
         else:
             raise SgoifError(f"line {line} of '{path}' names the class {label!r}; there are {list(class_names)}.")
     return found
+
+
+def find_reasons(
+    labels: NDArray[np.int64],
+    num_classes: int,
+    class_names: Sequence[str] = (),
+    *,
+    known: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Reasons:
+    """Find why examples cannot be judged, ``[N]``.
+
+    Args:
+        labels: given classes, ``[N]``.
+        num_classes: ``C``.
+        class_names: for the sentences; numbers where there are none.
+        known: reasons that are known already, each with the examples that have it, ``[N]``.
+
+    Raises:
+        SgoifError: Fewer than two classes are left.
+    """
+    found: Reasons = np.full(len(labels), None, dtype=object)
+    usable = np.ones(len(labels), bool)
+    for reason, has_it in (known or {}).items():
+        found[has_it & usable] = reason
+        usable &= ~has_it
+    counts = np.bincount(labels[usable], minlength=num_classes)
+    if (counts >= LEAST_PER_CLASS).sum() < 2:
+        largest = ", ".join(f"{count:,}" for count in np.sort(counts)[::-1][:5])
+        raise SgoifError(
+            f"a scan needs two classes with at least {LEAST_PER_CLASS} examples each; the largest of "
+            f"{num_classes:,} classes have {largest}."
+        )
+    by_class: Reasons = np.full(num_classes, None, dtype=object)
+    for label in np.flatnonzero((counts > 0) & (counts < LEAST_PER_CLASS)).tolist():
+        name = class_names[label] if label < len(class_names) else str(label)
+        have = f"{counts[label]} example{'s' if counts[label] > 1 else ''}"
+        by_class[label] = f"class {name} has {have}, too few to judge"
+    found[usable] = by_class[labels[usable]]
+    return found
+
+
+def split_unjudged(
+    ids: NDArray[Any], labels: NDArray[np.int64], reasons: Reasons
+) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]] | None]:
+    """Tell which examples can be judged, and give the rows of the others in the table of examples; None without any."""
+    kept = np.array([reason is None for reason in reasons], dtype=bool)
+    if kept.all():
+        return kept, None
+    return kept, {"id": ids[~kept], "given_label": labels[~kept], "no_p_reason": reasons[~kept]}

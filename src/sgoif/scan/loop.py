@@ -7,6 +7,8 @@ network is trained from scratch: good for small pictures. Small sets are cross-f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,13 @@ from sgoif.files.tables import encode_csv
 from sgoif.pictures.sources import Source, open_source
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
+from sgoif.scan import Progress, no_progress
 from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
 from sgoif.scan.features import order_of
-from sgoif.scan.folds import Progress, no_progress
 from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.network import SmallResNet
-from sgoif.scan.recipe import Recipe, as_inputs, forward_of, make_optimizer, train
-from sgoif.scan.unjudged import find_reasons, unjudged_rows
+from sgoif.scan.holdout import find_reasons, split_unjudged
+from sgoif.scan.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 
@@ -101,20 +102,14 @@ def scan(
     pictures, found = read_pictures(source, found, progress)
     facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _keep_counts(source, found, out)
     reasons = find_reasons(found.labels, num_classes, source.class_names)
-    kept, unjudged = unjudged_rows(found.ids, found.labels, reasons)
+    kept, unjudged = split_unjudged(found.ids, found.labels, reasons)
     pictures, found = pictures[kept], found.only(kept)
     targets = torch.from_numpy(found.labels)
     recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
     if len(found.ids) > _CROSS_FITTED:
         run = ScanRun(None, facts, found.sketches, unjudged, progress)
-        return _watched(pictures, targets, found, recipe, out, run, seed)
-    done = 0
-    total = _FOLDS * recipe.epochs
-
-    def after_epoch() -> None:
-        nonlocal done
-        done += 1
-        progress("training the network", done, total)
+        return _watch_training(pictures, targets, found, recipe, out, run, seed)
+    after_epoch = _count_epochs(progress, _FOLDS * recipe.epochs)
 
     def train_one(mine: NDArray[np.int64]) -> Any:
         torch.manual_seed(seed)
@@ -151,12 +146,18 @@ def _keep_counts(source: Source, found: ScanExamples, out: str | None) -> dict[s
     }
 
 
+def _count_epochs(progress: Progress, total: int) -> Callable[[], None]:
+    """What to call at the end of each epoch."""
+    done = count(1)
+    return lambda: progress("training the network", next(done), total)
+
+
 def _epochs_for(num_examples: int) -> int:
     """More passes over fewer examples: about 100,000 visits, between 10 and 25 epochs."""
     return int(np.clip(100_000 // max(num_examples, 1), 10, 25))
 
 
-def _watched(
+def _watch_training(
     pictures: NDArray[np.uint8],
     targets: torch.Tensor,
     found: ScanExamples,
@@ -184,13 +185,6 @@ def _watched(
     )
     if isinstance(monitor, Monitor) and monitor.ledger is not None:
         monitor.ledger.verified = found.verified[kept]
-    done = 0
-
-    def after_epoch() -> None:
-        nonlocal done
-        done += 1
-        about.progress("training the network", done, recipe.epochs)
-
     model.train()
     train(
         forward,
@@ -201,7 +195,7 @@ def _watched(
         recipe,
         seed=seed,
         around=lambda batch: monitor.step(found.ids[batch], targets[batch]),
-        after_epoch=after_epoch,
+        after_epoch=_count_epochs(about.progress, recipe.epochs),
     )
     monitor.facts.update({**about.facts, "num_verified": int(found.verified.sum())})
     monitor.sketches, monitor.unjudged = about.sketches, about.unjudged

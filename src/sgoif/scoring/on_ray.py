@@ -35,13 +35,14 @@ class RayEngine:
             yield PieceDone(**row)
 
     def sample(self, job: Job, pieces: Sequence[Piece], count: int) -> Iterator[tuple[int, Gathered]]:
-        Operator(replace(job, device="cpu"))  # what does not fit is told here, and not by an actor that dies of it
+        # what does not fit is told here, and not by an actor that dies of it
+        Operator(replace(job, loading=replace(job.loading, device="cpu")))
         for row in self._map(_Sampling, job, pieces, count):
             yield int(row["piece"]), pickle.loads(row["sampled"])  # of our own making, from an actor of this run
 
     def _map(self, actor: type[Any], job: Job, pieces: Sequence[Piece], *arguments: Any) -> Iterator[dict[str, Any]]:
         """One row per piece, as actors finish them."""
-        ray = _started()
+        ray = _start_ray()
         judged = None if job.judged is None else ray.put(job.judged)  # once per machine, not once per actor
         numbered = {piece.number: piece for piece in pieces}
         items = [{"piece": number} for number in numbered]
@@ -82,7 +83,7 @@ class _Sampling(_Actor):
         return {"piece": batch["piece"], "sampled": [pickle.dumps(item) for item in drawn]}
 
 
-def _started() -> Any:
+def _start_ray() -> Any:
     try:
         ray = import_module("ray")
         import_module("ray.data")

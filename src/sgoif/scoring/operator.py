@@ -34,12 +34,22 @@ from sgoif.store.parts import UNREACHABLE
 from sgoif.store.schema import IdKind
 from sgoif.types import Columns
 
-__all__ = ["Gathered", "Job", "Operator", "PieceDone"]
+__all__ = ["Gathered", "Job", "Loading", "Operator", "PieceDone"]
 
 _Prepared = tuple[Record, int, Any]
 
 _SIDE = 224  # of pictures for a model that does not say
 _PATIENCE_S = (1.0, 5.0, 20.0)  # pauses before a piece that the network kept back is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How records become inputs of the model, and where it runs."""
+
+    transform: Callable[[Any], Tensor] | None = None  # a PIL picture to an input; the model's own, or a square crop
+    batch_size: int = 256  # pictures at once
+    decoders: int = 0  # threads that decode ahead; 0 decodes in between
+    device: str = "cpu"  # where the model goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +60,7 @@ class Job:
     model: Callable[[], nn.Module] | nn.Module
     out: str
     id_kind: IdKind = "string"
-    transform: Callable[[Any], Tensor] | None = None  # a PIL picture to an input; the model's own, or a square crop
-    batch_size: int = 256
-    decoders: int = 0  # threads that decode ahead
-    device: str = "cpu"
+    loading: Loading = Loading()
     judged: NDArray[np.int64] | None = None  # hashes of ids that need no scoring, ascending
 
 
@@ -103,7 +110,7 @@ class Operator:
     """
 
     def __init__(self, job: Job) -> None:
-        self.job, self.device = job, torch.device(job.device)
+        self.job, self.device = job, torch.device(job.loading.device)
         self.snapshot: Snapshot = read_snapshot(job.snapshot, self.device)
         self.model = (job.model if isinstance(job.model, nn.Module) else job.model()).to(self.device)
         about = self.snapshot.about
@@ -111,7 +118,7 @@ class Operator:
         if not about.is_cross_entropy:
             raise SgoifError("the snapshot's loss is not cross-entropy; score with Snapshot.score and its gradients.")
         self._head = self.model.get_submodule(about.head)
-        self._transform = job.transform or getattr(self.model, "transform", None)
+        self._transform = job.loading.transform or getattr(self.model, "transform", None)
         self._side = int(getattr(self.model, "input_size", _SIDE))
         self._forward = default_forward(self.model)
         self._seen: list[Tensor] = []
@@ -152,7 +159,7 @@ class Operator:
         handle = self._head.register_forward_hook(lambda _, args, __: self._seen.append(args[0]))
         try:
             with self._pool() as pool, quiet_eval(self.model), inference:
-                for batch in _decoded_ahead(self._batches(piece, records, found), self._prepared, pool):
+                for batch in _decode_ahead(self._batches(piece, records, found), self._prepare, pool):
                     self._judge(batch, found)
         finally:
             handle.remove()
@@ -162,7 +169,7 @@ class Operator:
         """Records in batches, without those that are passed over; a file that breaks off ends them."""
         while True:
             try:
-                batch = list(islice(records, self.job.batch_size))
+                batch = list(islice(records, self.job.loading.batch_size))
             except UNREACHABLE:
                 raise
             except Exception as error:  # a damaged file: readers raise whatever they like
@@ -170,11 +177,11 @@ class Operator:
                 return
             if not batch:
                 return
-            wanted = self._wanted(batch)
+            wanted = self._select(batch)
             found.num_passed_over += len(batch) - len(wanted)
             yield wanted
 
-    def _wanted(self, batch: list[Record]) -> list[Record]:
+    def _select(self, batch: list[Record]) -> list[Record]:
         known = [hashes for hashes in (self.snapshot.held_out, self.job.judged) if hashes is not None and len(hashes)]
         if not known:
             return batch
@@ -185,7 +192,7 @@ class Operator:
             is_known |= hashes[place] == own
         return [record for record, skip in zip(batch, is_known, strict=True) if not skip]
 
-    def _prepared(self, record: Record) -> _Prepared:
+    def _prepare(self, record: Record) -> _Prepared:
         """Class and input of a record, or the error in their place."""
         about = self.snapshot.about
         try:
@@ -216,7 +223,7 @@ class Operator:
     def _add(self, batch: Sequence[_Prepared], found: Gathered) -> None:
         if not batch:
             return
-        inputs, labels = self._stacked([item[2] for item in batch]), torch.tensor([item[1] for item in batch])
+        inputs, labels = self._stack([item[2] for item in batch]), torch.tensor([item[1] for item in batch])
         labels = labels.to(self.device)
         self._seen.clear()
         with self._precision():
@@ -233,13 +240,14 @@ class Operator:
                 found.quarantined.append((str(record.id), "the model's output is not finite"))
         found.signals.append({name: column[is_sound] for name, column in signals.items()})
 
-    def _stacked(self, inputs: list[Tensor]) -> Tensor:
+    def _stack(self, inputs: list[Tensor]) -> Tensor:
         """Inputs ``[B, …]``; plain pictures, which have their channels last, as float32 in [0, 1]."""
         stacked = torch.stack(inputs).to(self.device)
         return stacked if self._transform is not None else stacked.permute(0, 3, 1, 2).float().div_(255)
 
     def _pool(self) -> AbstractContextManager[Executor | None]:
-        return ThreadPoolExecutor(self.job.decoders) if self.job.decoders > 0 else nullcontext()
+        decoders = self.job.loading.decoders
+        return ThreadPoolExecutor(decoders) if decoders > 0 else nullcontext()
 
     def _precision(self) -> AbstractContextManager[object]:
         name = self.snapshot.about.autocast
@@ -253,7 +261,7 @@ def _reason(error: Exception) -> str:
     return (text.splitlines() or [""])[0][:300]
 
 
-def _decoded_ahead(
+def _decode_ahead(
     batches: Iterator[list[Record]], prepare: Callable[[Record], _Prepared], pool: Executor | None
 ) -> Iterator[list[_Prepared]]:
     """Prepare batches; with a pool the next one while this one is judged."""

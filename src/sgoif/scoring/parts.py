@@ -23,7 +23,7 @@ from sgoif.store.parts import name_part
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import MEAN_SIGNALS, SCHEMA_VERSION, IdKind
 
-__all__ = ["copy_judged", "judged_hashes", "pieces_done", "write_part", "write_quarantine", "write_run_info"]
+__all__ = ["copy_judged", "hash_judged", "pieces_done", "write_part", "write_quarantine", "write_run_info"]
 
 _EDITION = 1
 _SCORED, _COPIED = 0, 1  # the "ranks" under which parts of the two kinds lie
@@ -90,12 +90,14 @@ def write_run_info(place: Place, facts: Mapping[str, Any], kind: IdKind, *, is_f
     write_info(place, info)
 
 
-def judged_hashes(run: RunFiles) -> NDArray[np.int64]:
+def hash_judged(run: RunFiles) -> NDArray[np.int64]:
     """Hashes of the examples that a run has judged, ascending: 8 bytes each.
 
     A visit made while the gate was shut adds nothing; an example that had no other has confidence 0.
     """
-    found = [_judged(table)["id_hash"].to_numpy() for table in run.batches("examples", ["id_hash", "confidence"])]
+    found = [
+        _filter_judged(table)["id_hash"].to_numpy() for table in run.batches("examples", ["id_hash", "confidence"])
+    ]
     return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
@@ -106,12 +108,12 @@ def copy_judged(run: RunFiles, place: Place) -> int:
     """
     total = 0
     for number, part in enumerate(run.parts("examples")):
-        rows = [_judged(table) for table in run.read_part(part)]
+        rows = [_filter_judged(table) for table in run.read_part(part)]
         table = pa.concat_tables(rows).combine_chunks() if rows else run.empty("examples")
         total += len(table)
         place.write(name_part("examples", _COPIED, _EDITION, number), encode_table(table))
     return total
 
 
-def _judged(table: pa.Table) -> pa.Table:
+def _filter_judged(table: pa.Table) -> pa.Table:
     return table.filter(pc.greater(pc.fill_null(table["confidence"], 0.0), 0.0))

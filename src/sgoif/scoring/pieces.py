@@ -55,16 +55,16 @@ def list_pieces(data: str) -> list[Piece]:
     """
     place = place_of(data)
     if data.endswith((".parquet", ".tar")):
-        return _named(_expanded(place, data), "tar" if data.endswith(".tar") else "parquet")
+        return _number(_expand(place, data), "tar" if data.endswith(".tar") else "parquet")
     if not place.fs.isdir(place.root):
         what = "is neither a folder nor a .parquet or .tar file" if place.fs.exists(place.root) else "does not exist"
         raise SgoifError(f"'{data}' {what}.")
     for pattern in _TABLES:
-        if found := sorted(place.fs.glob(f"{_escaped(place.root)}/{pattern}")):
+        if found := sorted(place.fs.glob(f"{glob.escape(place.root)}/{pattern}")):
             train = [path for path in found if path.rpartition("/")[2].startswith("train")]
-            return _named([_address(place, path) for path in train or found], "parquet")
-    if shards := sorted(place.fs.glob(f"{_escaped(place.root)}/*.tar")):
-        return _named([_address(place, path) for path in shards], "tar")
+            return _number([_address(place, path) for path in train or found], "parquet")
+    if shards := sorted(place.fs.glob(f"{glob.escape(place.root)}/*.tar")):
+        return _number([_address(place, path) for path in shards], "tar")
     return _in_class_folders(place, data)
 
 
@@ -78,11 +78,11 @@ def _in_class_folders(place: Place, data: str) -> list[Piece]:
     return [Piece(number, "files", _address(place, place.root), part) for number, part in enumerate(parts)]
 
 
-def _named(addresses: Sequence[str], kind: Kind) -> list[Piece]:
+def _number(addresses: Sequence[str], kind: Kind) -> list[Piece]:
     return [Piece(number, kind, address) for number, address in enumerate(addresses)]
 
 
-def _expanded(place: Place, pattern: str) -> list[str]:
+def _expand(place: Place, pattern: str) -> list[str]:
     found: list[str] = []
     for text in expand_braces(pattern):
         one = place_of(text)
@@ -95,7 +95,3 @@ def _expanded(place: Place, pattern: str) -> list[str]:
 
 def _address(place: Place, path: str) -> str:
     return path if place.is_local else str(place.fs.unstrip_protocol(path))
-
-
-def _escaped(path: str) -> str:
-    return glob.escape(path)

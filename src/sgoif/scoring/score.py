@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sgoif.errors import SgoifError
 from sgoif.files.locations import Place, place_of
 from sgoif.run import Run, load
 from sgoif.scoring.engines import Engine, LocalEngine
-from sgoif.scoring.operator import Gathered, Job, PieceDone
-from sgoif.scoring.parts import copy_judged, judged_hashes, pieces_done, write_run_info
+from sgoif.scoring.operator import Gathered, Job, Loading, PieceDone
+from sgoif.scoring.parts import copy_judged, hash_judged, pieces_done, write_run_info
 from sgoif.scoring.pieces import Piece, list_pieces
 from sgoif.scoring.records import read_records
 from sgoif.snapshot import read_snapshot, write_snapshot
@@ -57,11 +57,9 @@ def score(
     *,
     only_unjudged: str | None = None,
     engine: Engine | None = None,
-    transform: Callable[[Any], Tensor] | None = None,
-    batch_size: int = 256,
-    decoders: int = 0,
-    device: str = "cpu",
+    loading: Loading | None = None,
     progress: Progress = lambda stage, done, total: None,
+    **keywords: Any,
 ) -> Run:
     """Judge every example of some data by a snapshot, in one pass.
 
@@ -72,20 +70,19 @@ def score(
         out: folder or URL of the run to write; one that this began and did not finish is gone on with.
         only_unjudged: a run; examples that it has judged are copied instead of scored.
         engine: who does the work; this process by default.
-        transform: a PIL picture, 8-bit RGB and upright, to an input. By default the model's attribute ``transform``;
-            where it has none, a square cut of ``input_size`` (else 224) pixels, float32 in [0, 1].
-        batch_size: pictures at once.
-        decoders: threads that decode ahead; 0 decodes in between.
-        device: where the model goes.
+        loading: how pictures become inputs, and where the model runs. ``transform`` takes a PIL picture, 8-bit RGB and
+            upright. By default it is the model's attribute ``transform``; where it has none, a square cut of
+            ``input_size`` (else 224) pixels, float32 in [0, 1].
         progress: told what is done, how much of it and how much there is.
+        keywords: fields of ``loading``: ``transform``, ``batch_size``, ``decoders``, ``device``.
 
     Raises:
         SgoifError: Something does not fit: the weights, the data, an output that holds another run.
     """
     place, started = place_of(out), time.perf_counter()
     judged = None if only_unjudged is None else RunFiles(only_unjudged)
-    hashes = None if judged is None else judged_hashes(judged)
-    job = Job(snapshot, model, out, "string", transform, batch_size, decoders, device, hashes)
+    hashes = None if judged is None else hash_judged(judged)
+    job = Job(snapshot, model, out, loading=replace(loading or Loading(), **keywords), judged=hashes)
     engine = engine or LocalEngine()
     plan = _read_plan(place, snapshot, data) or _begin(place, engine, job, data, judged, progress)
     job = replace(job, snapshot=f"{out.rstrip('/')}/{_SNAPSHOT}", id_kind=plan.id_kind)
@@ -95,7 +92,7 @@ def score(
     found = _run(engine, job, plan, place, progress)
     if judged is not None:
         facts["num_copied"] = copy_judged(judged, place)
-    facts |= _counted(place, found, plan, time.perf_counter() - started)
+    facts |= _count(place, found, plan, time.perf_counter() - started)
     failed = [item for item in found if item.error]
     write_run_info(place, facts, plan.id_kind, is_finished=not failed)
     if failed:
@@ -131,7 +128,7 @@ def _begin(place: Place, engine: Engine, job: Job, data: str, judged: RunFiles |
             "there; give the data a column `id` with the ids of the training."
         )
     job = replace(job, id_kind=kind)
-    sample = _sampled(engine, job, pieces, progress)
+    sample = _draw_sample(engine, job, pieces, progress)
     if sample.quarantined and not sample.ids:
         raise SgoifError(
             f"none of the {len(sample.quarantined):,} records looked at could be scored, "
@@ -147,7 +144,7 @@ def _begin(place: Place, engine: Engine, job: Job, data: str, judged: RunFiles |
     return plan
 
 
-def _sampled(engine: Engine, job: Job, pieces: Sequence[Piece], progress: Progress) -> Gathered:
+def _draw_sample(engine: Engine, job: Job, pieces: Sequence[Piece], progress: Progress) -> Gathered:
     """Look at about ten thousand records, from pieces that lie evenly among all."""
     chosen = pieces[:: math.ceil(len(pieces) / _SAMPLED_PIECES)]
     found: dict[int, Gathered] = {}
@@ -209,21 +206,15 @@ def _facts(job: Job, plan: _Plan, only_unjudged: str | None) -> dict[str, Any]:
     }
 
 
-def _counted(place: Place, found: Sequence[PieceDone], plan: _Plan, seconds: float) -> dict[str, Any]:
+def _count(place: Place, found: Sequence[PieceDone], plan: _Plan, seconds: float) -> dict[str, Any]:
     """Numbers of this call and of all."""
-    files = RunFiles(place.url)
-    total = sum(part.num_rows for part in files.parts("examples"))
+    import pyarrow.parquet as pq
+
     return {
-        "num_examples": total,
+        "num_examples": sum(part.num_rows for part in RunFiles(place.url).parts("examples")),
         "num_pieces": len(plan.pieces),
         "num_scored": sum(item.num_scored for item in found),
-        "num_quarantined": _quarantined(place),
+        "num_quarantined": sum(pq.read_metadata(place.open(path)).num_rows for path in place.sizes("quarantine")),
         "num_passed_over": sum(item.num_passed_over for item in found),
         "seconds": seconds,
     }
-
-
-def _quarantined(place: Place) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(place.open(path)).num_rows for path in place.sizes("quarantine"))

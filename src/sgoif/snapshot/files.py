@@ -88,8 +88,8 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     judge = HeadJudge(
         directions,
         KnownAnchors.of(known, directions.dtype),
-        _moved(tensors.get("anchors/confidence"), device),
-        _moved(tensors.get("probe/weight"), device),
+        _move(tensors.get("anchors/confidence"), device),
+        _move(tensors.get("probe/weight"), device),
         DualAnchors.from_tensors(dual) if dual else None,
         weighting,
     )
@@ -178,5 +178,5 @@ def _tensor(values: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def _moved(value: Tensor | None, device: torch.device | str) -> Tensor | None:
+def _move(value: Tensor | None, device: torch.device | str) -> Tensor | None:
     return None if value is None else value.to(device)

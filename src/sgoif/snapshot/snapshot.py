@@ -124,7 +124,7 @@ class Snapshot:
         nothing, likely = np.full(len(labels), np.nan), np.full(len(labels), -1)
         found = (nothing, nothing, nothing)
         if self.calibration is not None and self.noise is not None and can.any():
-            asked = self._asked(signals, labels, can)
+            asked = self._select_examples(signals, labels, can)
             likely[can] = self.noise.suggest(asked.kept, asked.margin, self._known_classes)[:, 0]
             found = probabilities(self.calibration, self.draws, asked.signals(self.noise), labels[can], can)
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
@@ -156,7 +156,7 @@ class Snapshot:
         can = _is_sound(signals) & self._is_known(labels)
         if self.canaries is None or can.sum() < 2:
             return self
-        asked = self._asked(signals, labels, can)
+        asked = self._select_examples(signals, labels, can)
         held = self.canaries.signals[~self.canaries.is_flip, CALIBRATED_SIGNALS.index("margin")]
         noise = read_noise(asked.kept, self._known_classes, measure_memorisation(asked.margin, held))
         doubted = np.zeros(len(self.canaries), bool) if self.may_doubt is None else self.may_doubt
@@ -166,7 +166,7 @@ class Snapshot:
         about = replace(self.about, num_adapted=int(can.sum()), scales=scales)
         return replace(self, about=about, calibration=calibration, draws=draws, noise=noise)
 
-    def _asked(self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_]) -> Examples:
+    def _select_examples(self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_]) -> Examples:
         """What is asked about examples that can be judged."""
         p_given, margin, runner_up = (signals[name][can] for name in ("p_given", "margin", "runner_up"))
         others = LikelyOthers.of_visit(p_given, margin, runner_up)

@@ -185,7 +185,7 @@ def table_of(
     schema = schema_of(name, kind)
     if "attempt" in schema.names:
         given["attempt"] = np.full(rows, attempt, np.int32)
-    arrays = {field.name: _typed(given.pop(field.name, None), field, rows) for field in schema}
+    arrays = {field.name: _cast(given.pop(field.name, None), field, rows) for field in schema}
     extra = {key: value if isinstance(value, pa.Array) else _array(value, None) for key, value in given.items()}
     wide = pa.schema([*schema, *(pa.field(key, value.type) for key, value in extra.items())], schema.metadata)
     return pa.table({**arrays, **extra}, schema=wide), None if id_name is None or not rows else kind
@@ -326,7 +326,7 @@ def _as_int32(values: NDArray[Any], otherwise: int = -1) -> NDArray[np.int32]:
     return np.where(sound, values, otherwise).astype(np.int32)
 
 
-def _typed(values: Any, field: pa.Field, rows: int) -> pa.Array:
+def _cast(values: Any, field: pa.Field, rows: int) -> pa.Array:
     if values is None:
         return pa.nulls(rows, field.type)
     if isinstance(values, pa.Array | pa.ChunkedArray):

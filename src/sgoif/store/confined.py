@@ -15,7 +15,7 @@ import duckdb
 
 from sgoif.errors import StoreError
 
-__all__ = ["confine", "quoted", "refuse_files"]
+__all__ = ["confine", "quote_path", "refuse_files"]
 
 
 def confine(connection: Any, folders: Sequence[str] = ()) -> bool:
@@ -25,7 +25,7 @@ def confine(connection: Any, folders: Sequence[str] = ()) -> bool:
     """
     with contextlib.suppress(duckdb.Error):  # unknown to old versions
         connection.execute("set python_enable_replacements = false")  # a table is never a local variable
-    allowed = {spelling for folder in folders for spelling in (_literal(f"{folder}/"), quoted(f"{folder}/"))}
+    allowed = {spelling for folder in folders for spelling in (_literal(f"{folder}/"), quote_path(f"{folder}/"))}
     try:
         if allowed:
             connection.execute(f"set allowed_directories = [{', '.join(sorted(allowed))}]")
@@ -37,7 +37,7 @@ def confine(connection: Any, folders: Sequence[str] = ()) -> bool:
     return True
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     """Write a path as an SQL string that names this file and no other, whatever characters are in it."""
     return _literal(re.sub(r"([*?\[])", r"[\1]", path))
 

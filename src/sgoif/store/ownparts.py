@@ -71,9 +71,9 @@ class EpochParts:
     >>> parts = EpochParts()
     >>> for epoch in range(4):
     ...     parts.add(f"part-{epoch}", epoch, num_rows=100)
-    >>> parts.outdated()
+    >>> parts.find_outdated()
     ['part-0', 'part-1']
-    >>> parts.outdated(is_finished=True)
+    >>> parts.find_outdated(is_finished=True)
     ['part-2']
     """
 
@@ -88,7 +88,7 @@ class EpochParts:
         """Take note of a part that is visible now."""
         self._parts.append((path, epoch, num_rows))
 
-    def outdated(self, is_finished: bool = False) -> list[str]:
+    def find_outdated(self, is_finished: bool = False) -> list[str]:
         """Name the parts to remove, and forget them."""
         newest = self.newest
         first = newest - 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,15 @@ UNREACHABLE = (ConnectionError, TimeoutError, PermissionError)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One sound Parquet file of a table."""
+    """One Parquet file of a table."""
 
     path: str  # below the run's folder
     table: str
     number: int  # of its attempt, or edition where the table is written whole
-    num_rows: int
-    bounds: tuple[Ints, Ints] | None  # smallest and largest hash by row group, where the footer tells
+    size: int  # bytes
     limit: int | None = None  # rows of this step and later are superseded
+    num_rows: int = 0  # as the footer tells, once that was read
+    bounds: tuple[Ints, Ints] | None = None  # smallest and largest hash by row group, where the footer tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,6 @@ class SkippedPart:
 
     path: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    path: str
-    table: str
-    number: int
-    limit: int | None
-    size: int
 
 
 def name_part(table: str, rank: int, number: int, part: int) -> str:
@@ -116,32 +108,29 @@ def free_attempt(place: Place, info: Mapping[str, Any] | None) -> int:
     return 1 + max([*known, *numbers_taken(place, "visits")], default=-1)
 
 
-def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[_Named]:
+def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[Part]:
     """Find the parts that count, unread: of a log all that no later attempt supersedes, else those of one edition.
 
     Parts of an attempt that ``run.json`` does not know do not count: its steps are repeated by one that it knows.
     """
-    named = []
-    for path, size in sorted(place.sizes(table).items()):
-        match = _NAME.fullmatch(path)
-        if match is not None and match[1] == table:
-            named.append(_Named(path, table, int(match[3]), None, size))
+    found = [(path, size, _NAME.fullmatch(path)) for path, size in sorted(place.sizes(table).items())]
+    named = [Part(path, table, int(match[3]), size) for path, size, match in found if match and match[1] == table]
     if table not in LOGS:
         edition = (info.get("editions") or {}).get(table)
         return [item for item in named if item.number == edition]
     limits = step_limits(info["attempts"])
-    known = [_Named(n.path, table, n.number, limits[n.number], n.size) for n in named if n.number in limits]
+    known = [replace(item, limit=limits[item.number]) for item in named if item.number in limits]
     return [item for item in known if item.limit is None or item.limit > 0]
 
 
 def check_parts(
-    place: Place, named: Iterable[_Named], kind: IdKind | None
+    place: Place, named: list[Part], kind: IdKind | None
 ) -> tuple[list[Part], list[SkippedPart], IdKind | None]:
     """Read the footers; without a known kind of ids the first part decides, and its kind is returned too."""
     with ThreadPoolExecutor(_READERS) as pool:
         read = list(pool.map(lambda item: _read_footer(place, item), named))
     parts, skipped = [], []
-    for item, footer in read:
+    for item, footer in zip(named, read, strict=True):
         if isinstance(footer, str):
             skipped.append(SkippedPart(item.path, footer))
             continue
@@ -153,7 +142,7 @@ def check_parts(
         if wrong is not None:
             skipped.append(SkippedPart(item.path, wrong))
         else:
-            parts.append(Part(item.path, item.table, item.number, num_rows, bounds, item.limit))
+            parts.append(replace(item, num_rows=num_rows, bounds=bounds))
     return parts, skipped, kind
 
 
@@ -193,17 +182,16 @@ def trouble_of(place: Place, part: Part) -> str | None:
     return None
 
 
-def _read_footer(place: Place, item: _Named) -> tuple[_Named, str | tuple[pa.Schema, int, tuple[Ints, Ints] | None]]:
+def _read_footer(place: Place, item: Part) -> str | tuple[pa.Schema, int, tuple[Ints, Ints] | None]:
     try:
         if item.size < 12:
-            return item, f"it has {item.size} bytes"
+            return f"it has {item.size} bytes"
         with open_part(place, item.path) as file:
-            bounds = _bounds(file.metadata, file.schema_arrow)
-            return item, (file.schema_arrow, file.metadata.num_rows, bounds)
+            return file.schema_arrow, file.metadata.num_rows, _bounds(file.metadata, file.schema_arrow)
     except UNREACHABLE:
         raise
     except DAMAGE as error:
-        return item, _first_line(error)
+        return _first_line(error)
 
 
 def _bounds(footer: Any, schema: pa.Schema) -> tuple[Ints, Ints] | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from sgoif.errors import StoreError
 from sgoif.files.locations import place_of
-from sgoif.store.confined import confine, quoted, refuse_files
+from sgoif.store.confined import confine, quote_path, refuse_files
 from sgoif.store.info import read_info
 from sgoif.store.parts import DAMAGE, UNREACHABLE, Part, SkippedPart, check_parts, list_parts, read_rows, trouble_of
 from sgoif.store.schema import TABLES, IdKind, id_column, kind_field, schema_of, step_column
@@ -164,7 +164,7 @@ class RunFiles:
             raise StoreError(f"the query was refused: {error}") from error
         except duckdb.Error as error:
             # either the query's own trouble, or a part that is damaged inside: the footer does not show it
-            if not self._verify(self._named_in(query)):
+            if not self._verify(self._find_names(query)):
                 raise StoreError(f"the query failed: {error}") from error
         self.close()
         try:
@@ -181,7 +181,7 @@ class RunFiles:
             raise StoreError(f"sql() takes one SELECT, and a run is read-only; got {kinds}.")
         if not self._is_confined:
             refuse_files(connection, query)
-        for table in self._named_in(query):
+        for table in self._find_names(query):
             if table not in self._views:
                 connection.execute(f'create view "{table}" as {self._view(table)}')
                 self._views.add(table)
@@ -206,7 +206,7 @@ class RunFiles:
             self._is_confined = confine(self._connection, [self.place.address(table) for table in TABLES])
         return self._connection
 
-    def _named_in(self, query: str) -> list[str]:
+    def _find_names(self, query: str) -> list[str]:
         return [table for table in TABLES if re.search(rf"\b{table}\b", query, re.IGNORECASE)]
 
     def _view(self, table: str) -> str:
@@ -215,7 +215,7 @@ class RunFiles:
         empty = ", ".join(f'cast(null as {_SQL_TYPES[str(f.type)]}) as "{f.name}"' for f in schema)
         groups: dict[int | None, list[str]] = {}
         for part in self.parts(table):
-            groups.setdefault(part.limit, []).append(quoted(self.place.address(part.path)))
+            groups.setdefault(part.limit, []).append(quote_path(self.place.address(part.path)))
         # columns beyond the schema may be in some parts alone; visits have none, and 10,000 footers need not be read
         by_name = str(table != "visits").lower()
         selects = [f"select {empty} where false"]

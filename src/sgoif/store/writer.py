@@ -8,6 +8,11 @@ retried, counted and logged once, and what cannot be written is dropped and coun
 
 Memory: the queue's bytes, the rows of one part and its encoded form: 470 MB in all with the defaults, and 200 MB with
 parts of 16 MB (measured, at 4 million visits). It does not grow with the run.
+
+An attempt that starts at step 0 supersedes all that earlier attempts wrote. A monitor that is about to load a
+checkpoint must not say so; so :class:`DeferredSink` looks at the folder when it is made, and writes to it when training
+starts. A folder that holds another run is refused on the first step, see :mod:`sgoif.store.holding`. A run that cannot
+be joined for another reason is tried again later: visits until then are dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,47 +20,37 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from sgoif.errors import StoreError
 from sgoif.files.locations import place_of
 from sgoif.records import ScoreBatch
 from sgoif.store.blocks import check_kind, kind_of_ids, table_of
+from sgoif.store.holding import refusal_of
 from sgoif.store.info import environment, find_info, now, restarts
 from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import free_attempt, older_parts
 from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
 from sgoif.store.write_errors import WriteErrors
-from sgoif.store.writing import BoundedQueue, Item, PartWriter
+from sgoif.store.writing import BoundedQueue, Item, Pace, PartWriter
 
-__all__ = ["KeepVisits", "Pace", "ParquetSink"]
+__all__ = ["DeferredSink", "KeepVisits", "Pace", "ParquetSink"]
 
 _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 
 KeepVisits = Literal["all", "last", "none"]
 
+_REST_S = 60.0  # joining a run waits for its disk or network, which the training may feel once a minute
 _EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to be written
 
-
 _WRITERS: weakref.WeakValueDictionary[tuple[int, str, int], ParquetSink] = weakref.WeakValueDictionary()
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How much a writer gathers, and how long it waits."""
-
-    part_bytes: int = 64 << 20  # at which a part is closed, encoded
-    queue_bytes: int = 32 << 20  # of visits that may wait for the writing thread
-    patience_s: float = 30.0  # a step may wait for room in a full queue; then its visits are dropped
-    flush_s: float = 300.0  # `checkpoint` and `close` may wait; not again while a checkpoint is overdue
-    flush_every_s: float = 30.0  # rows are on disk, their part full or not; less often where it is large, see `writing`
-    retry_after_s: Sequence[float] = (0.1, 0.5, 2.0)  # before writing again what failed; then it is given up
-    rest_s: float = 60.0  # visits are dropped unseen after that, before the next try
 
 
 class ParquetSink(PartWriter):
@@ -139,7 +134,9 @@ class ParquetSink(PartWriter):
                 )
             info = None if overwrite else info
             self._parts = OwnParts(self.place, self.rank, self.attempt)
-            self._info = _new_info() if info is None else {**info, "editions": info.get("editions", {})}
+            new = {"schema_version": SCHEMA_VERSION, "created": now(), "id_kind": None, "attempts": []}
+            self._info = dict(new if info is None else info)
+            self._info.setdefault("editions", {})
             self._kinds = {name: self._info.get(name) for name in _KIND_FIELDS}
             self._environment = environment()
             self._facts = {**self._info.get("facts", {}), **self._facts}
@@ -161,34 +158,9 @@ class ParquetSink(PartWriter):
     # The training thread's side.
 
     @property
-    def faults(self) -> dict[str, int]:
-        """Errors of this attempt by cause."""
-        return self.trouble.faults
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows that this attempt gave up."""
-        return self.trouble.dropped_rows
-
-    @property
     def lost_rows(self) -> int:
         """Rows given up, and rows taken that are not visible yet: what a reader would miss now."""
         return self.trouble.dropped_rows + self._rows_taken - self._rows_settled
-
-    @property
-    def num_parts(self) -> int:
-        """Parts that are visible by now."""
-        return len(self._parts.rows)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that are visible by now."""
-        return sum(list(self._parts.rows.values()))  # a copy: the writing thread may add to it
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that training waited for room in the queue."""
-        return self._queue.waited_s
 
     def write(self, batch: ScoreBatch) -> None:
         """Take one step's visits; they are not copied, so they must not be changed afterwards.
@@ -303,8 +275,115 @@ class ParquetSink(PartWriter):
         self.end(min(self.flush_s, _EXIT_S))
 
 
-def _new_info() -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "created": now(), "id_kind": None, "attempts": [], "editions": {}}
+class DeferredSink:
+    """A :class:`ParquetSink` that opens with the first rows; what it takes goes there.
+
+    Args:
+        url: the run's folder; refused here where it holds something else.
+        rank, attempt, keep_visits: as :class:`ParquetSink` has them.
+        overwrite: delete the run that the folder holds when this one begins, unless it is resumed.
+        refusal: why nothing may be written unless the run is resumed, as rank 0 found; by default this process looks.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        attempt: int | None = None,
+        keep_visits: KeepVisits = "all",
+        overwrite: bool = False,
+        refusal: str | None = None,
+    ) -> None:
+        self.overwrite, self.refusal, self._is_resumed = overwrite, refusal, False
+        self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
+        self.trouble = WriteErrors()
+        self._opened: ParquetSink | None = None
+        self._start_step, self._resting_until = 0, 0.0
+        find_info(place_of(url))
+        # Arrow imports pandas with the first array. Here, because a SIGTERM that meets the training in that import lets
+        # the writing thread wait for it, and the visits are lost.
+        pa.array(np.zeros(1))
+
+    @property
+    def opened(self) -> ParquetSink:
+        """The sink itself; the run has begun once it was asked for."""
+        if self._opened is None:
+            self.check_folder()
+            self._opened = ParquetSink(
+                self.url,
+                self.rank,
+                self.attempt,
+                start_step=self._start_step,
+                keep_visits=self.keep_visits,
+                trouble=self.trouble,
+                overwrite=self.overwrite and not self._is_resumed,
+            )
+        return self._opened
+
+    def check_folder(self) -> None:
+        """Refuse a folder that holds another run; called before the first step is scored.
+
+        Raises:
+            StoreError: It does, and this run neither resumes nor overwrites it; or the folder cannot be read.
+        """
+        if self._opened is not None or self._is_resumed or self.overwrite:
+            return
+        if self.attempt is None:  # else several processes write the run, and rank 0 has looked for all of them
+            try:
+                self.refusal = refusal_of(self.url)
+            except OSError as error:
+                raise StoreError(f"cannot read {self.url!r}: {error}.") from error
+        if self.refusal is not None:
+            raise StoreError(self.refusal)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run on disk is whole, but for visits that were dropped and counted."""
+        return self._opened is not None and self._opened.is_finished
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows that a reader of the run would miss now."""
+        return self.trouble.dropped_rows if self._opened is None else self._opened.lost_rows
+
+    def resume(self, step: int) -> None:
+        """Say that the run goes on from a step: what was written from there on is superseded."""
+        self._start_step, self._is_resumed = step, True
+
+    def write(self, batch: ScoreBatch) -> None:
+        if self._joins(len(batch.ids)):
+            self.opened.write(batch)
+
+    def write_table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
+        if self._joins(len(next(iter(columns.values()), ()))):  # type: ignore[arg-type]
+            self.opened.write_table(name, columns)
+
+    def write_info(self, facts: Mapping[str, Any]) -> None:
+        if self._joins(0):
+            self.opened.write_info(facts)
+
+    def checkpoint(self) -> dict[str, Any]:
+        return self.opened.checkpoint() if self._opened is not None else {}
+
+    def end(self, timeout_s: float) -> None:
+        if self._opened is not None:  # a run that was not joined yet is left alone
+            self._opened.end(timeout_s)
+
+    def close(self) -> None:
+        self.opened.close()  # a run without rows is written too
+
+    def _joins(self, rows: int) -> bool:
+        """Open the sink where it is not; where that fails, count the rows and let the training go on."""
+        if self._opened is None and time.monotonic() >= self._resting_until:
+            try:
+                _ = self.opened
+            except StoreError as error:
+                self.trouble.note(error)
+                self._resting_until = time.monotonic() + _REST_S
+        if self._opened is None:
+            self.trouble.drop(1, rows)
+        return self._opened is not None
 
 
 def _num_bytes(batch: ScoreBatch) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +23,26 @@ from sgoif.store.parts import list_parts, open_part
 from sgoif.store.schema import LOGS, IdKind
 from sgoif.store.write_errors import WriteErrors
 
-__all__ = ["BoundedQueue", "Item", "PartWriter"]
+__all__ = ["BoundedQueue", "Item", "Pace", "PartWriter"]
 
 _STATES = {"checkpoint": "running", "close": "finished", "unclosed": "unclosed"}  # what run.json says after each
 _FIRST_RATIO = 0.65  # encoded bytes per byte in memory, until a part has shown it
 _REWRITTEN_PER_S = 256 << 10  # bytes of parts that are not full: one of 64 MB is rewritten every four minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a writer gathers, and how long it waits."""
+
+    part_bytes: int = 64 << 20  # at which a part is closed, encoded
+    queue_bytes: int = 32 << 20  # of visits that may wait for the writing thread
+    patience_s: float = 30.0  # a step may wait for room in a full queue; then its visits are dropped
+    flush_s: float = 300.0  # `checkpoint` and `close` may wait; not again while a checkpoint is overdue
+    flush_every_s: float = (
+        30.0  # rows are on disk, their part full or not; less often where it is large, see `_REWRITTEN_PER_S`
+    )
+    retry_after_s: Sequence[float] = (0.1, 0.5, 2.0)  # before writing again what failed; then it is given up
+    rest_s: float = 60.0  # visits are dropped unseen after that, before the next try
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ class BoundedQueue:
         return not item.num_bytes or not self._bytes or self._bytes + item.num_bytes <= self.max_bytes
 
 
-class PartWriter(ABC):
+class PartWriter:
     """The side of :class:`sgoif.store.writer.ParquetSink` that its thread runs; only that sets what is below."""
 
     place: Place
@@ -131,9 +145,29 @@ class PartWriter(ABC):
         self._resting_until = 0.0
 
     @property
-    @abstractmethod
+    def faults(self) -> dict[str, int]:
+        """Errors of this attempt by cause."""
+        return self.trouble.faults
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that this attempt gave up."""
+        return self.trouble.dropped_rows
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that are visible by now."""
+        return len(self._parts.rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are visible by now."""
+        return sum(list(self._parts.rows.values()))  # a copy: the writing thread may add to it
+
+    @property
     def waited_s(self) -> float:
         """Seconds that training waited for room in the queue."""
+        return self._queue.waited_s
 
     def _run(self) -> None:
         while True:
@@ -143,7 +177,7 @@ class PartWriter(ABC):
                 if item.kind in ("close", "unclosed"):
                     return
             if self._until_flush() == 0:
-                self._guarded(self._flush)
+                self._attempt(self._flush)
 
     def _work(self, item: Item | None) -> None:
         assert item is not None
@@ -170,13 +204,13 @@ class PartWriter(ABC):
         found = self._gathering.get(item.kind)
         epoch = item.value.epoch if item.kind == "visits" and self.keep_visits == "last" else None
         if found is not None and epoch != found.epoch:
-            self._guarded(lambda: self._close_part(item.kind))
+            self._attempt(lambda: self._close_part(item.kind))
             found = None
         if found is None:
             if item.kind == "visits" and self._info["id_kind"] is None:
-                self._guarded(lambda: self._write_info("running"))  # the kind of the ids is known from now on
+                self._attempt(lambda: self._write_info("running"))  # the kind of the ids is known from now on
             if epoch is not None and self._epochs.checkpoint_epoch is None and self.start_step > 0:
-                self._guarded(lambda: self._know_older_epochs(epoch))
+                self._attempt(lambda: self._know_older_epochs(epoch))
             found = self._gathering[item.kind] = PartRows(item.kind, self.attempt, epoch, self._lose)
         found.add(item.value)
         if item.kind in LOGS and self._unflushed_since is None:
@@ -236,7 +270,7 @@ class PartWriter(ABC):
                 self._parts.close(table)
                 if found.epoch is not None:
                     self._epochs.add(path, found.epoch, found.num_visible)
-                    self._remove(self._epochs.outdated())
+                    self._remove(self._epochs.find_outdated())
 
     def _show(self, path: str, found: PartRows) -> None:
         """Count rows that a reader sees now."""
@@ -250,12 +284,12 @@ class PartWriter(ABC):
     def _close_all(self, state: str) -> None:
         self._resting_until, self.is_finished = 0.0, False  # a checkpoint is worth a try
         for table in list(self._gathering):
-            self._guarded(lambda table=table: self._close_part(table))  # type: ignore[misc]
+            self._attempt(lambda table=table: self._close_part(table))  # type: ignore[misc]
         self._unflushed_since = None
         if self.keep_visits == "last":
             self._epochs.checkpoint_epoch = self._epochs.newest
-            self._remove(self._epochs.outdated(is_finished=state == "finished"))
-        self._guarded(self._count_deleted)
+            self._remove(self._epochs.find_outdated(is_finished=state == "finished"))
+        self._attempt(self._count_deleted)
         sound = self._parts.editions.keys() - self._spoilt
         self._complete_editions = {table: self._parts.editions[table] for table in sound}
         self.trouble.patiently(lambda: self._write_info(state), self.retry_after_s)
@@ -303,7 +337,7 @@ class PartWriter(ABC):
         }
         write_info(self.place, self._info)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
