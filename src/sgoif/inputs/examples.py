@@ -251,8 +251,8 @@ class Examples:
         ids: list[Any] = []
         with self._keep_rng():
             if self._collate is None:
-                read = [self._read(position)[1:] for position in range(len(self))]
-                return Item(None, [label for label, _ in read], [id for _, id in read])
+                labels, ids = map(list, zip(*(self._read(position)[1:] for position in range(len(self)))))
+                return Item(None, labels, ids)
             for start in range(0, len(self), _CHUNK):
                 stop = min(start + _CHUNK, len(self))
                 batch = take_apart(self._collate([self._dataset[i] for i in range(start, stop)]))
@@ -315,10 +315,9 @@ def _read_columns(source: Any, role: str) -> Item:
     inputs = _as_columns(found.input)
     if isinstance(source, list):
         _refuse_two_inputs(source, role)
-    if found.label is not MISSING and len(found.label) != _length(inputs):
-        raise SgoifError(f"{role} has {_length(inputs)} inputs but {len(found.label)} labels.")
-    if found.id is not MISSING and len(found.id) != _length(inputs):
-        raise SgoifError(f"{role} has {_length(inputs)} inputs but {len(found.id)} ids.")
+    for name, values in (("labels", found.label), ("ids", found.id)):
+        if values is not MISSING and len(values) != _length(inputs):
+            raise SgoifError(f"{role} has {_length(inputs)} inputs but {len(values)} {name}.")
     ids = found.id.tolist() if isinstance(found.id, Tensor | np.ndarray) else found.id
     return Item(inputs, found.label, ids)
 

@@ -133,7 +133,11 @@ def estimate_features(
     predictors = [head.predictor(is_refitted=learnt.is_refitted) for head in heads]
     del heads, learnt_from
     others = np.setdiff1d(np.arange(len(given)), rows, assume_unique=True)
-    columns = {name: _extend(getattr(found, name), rows, len(given)) for name in ("p", "p_low", "p_high", "suggested")}
+    columns = {}
+    for name in ("p", "p_low", "p_high", "suggested"):
+        values = getattr(found, name)
+        columns[name] = np.zeros((len(given), *values.shape[1:]), values.dtype)
+        columns[name][rows] = values
     for some in blocks(len(others), num_classes):
         mine = torch.from_numpy(others[some])
         logs, labels = [predict(inputs[mine]) for predict in predictors], torch.from_numpy(given[others[some]])
@@ -167,12 +171,6 @@ def _sample_rows(ids: NDArray[Any], given: Ints) -> Ints:
     rank = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted = np.maximum(np.ceil(sizes * _SAMPLE / count).astype(np.int64), _LEAST_SAMPLED)
     return np.sort(order[rank < np.repeat(wanted, sizes)])
-
-
-def _extend(values: NDArray[Any], rows: Ints, count: int) -> NDArray[Any]:
-    found = np.zeros((count, *values.shape[1:]), values.dtype)
-    found[rows] = values
-    return found
 
 
 def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progress) -> _Learnt:
