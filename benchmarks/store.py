@@ -36,10 +36,9 @@ from sgoif.overhead import BenchLoop
 from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles
 from sgoif.store.blocks import encode_part, sorted_groups, visit_columns
-from sgoif.store.writer import DeferredSink
 from sgoif.store.parts import name_part
 from sgoif.store.schema import SIGNALS, schema_of
-from sgoif.store.writer import Pace
+from sgoif.store.writer import DeferredSink, Pace
 
 WRITE_BAR, QUERY_BAR_S, PEAK_BAR_MB, STEP_BAR = 300_000, 60.0, 2048.0, 1.01
 TOP = "select id, step, given_label, worst_anchor, harm from visits order by harm desc limit 1000"
