@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature.base import Curvature, LayerState
-from sgoif.curvature.examples import measure_second_moments
-from sgoif.curvature.statistic import Statistic
+from sgoif.curvature.statistic import Statistic, measure_second_moments
 from sgoif.linalg import Diagonal, LinearOperator
 from sgoif.records import BlockShape, GradientRows
 

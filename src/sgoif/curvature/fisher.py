@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature.base import Curvature, LayerState
-from sgoif.curvature.examples import gradient_chunks, measure_second_moments
-from sgoif.curvature.statistic import Statistic, at_least_one
+from sgoif.curvature.statistic import Statistic, at_least_one, gradient_chunks, measure_second_moments
 from sgoif.errors import CurvatureError
 from sgoif.linalg import Dense, LinearOperator, LowRankPlusDiagonal, eigh
 from sgoif.linalg.factor import factor_dtype

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature.base import Curvature, LayerState
-from sgoif.curvature.examples import measure_second_moments
-from sgoif.curvature.statistic import Statistic
+from sgoif.curvature.statistic import Statistic, measure_second_moments
 from sgoif.errors import CurvatureError
 from sgoif.linalg import Kronecker, LinearOperator, RotatedDiagonal, eigh
 from sgoif.records import BlockShape, GradientRows

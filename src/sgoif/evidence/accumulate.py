@@ -93,7 +93,8 @@ class Evidence:
         row = np.asarray(rows, dtype=np.int64)
         shape = (len(row), len(self.signals))
         x = _reshape(values, shape, "values")
-        c = np.broadcast_to(np.asarray(confidence, dtype=np.float64).reshape(_confidence_shape(confidence)), shape)
+        c = np.asarray(confidence, dtype=np.float64)
+        c = np.broadcast_to(c[:, None] if c.ndim == 1 else c, shape)
         if len(row) == 0:
             return
         if row.min() < 0:
@@ -251,11 +252,6 @@ def _reshape(values: ArrayLike, shape: tuple[int, int], name: str) -> Floats:
     if found.shape != shape:
         raise SgoifError(f"{name} must have shape {shape}, a row per visit and a column per signal, got {found.shape}.")
     return found
-
-
-def _confidence_shape(confidence: ArrayLike) -> tuple[int, ...]:
-    shape = np.shape(confidence)
-    return (*shape, 1) if len(shape) == 1 else shape
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:

@@ -65,15 +65,8 @@ def labels_to_try(holdout: Holdout) -> Ints:
     m, c = len(holdout), holdout.num_classes
     if c <= DENSE_CLASSES:
         return np.broadcast_to(np.arange(c), (m, c))
-    return _with_probable(np.nan_to_num(holdout.mean_probabilities()), holdout.labels)
-
-
-def _with_probable(scores: Floats, given_label: Ints) -> Ints:
-    """List the given label first; above 64 classes the five most probable others after it."""
-    if scores.shape[1] <= DENSE_CLASSES:
-        return given_label[:, None]
-    ranked = np.array(scores, dtype=np.float64)
-    ranked[np.arange(len(ranked)), given_label] = np.inf
+    ranked = np.nan_to_num(holdout.mean_probabilities())
+    ranked[np.arange(m), holdout.labels] = np.inf
     best = np.argpartition(-ranked, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
     order = np.argsort(-np.take_along_axis(ranked, best, axis=1), axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1)
@@ -128,13 +121,13 @@ class _Anchors:
             if self.dense is not None:
                 found = _dense_signals(p, features, self.dense[place], assigned)
             else:
-                found = self._selected_signals(p, features, factors, assigned)
+                found = self._probable_signals(p, features, factors, assigned)
             columns.extend(found[:3])
             worst_anchor = found[3] if worst_anchor is None else worst_anchor
         assert worst_anchor is not None
         return np.stack(columns, axis=2), worst_anchor
 
-    def _selected_signals(
+    def _probable_signals(
         self, p: Floats, features: Floats, factors: InverseFactors | None, assigned: Ints
     ) -> tuple[Floats, Floats, Floats, Ints]:
         num_classes = p.shape[1]
@@ -203,15 +196,9 @@ def _dense_signals(
     known = np.isfinite(directions[:, 0, 0])
     harm = influence[:, known].mean(axis=1)
     own = np.take_along_axis(influence, assigned[:, None, :], axis=1)[:, 0]
-    worst, anchor = _worst(influence, assigned)
+    np.put_along_axis(influence, assigned[:, None, :], np.nan, axis=1)  # the assigned label's own anchor
+    worst, anchor = _largest(influence)
     return harm, worst, own, anchor
-
-
-def _worst(influence: Floats, own_anchor: Ints) -> tuple[Floats, Ints]:
-    """Find the largest influence over anchors other than the assigned label's own; NaN and -1 where there is none."""
-    others = influence.copy()
-    np.put_along_axis(others, own_anchor[:, None, :], np.nan, axis=1)
-    return _largest(others)
 
 
 def _largest(influence: Floats) -> tuple[Floats, Ints]:

@@ -195,7 +195,10 @@ def examples_behind(
     if not len(rows):
         raise SgoifError(f"no training example is labelled {target}, so none can have taught it.")
     asked = _features(pairs, pairs.queries, torch.arange(len(pairs.queries)))
-    contrast, direction = _contrast(pairs, rows, asked), mean_direction(pairs, NUM_OBSERVED)
+    # of the class an evenly spaced sample is enough
+    spaced = torch.linspace(0, len(rows) - 1, min(NUM_OBSERVED, len(rows)), dtype=torch.float64).round().long()
+    contrast = Contrast.between(_features(pairs, pairs.examples, rows[spaced]), asked)
+    direction = mean_direction(pairs, NUM_OBSERVED)
     nearest, seen = Nearest(contrast.mean, asked), []
     for part in iterate_features(pairs, pairs.examples, rows, direction):
         nearest.add(part.features)
@@ -248,13 +251,6 @@ def _target(target: int | str, num_classes: int, class_names: Sequence[str] | No
     if not 0 <= number < num_classes:
         raise SgoifError(f"the model has classes 0 to {num_classes - 1}, got target={target}.")
     return int(number)
-
-
-def _contrast(pairs: Pairs, rows: Tensor, asked: NDArray[np.float32]) -> Contrast:
-    """Between the class, of which an evenly spaced sample is enough, and the queries."""
-    count = min(NUM_OBSERVED, len(rows))
-    sample = rows[torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().long()]
-    return Contrast.between(_features(pairs, pairs.examples, sample), asked)
 
 
 def _features(pairs: Pairs, source: HoldOut, positions: Tensor) -> NDArray[np.float32]:

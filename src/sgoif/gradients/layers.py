@@ -158,18 +158,16 @@ def select_layers(model: nn.Module, names: Iterable[str] | None = None) -> tuple
     return tuple(known[name] for name in wanted)
 
 
-def _no_fallback(module: nn.Module, reason: Rule | str) -> str:
+def _no_fallback(module: nn.Module, reason: str) -> str:
     """Why forward-mode differentiation of this module alone will not do; empty where it will."""
-    text = reason if isinstance(reason, str) else ""
     if any(True for _ in module.children()):
         return f"its own parameters act through a module with children ({type(module).__name__})"
     if isinstance(module, nn.RNNBase):
         return f"{type(module).__name__} carries state along the sequence"
     if isinstance(module, nn.Bilinear):
         return "Bilinear takes several inputs"
-    if not text.startswith(("no rule", f"{type(module).__name__} overrides")) or isinstance(module, nn.SyncBatchNorm):
-        return text or f"no rule for {type(module).__name__}"
-    return ""
+    is_other = reason.startswith(("no rule", f"{type(module).__name__} overrides"))
+    return "" if is_other and not isinstance(module, nn.SyncBatchNorm) else reason
 
 
 def _place_uncovered(

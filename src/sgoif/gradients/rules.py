@@ -168,16 +168,16 @@ class AffineRule(Rule, ABC):
         if directions.shape[0] == 1 and grads.shape[3] > 1:
             # Σ_t b_it · (Φ a_it): one forward pass of the layer with weights Φ, and one inner product
             return contractions.inner(self.through(call, directions[0]), grads)[:, None] * call.scale
-        unscaled = GradientRows(call.layer, self.input_rows(call), grads)
-        return contractions.dots(unscaled, directions) * call.scale
+        return contractions.dots(GradientRows(call.layer, self.input_rows(call), grads), directions) * call.scale
 
     def norm2(self, call: LayerCapture) -> Tensor:
-        unscaled = GradientRows(call.layer, self.input_rows(call), self.grad_rows(call))
-        return contractions.norm2(unscaled) * call.scale**2
+        return contractions.norm2(self._unscaled(call)) * call.scale**2
 
     def materialise(self, call: LayerCapture) -> Tensor:
-        unscaled = GradientRows(call.layer, self.input_rows(call), self.grad_rows(call))
-        return contractions.materialise(unscaled) * call.scale
+        return contractions.materialise(self._unscaled(call)) * call.scale
+
+    def _unscaled(self, call: LayerCapture) -> GradientRows:
+        return GradientRows(call.layer, self.input_rows(call), self.grad_rows(call))
 
     def projected_rows(self, call: LayerCapture, left: Tensor, right: Tensor) -> GradientRows:
         grads = self.grad_rows(call)

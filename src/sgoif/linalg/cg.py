@@ -13,24 +13,17 @@ from torch import Tensor
 
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
-from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
+from sgoif.linalg.preconditioner import Preconditioned, Preconditioner
 from sgoif.linalg.progress import ColumnProgress
-from sgoif.linalg.solver import Prepared, Solution, Solver, SolveStatus
+from sgoif.linalg.solver import Solution, Solver, SolveStatus
 
-__all__ = ["ConjugateGradient", "PreparedConjugateGradient"]
+__all__ = ["ConjugateGradient"]
 
 _DRIFT = 10.0  # how far the true residual may lie above the tolerance met by the recurrence, which rounding lets drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedConjugateGradient(Prepared):
-    """An operator with its preconditioner."""
-
-    preconditioner: PreparedPreconditioner | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ConjugateGradient(Solver[PreparedConjugateGradient]):
+class ConjugateGradient(Solver[Preconditioned]):
     """Conjugate gradients for positive definite operators.
 
     A direction of non-positive curvature shows that the operator is not positive definite: that column ends as ``GREW``
@@ -53,7 +46,7 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
     tolerance: float = 1e-3
     check_every: int = 0
 
-    def prepare(self, operator: LinearOperator) -> PreparedConjugateGradient:
+    def prepare(self, operator: LinearOperator) -> Preconditioned:
         """Prepare the preconditioner.
 
         Raises:
@@ -65,13 +58,13 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
                 f"conjugate gradients need a symmetric preconditioner; {type(self.preconditioner).__name__} is not; "
                 f"use it with Richardson, or NystromPreconditioner here."
             )
-        return PreparedConjugateGradient(operator, prepared)
+        return Preconditioned(operator, prepared)
 
-    def solve(self, prepared: PreparedConjugateGradient, rhs: Tensor, initial: Tensor | None = None) -> Solution:
+    def solve(self, prepared: Preconditioned, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Iterate until each column has converged or failed, or the budget is spent."""
         progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance)
         residual = progress.residual
-        direction = conjugate = _precondition(prepared, residual)
+        direction = conjugate = prepared.precondition(residual)
         energy = (residual * conjugate).sum(dim=0)  # rᵀP⁻¹r, [N]
         for _ in progress.iterate(self.max_iterations, self.check_every):
             image = prepared.operator.matmul(direction)
@@ -80,7 +73,7 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
             value = progress.value + length * direction
             residual = residual - length * image
             residual = progress.advance(value, residual, failed=(curvature <= 0) | (energy <= 0))
-            conjugate = _precondition(prepared, residual)
+            conjugate = prepared.precondition(residual)
             previous, energy = energy, (residual * conjugate).sum(dim=0)
             direction = torch.where(
                 progress.active, conjugate + (energy / previous) * direction, torch.zeros_like(direction)
@@ -88,7 +81,7 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
         self._measure_again(prepared, progress)
         return progress.solution(extra_products=1)
 
-    def _measure_again(self, prepared: PreparedConjugateGradient, progress: ColumnProgress) -> None:
+    def _measure_again(self, prepared: Preconditioned, progress: ColumnProgress) -> None:
         """Replace the recurrence's residual by the true one, and take back a convergence that it does not bear out."""
         true = progress.measure(progress.rhs - prepared.operator.matmul(progress.value))
         judged = progress.status <= SolveStatus.UNFINISHED
@@ -97,7 +90,3 @@ class ConjugateGradient(Solver[PreparedConjugateGradient]):
         # A tolerance below rounding cannot be asked of the true residual.
         rounding = true <= 100 * torch.finfo(true.dtype).eps
         progress.status = torch.where(early & ~rounding, int(SolveStatus.UNFINISHED), progress.status).to(torch.int8)
-
-
-def _precondition(prepared: PreparedConjugateGradient, residual: Tensor) -> Tensor:
-    return residual if prepared.preconditioner is None else prepared.preconditioner.apply(residual)

@@ -15,6 +15,7 @@ BlockDiagonal, damped          each block by its own structure
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,8 +59,7 @@ class Direct(Solver[PreparedDirect]):
     Each solve spends one product on the true residual, and one more per refinement ``φ += H⁻¹(g - Hφ)``. Woodbury needs
     one: in float32 it magnifies rounding by ``λ_max/λ`` (a residual of 2.5% was seen at 50,000 parameters, and
     below 0.1% after one refinement). A residual that stays above ``tolerance`` means that the matrix is too
-    ill-conditioned for its
-    dtype: ``UNFINISHED``. A matrix that is not positive definite gives ``GREW`` and zeros.
+    ill-conditioned for its dtype: ``UNFINISHED``. A matrix that is not positive definite gives ``GREW`` and zeros.
 
     >>> solver = Direct()
     >>> operator = Kronecker(2 * torch.eye(2), 3 * torch.eye(1))
@@ -114,20 +114,24 @@ def _factorise(operator: LinearOperator, damping: Tensor | float) -> Inverse:
             inverses.append(_factorise(inner, extra + damping))
         return _BlockInverse(tuple(inverses), tuple(operator.sizes))
     if isinstance(operator, Diagonal):
-        return _RotationFree.of(operator.values + damping)
+        inverse, ok = _invert(operator.values + damping)
+        return _Applied(Diagonal(inverse).matmul, ok)
     if isinstance(operator, LowRankPlusDiagonal):
         return WoodburyInverse.factorise(operator.diag + damping, operator.low_rank)
     if isinstance(operator, RotatedDiagonal):
-        return _RotatedInverse.of(operator.left, operator.right, operator.values + damping)
+        inverse, ok = _invert(operator.values + damping)
+        return _Applied(RotatedDiagonal(operator.left, operator.right, inverse).matmul, ok)
     if isinstance(operator, Kronecker):
         if undamped:
             return KroneckerInverse(_cholesky_of_factor(operator.left), _cholesky_of_factor(operator.right))
         left, right = eigh(operator.left), eigh(operator.right)
-        values = left.values[:, :, None] * right.values[:, None, :] + damping
-        return _RotatedInverse.of(left.vectors, right.vectors, values, left.ok.all() & right.ok.all())
+        inverse, ok = _invert(left.values[:, :, None] * right.values[:, None, :] + damping)
+        rotated = RotatedDiagonal(left.vectors, right.vectors, inverse)
+        return _Applied(rotated.matmul, ok & left.ok.all() & right.ok.all())
     dense = operator.to_dense()
     eye = torch.eye(dense.shape[0], dtype=dense.dtype, device=dense.device)
-    return _DenseInverse(cholesky(dense + damping * eye))
+    factor = cholesky(dense + damping * eye)
+    return _Applied(factor.solve, factor.ok)
 
 
 def _cholesky_of_factor(factor: Tensor) -> CholeskyFactor:
@@ -138,48 +142,18 @@ def _cholesky_of_factor(factor: Tensor) -> CholeskyFactor:
     return cholesky(factor, in_double=factor.shape[-1] <= _DOUBLE_LIMIT)
 
 
-def _guarded_reciprocal(values: Tensor) -> tuple[Tensor, Tensor]:
+def _invert(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``1/values`` and whether all are positive and finite; ones where they are not."""
     ok = (values > 0).all() & torch.isfinite(values).all()
     return torch.where(ok, values, torch.ones_like(values)).reciprocal(), ok
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _DenseInverse:
-    factor: CholeskyFactor
+class _Applied:
+    """An inverse by what applies it."""
 
-    @property
-    def ok(self) -> Tensor:
-        return self.factor.ok
-
-    def apply(self, rhs: Tensor) -> Tensor:
-        return self.factor.solve(rhs)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RotationFree:
-    inverse_values: Tensor  # 1/d, [P]
+    apply: Callable[[Tensor], Tensor]
     ok: Tensor
-
-    @classmethod
-    def of(cls, values: Tensor) -> _RotationFree:
-        return cls(*_guarded_reciprocal(values))
-
-    def apply(self, rhs: Tensor) -> Tensor:
-        return self.inverse_values[:, None] * rhs
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RotatedInverse:
-    operator: RotatedDiagonal  # already inverted: the same rotations with 1/s
-    ok: Tensor
-
-    @classmethod
-    def of(cls, left: Tensor, right: Tensor, values: Tensor, trusted: Tensor | None = None) -> _RotatedInverse:
-        inverse_values, ok = _guarded_reciprocal(values)
-        return cls(RotatedDiagonal(left, right, inverse_values), ok if trusted is None else ok & trusted)
-
-    def apply(self, rhs: Tensor) -> Tensor:
-        return self.operator.matmul(rhs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,39 +14,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
-from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
+from sgoif.linalg.preconditioner import Preconditioned, Preconditioner, PreparedPreconditioner
 from sgoif.linalg.progress import ColumnProgress
-from sgoif.linalg.solver import Prepared, Solution, Solver
+from sgoif.linalg.solver import Solution, Solver
 from sgoif.linalg.spectrum import lambda_max, safe_reciprocal
 
-__all__ = ["Neumann", "PreparedNeumann"]
+__all__ = ["Neumann"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedNeumann(Prepared):
-    """An operator with its ``P⁻¹``: a preconditioner, or one number."""
+class _Scaling(PreparedPreconditioner):
+    factor: Tensor  # 0-d
 
-    preconditioner: PreparedPreconditioner | None
-    scale: Tensor  # 1/λ_max(H), 0-d; the P⁻¹ where there is no preconditioner
-
-    def precondition(self, residual: Tensor) -> Tensor:
-        """Return ``P⁻¹ residual``."""
-        return self.scale * residual if self.preconditioner is None else self.preconditioner.apply(residual)
+    def apply(self, residual: Tensor) -> Tensor:
+        return self.factor * residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Neumann(Solver[PreparedNeumann]):
+class Neumann(Solver[Preconditioned]):
     """A Neumann series whose order adapts to each column.
 
     The order rises while each term lowers the residual by at least ``required_fall``; a smaller fall ends the column as
     ``UNFINISHED``, and the first rise ends it as ``GREW`` with the sum before that term.
 
     >>> from sgoif.linalg import Diagonal
+    >>> import torch
     >>> solver = Neumann(max_order=30)
     >>> prepared = solver.prepare(Diagonal(torch.tensor([1.0, 2.0])))
     >>> solver.solve(prepared, torch.ones(2, 1)).value.ravel().round(decimals=2)
@@ -73,14 +69,13 @@ class Neumann(Solver[PreparedNeumann]):
                 f"{self.required_fall}."
             )
 
-    def prepare(self, operator: LinearOperator) -> PreparedNeumann:
+    def prepare(self, operator: LinearOperator) -> Preconditioned:
         """Prepare ``P⁻¹``; without a preconditioner, find ``λ_max``."""
         if self.preconditioner is None:
-            return PreparedNeumann(operator, None, safe_reciprocal(lambda_max(operator)))
-        one = torch.ones((), dtype=operator.dtype, device=operator.device)
-        return PreparedNeumann(operator, self.preconditioner.prepare(operator), one)
+            return Preconditioned(operator, _Scaling(safe_reciprocal(lambda_max(operator))))
+        return Preconditioned(operator, self.preconditioner.prepare(operator))
 
-    def solve(self, prepared: PreparedNeumann, rhs: Tensor, initial: Tensor | None = None) -> Solution:
+    def solve(self, prepared: Preconditioned, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Sum the series of each column to its own order; from ``initial``, add the series of its residual."""
         progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance)
         residual = progress.residual

@@ -22,10 +22,18 @@ from torch import Tensor
 from sgoif.errors import LinalgError
 from sgoif.linalg.factor import eigh, factor_dtype
 from sgoif.linalg.operator import LinearOperator
+from sgoif.linalg.solver import Prepared
 from sgoif.linalg.spectrum import random_columns
 from sgoif.linalg.structured import split_damping
 
-__all__ = ["GivenInverse", "NystromPreconditioner", "NystromSketch", "Preconditioner", "PreparedPreconditioner"]
+__all__ = [
+    "GivenInverse",
+    "NystromPreconditioner",
+    "NystromSketch",
+    "Preconditioned",
+    "Preconditioner",
+    "PreparedPreconditioner",
+]
 
 
 class PreparedPreconditioner(ABC):
@@ -49,6 +57,17 @@ class Preconditioner(ABC):
     @abstractmethod
     def prepare(self, operator: LinearOperator, lambda_max: Tensor | None = None) -> PreparedPreconditioner:
         """Build ``P⁻¹`` for ``operator``; ``lambda_max`` is passed where the caller knows it. May sync."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preconditioned(Prepared):
+    """An operator with its preconditioner, or without one."""
+
+    preconditioner: PreparedPreconditioner | None
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        """Return ``P⁻¹ residual``."""
+        return residual if self.preconditioner is None else self.preconditioner.apply(residual)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

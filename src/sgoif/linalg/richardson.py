@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
-from sgoif.linalg.preconditioner import Preconditioner, PreparedPreconditioner
+from sgoif.linalg.preconditioner import Preconditioned, Preconditioner, PreparedPreconditioner
 from sgoif.linalg.progress import ColumnProgress
-from sgoif.linalg.solver import Prepared, Solution, Solver
+from sgoif.linalg.solver import Solution, Solver
 from sgoif.linalg.spectrum import factored_lambda_max, power_iteration, random_columns, safe_reciprocal
 from sgoif.linalg.structured import Damped
 
@@ -31,13 +31,12 @@ _GROWTH_LIMIT = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedRichardson(Prepared):
+class PreparedRichardson(Preconditioned):
     """An operator (with its leak), a step size and a preconditioner."""
 
     rho: Tensor  # 0-d
     lambda_max: Tensor | None  # of H without the leak, 0-d; None where nothing needed it
     vector: Tensor | None  # the last power iterate, [P, 1], to start from next time
-    preconditioner: PreparedPreconditioner | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +102,7 @@ class Richardson(Solver[PreparedRichardson]):
             leaked = Damped(operator, largest / self.leak_horizon)
             top = largest + largest / self.leak_horizon
         precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked, top)
-        return PreparedRichardson(leaked, self._step_size(leaked, top, precondition), largest, vector, precondition)
+        return PreparedRichardson(leaked, precondition, self._step_size(leaked, top, precondition), largest, vector)
 
     def step(
         self, prepared: PreparedRichardson, phi: Tensor, rhs: Tensor, t: Tensor | int = 0
@@ -121,8 +120,7 @@ class Richardson(Solver[PreparedRichardson]):
             update was made from, so that reporting it costs nothing more.
         """
         residual = rhs - prepared.operator.matmul(phi)
-        direction = residual if prepared.preconditioner is None else prepared.preconditioner.apply(residual)
-        return torch.addcmul(phi, self._rho_at(prepared, t), direction), residual
+        return torch.addcmul(phi, self._rho_at(prepared, t), prepared.precondition(residual)), residual
 
     def solve(self, prepared: PreparedRichardson, rhs: Tensor, initial: Tensor | None = None) -> Solution:
         """Iterate until each column has converged or failed, or the budget is spent; one product per iteration.
@@ -133,8 +131,7 @@ class Richardson(Solver[PreparedRichardson]):
         progress = ColumnProgress(prepared.operator, rhs, initial, tolerance=self.tolerance, growth_limit=_GROWTH_LIMIT)
         residual = progress.residual
         for iteration in progress.iterate(self.max_iterations, self.check_every):
-            direction = residual if prepared.preconditioner is None else prepared.preconditioner.apply(residual)
-            value = progress.value + self._rho_at(prepared, iteration) * direction
+            value = progress.value + self._rho_at(prepared, iteration) * prepared.precondition(residual)
             residual = progress.advance(value, progress.rhs - prepared.operator.matmul(value))
         progress.fail_if_worse_than_start()
         return progress.solution()

@@ -158,9 +158,7 @@ def _from_structure(operator: LinearOperator, ends: Callable[[Tensor], Tensor]) 
         found = [_from_structure(block, ends) for block in operator.blocks]
         known = [value for value in found if value is not None]
         return torch.stack(known).max() if len(known) == len(found) else None
-    if isinstance(operator, Diagonal):
-        return operator.values.max()
-    if isinstance(operator, RotatedDiagonal):
+    if isinstance(operator, Diagonal | RotatedDiagonal):
         return operator.values.max()
     if isinstance(operator, Kronecker):
         left, right = ends(operator.left), ends(operator.right)

@@ -36,14 +36,14 @@ def reference_gradients(layer: Layer, run: Callable[[], Tensor], *, batch_axis: 
     worker.load_state_dict(layer.module.state_dict())
     own = {name: value.detach() for name, value in layer.rule.parameters(layer.module).items()}
 
-    def replicated(*args: Any, **kwargs: Any) -> Any:
+    def replicate(*args: Any, **kwargs: Any) -> Any:
         inputs = (*args, *kwargs.values())
         batch = next(v for v in inputs if isinstance(v, Tensor)).shape[batch_axis]
         if not replicas:
             replicas.update({k: v.expand(batch, *v.shape).clone().requires_grad_() for k, v in own.items()})
         worker.train(layer.module.training)
         if isinstance(worker, nn.modules.batchnorm._BatchNorm):
-            return _replicated_batch_norm(worker, args[0], replicas)
+            return _apply_batch_norm(worker, args[0], replicas)
         outs = [
             functional_call(
                 worker,
@@ -57,7 +57,7 @@ def reference_gradients(layer: Layer, run: Callable[[], Tensor], *, batch_axis: 
             return torch.cat([o[0] for o in outs], batch_axis), None
         return torch.cat(outs, batch_axis)
 
-    layer.module.forward = replicated
+    layer.module.forward = replicate
     try:
         loss = run()
     finally:
@@ -73,7 +73,7 @@ def _example(value: Any, index: int, batch: int, axis: int) -> Any:
     return value
 
 
-def _replicated_batch_norm(norm: nn.Module, x: Tensor, replicas: Mapping[str, Tensor]) -> Tensor:
+def _apply_batch_norm(norm: nn.Module, x: Tensor, replicas: Mapping[str, Tensor]) -> Tensor:
     """Normalise the batch together, then give every example its own affine parameters."""
     assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
     use_batch = norm.training or norm.running_mean is None
