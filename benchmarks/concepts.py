@@ -21,28 +21,24 @@ BELIEFS = np.linspace(0, 1, 11)
 
 def curves(found: Trained) -> dict[str, Any]:
     """What the pictures show."""
+    step, loss = found.visits["step"], found.table["loss"]
+    confidence = np.bincount(step, np.nan_to_num(found.visits["confidence"])) / np.maximum(np.bincount(step), 1)
+    centred = loss - np.median(loss)
+    standardised = centred / (1.4826 * np.median(np.abs(centred)))
+    sides = {"right": ~found.wrong, "wrong": found.wrong}
     return {
         "edges": EDGES.tolist(),
-        "harm": {name: _counts(found.table["harm_std"][of]) for name, of in _sides(found).items()},
-        "loss": {name: _counts(_standardised(found.table["loss"])[of]) for name, of in _sides(found).items()},
+        "harm": {name: _counts(found.table["harm_std"][of]) for name, of in sides.items()},
+        "loss": {name: _counts(standardised[of]) for name, of in sides.items()},
         "beliefs": _beliefs(found.table["p_mislabeled"], found.wrong),
         "residual": _thinned(found.residual.mean(1)),
-        "confidence": _thinned(_by_step(found.visits["step"], found.visits["confidence"])),
+        "confidence": _thinned(confidence),
     }
-
-
-def _sides(found: Trained) -> dict[str, NDArray[np.bool_]]:
-    return {"right": ~found.wrong, "wrong": found.wrong}
 
 
 def _counts(values: NDArray[np.float64]) -> list[int]:
     counts: list[int] = np.histogram(np.clip(values, EDGES[0], EDGES[-1]), EDGES)[0].tolist()
     return counts
-
-
-def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    middle = np.median(values)
-    return np.asarray((values - middle) / (1.4826 * np.median(np.abs(values - middle))))
 
 
 def _beliefs(p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> list[dict[str, float]]:
@@ -53,10 +49,6 @@ def _beliefs(p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> list[dict[str,
         for of in (bins == place for place in range(len(BELIEFS) - 1))
         if of.any()
     ]
-
-
-def _by_step(step: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.bincount(step, np.nan_to_num(values)) / np.maximum(np.bincount(step), 1)
 
 
 def _thinned(values: NDArray[np.float64], every: int = 10) -> list[float | None]:

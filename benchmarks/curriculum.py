@@ -9,7 +9,7 @@ are the test, with their true labels, and the others are trained on: nothing is 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,12 +133,9 @@ def classes_table() -> str:
     for method, name in _METHODS.items():
         runs = found.get(("pair-20", method), {})
         if runs:
-            rows.append([name, *_mean_by_class(list(runs.values()))])
+            means = np.mean([run["by_class"] for run in runs.values()], axis=0)
+            rows.append([name, *(f"{100 * value:.0f}" for value in means)])
     return table(["method, pair-20", *names], rows)
-
-
-def _mean_by_class(runs: Sequence[Run]) -> list[str]:
-    return [f"{100 * value:.0f}" for value in np.mean([run["by_class"] for run in runs], axis=0)]
 
 
 EXPERIMENT = Experiment(

@@ -174,7 +174,7 @@ def frozen_backends() -> str:
         where = f"{way}, {holdout}" + ("" if features == "standardised" else f", {features} features")
         for (backend,), mine in grouped(same, ("backend",)):
             found = {setting: [run["report"] for run in each] for (setting,), each in grouped(mine, ("setting",))}
-            cells = [_signals(found.get(setting, []), "ap") for setting in settings]
+            cells = [_slashed(_means(found[name], "ap")) if name in found else "" for name in settings]
             lowest = np.min([_means(reports, "p@1%") for reports in found.values()], axis=0)
             rows.append([where, backend, *cells, _slashed(lowest)])
             where = ""
@@ -191,10 +191,6 @@ def chosen_by_canaries(runs: Iterable[Run]) -> list[Run]:
         if has_canaries and (key not in best or run["canaries"]["worst"] > best[key]["canaries"]["worst"]):
             best[key] = {**run, "settings": {**run["settings"], "backend": "chosen by canaries"}}
     return list(best.values())
-
-
-def _signals(reports: Sequence[Mapping[str, Any]], key: str) -> str:
-    return _slashed(_means(reports, key)) if reports else ""
 
 
 def _means(reports: Sequence[Mapping[str, Any]], key: str) -> list[float]:

@@ -27,10 +27,6 @@ SIGNALS = (
 TRACKED = ("harm", "worst", "probe_margin", "margin")  # from epoch to epoch
 AUDITED = ("harm", "worst", "harm_identity", "worst_identity", "probe_loss", "probe_margin", "margin", "loss")
 FACTS = ("seconds", "overhead", "counters", "accuracy")
-TIERS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
-    "S": {name: {"examples": 2_000, "epochs": 2} for name in ("cifar10", "cifar100")},
-    "M": {"cifar10": {"examples": 20_000, "epochs": 10}, "cifar100": {"examples": 30_000, "epochs": 12}},
-}
 
 
 def report_on(found: Trained) -> dict[str, Any]:
@@ -39,9 +35,10 @@ def report_on(found: Trained) -> dict[str, Any]:
         claims = {name: claimed(table) for name, table in (("watch", found.table), ("audit", found.audit))}
         said = {key: found.info.get(key) for key in ("expected_errors", "no_p_reason", "no_totals_reason")}
         return {"claimed": claims, **said, **{key: found.info[key] for key in FACTS}}
+    audited = [*AUDITED, *(["p_mislabeled"] if "p_mislabeled" in found.audit else [])]
     return {
         "signals": {name: _by_window(found, name) for name in SIGNALS},
-        "audit": {name: detection_report(_suspicion(found.audit, name), found.wrong) for name in _audited(found)},
+        "audit": {name: detection_report(_suspicion(found.audit, name), found.wrong) for name in audited},
         "suggested label right, of true errors": suggestion_accuracy(found),
         "confidence by epoch": _by_epoch(found.visits, found.visits["confidence"]),
         "residual by epoch": _by_epoch(found.visits, found.residual.mean(1)[found.visits["step"]]),
@@ -102,10 +99,6 @@ def _so_far(found: Trained, name: str) -> Callable[[NDArray[np.bool_]], NDArray[
 
 def _suspicion(table: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.float64]:
     return np.nan_to_num(table[name].astype(np.float64)) * (-1 if name in SUSPICIOUS_WHEN_LOW else 1)
-
-
-def _audited(found: Trained) -> list[str]:
-    return [*AUDITED, *(["p_mislabeled"] if "p_mislabeled" in found.audit else [])]
 
 
 def _by_epoch(visits: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> list[float]:
@@ -180,7 +173,14 @@ LABEL_NOISE = Experiment(
     full=(
         {**_CLASSIC, "setting": ("pair-20", "worst", "sym-40", "aggre", "sym-2", "pair-3", "clean")},
         {**_CLASSIC, "setting": ("cl-20-0", "cl-40-.6", "pair-10", "sym-20"), "holdout": "as-given", "seed": 1},
-        {**_CLASSIC, "setting": "pair-20", "holdout": "trusted", "dataset": "cifar100", **TIERS["M"]["cifar100"]},
+        {
+            **_CLASSIC,
+            "setting": "pair-20",
+            "holdout": "trusted",
+            "dataset": "cifar100",
+            "examples": 30_000,
+            "epochs": 12,
+        },
     ),
     small={**_SMALL, "holdout": ("trusted", "as-given")},
     **_SHARED,

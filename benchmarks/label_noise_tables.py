@@ -119,10 +119,12 @@ def lengths(file: str = "label_noise_lengths.jsonl") -> str:
     """AP after one epoch, ten, forty: online, and by an audit of the finished model."""
     standard = [run for _, runs in places() for run in runs]
     longer = latest(file)
-    kinds = {(run["settings"]["setting"], run["settings"]["holdout"]) for run in longer}
-    chosen = [run for run in [*longer, *standard] if _kind(run) in kinds and run["settings"]["dataset"] == "cifar10"]
+    kinds = {kind for kind, _ in grouped(longer, ("dataset", "setting", "holdout"))}
+    chosen = grouped([*longer, *standard], ("dataset", "setting", "holdout", "epochs"))
     rows = []
-    for (setting, holdout, epochs), runs in sorted(grouped(chosen, ("setting", "holdout", "epochs"))):
+    for (dataset, setting, holdout, epochs), runs in sorted(chosen):
+        if (dataset, setting, holdout) not in kinds:
+            continue
         reports = [run["report"] for run in runs]
         online = {name: means(values(runs, name)) for name in ("p_mislabeled", "harm", "margin")}
         rescored = means(report["audit"]["p_mislabeled"]["ap"] for report in reports)
@@ -132,10 +134,6 @@ def lengths(file: str = "label_noise_lengths.jsonl") -> str:
         rows.append([*where, online["p_mislabeled"], rescored, online["harm"], online["margin"], plain])
     header = ("setting, hold-out", "epochs", "test accuracy", "`p_mislabeled` online", "rescored by an audit")
     return table((*header, "`harm` online", "AUM online", "margin at the end"), rows)
-
-
-def _kind(run: Run) -> tuple[str, str]:
-    return run["settings"]["setting"], run["settings"]["holdout"]
 
 
 def persistence() -> str:
@@ -181,14 +179,11 @@ def ablations() -> str:
         rows.append([f"`{signal}`, as it is", *map(means, full)])
         for said, suffix, window in VARIANTS:
             other = [values(runs, signal + suffix, window=window) for _, runs in columns]
-            rows.append([said, *(_change(a, b) for a, b in zip(other, full, strict=True))])
+            changes = [np.subtract(mine, usual).tolist() for mine, usual in zip(other, full, strict=True)]
+            rows.append([said, *(interval(change, "+") for change in changes)])
     own = [values(runs, "own") for _, runs in columns]
     rows.append(["`own`: the anchor of the given class alone", *map(means, own)])
     return table(("switch", *(name for name, _ in columns)), rows)
-
-
-def _change(values: list[float], full: list[float]) -> str:
-    return interval([a - b for a, b in zip(values, full, strict=True)], "+")
 
 
 def backends(file: str = "label_noise_backends.jsonl") -> str:

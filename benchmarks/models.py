@@ -74,11 +74,7 @@ class _BasicBlock(nn.Module):
 
 
 class SmallViT(nn.Module):
-    """Small vision transformer: pre-norm blocks, learned positions, mean pooling (Dosovitskiy et al. 2021).
-
-    ``attention`` is ``"linear"`` for explicit qkv and output projections, or ``"module"`` for
-    ``nn.MultiheadAttention``, whose projections are parameters of its own and not layers.
-    """
+    """Small vision transformer: pre-norm blocks, learned positions, mean pooling (Dosovitskiy et al. 2021)."""
 
     def __init__(
         self,
@@ -88,18 +84,14 @@ class SmallViT(nn.Module):
         depth: int = 6,
         heads: int = 3,
         num_classes: int = 10,
-        attention: str = "linear",
     ) -> None:
         super().__init__()
         dim *= CONTEXT.width
         if image % patch or dim % heads:
             raise ValueError(f"patch {patch} must divide image {image}, and heads {heads} must divide dim {dim}")
-        kinds = {"linear": _Attention, "module": _ModuleAttention}
-        if attention not in kinds:
-            raise ValueError(f"attention must be one of {', '.join(kinds)}, got {attention!r}")
         self.embed = nn.Conv2d(3, dim, patch, stride=patch)
         self.positions = nn.Parameter(torch.randn(1, (image // patch) ** 2, dim) * 0.02)
-        self.blocks = nn.Sequential(*(_TransformerBlock(dim, kinds[attention](dim, heads)) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(_TransformerBlock(dim, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
         self.to(CONTEXT.device)
@@ -110,10 +102,10 @@ class SmallViT(nn.Module):
 
 
 class _TransformerBlock(nn.Module):
-    def __init__(self, dim: int, attention: nn.Module) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
-        self.attention = attention
+        self.attention = _Attention(dim, heads)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
@@ -133,12 +125,3 @@ class _Attention(nn.Module):
         n, t, dim = x.shape
         q, k, v = self.qkv(x).view(n, t, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)  # [N, heads, T, d]
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, dim))
-
-
-class _ModuleAttention(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(dim, heads, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x, x, x, need_weights=False)[0]

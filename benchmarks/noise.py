@@ -37,18 +37,10 @@ def flip_pairs(labels: Labels, rate: float, seed: int, pairs: Mapping[int, int] 
     return noisy
 
 
-def flip_symmetric(labels: Labels, rate: float, num_classes: int, seed: int, *, stratified: bool = False) -> Labels:
-    """Flip ``rate`` of all examples, each to one of the other classes with equal probability.
-
-    ``stratified`` flips the same share of every class instead of drawing over all examples.
-    """
+def flip_symmetric(labels: Labels, rate: float, num_classes: int, seed: int) -> Labels:
+    """Flip ``rate`` of all examples, each to one of the other classes with equal probability."""
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(labels))
-    if stratified:
-        groups = [order[labels[order] == label] for label in range(num_classes)]
-        flipped = np.concatenate([group[: _count(rate, len(group), len(group))] for group in groups])
-    else:
-        flipped = order[: _count(rate, len(labels), len(labels))]
+    flipped = rng.permutation(len(labels))[: _count(rate, len(labels), len(labels))]
     noisy = labels.copy()
     noisy[flipped] = (labels[flipped] + rng.integers(1, num_classes, len(flipped))) % num_classes
     return noisy

@@ -230,14 +230,10 @@ def removed_table() -> str:
             counts = "nothing: the attack did not take"
             if after is not None:
                 counts = f"{after['removed']}, of them {after['rightly']} of {run['poisoned']} poisoned"
-            cells = [_percent(run, after, column) for column in ("attack", "confused", "accuracy")]
+            columns, states = ("attack", "confused", "accuracy"), [run, after] if after else [run]
+            cells = [" → ".join(f"{100 * state[column]:.1f}" for state in states) for column in columns]
             rows.append([f"{name}, seed {run['seed']}", counts, *cells])
     return table(["poisoned", "removed", "attack succeeds", "taken for the target without it", "accuracy"], rows)
-
-
-def _percent(before: Run, after: Run | None, column: str) -> str:
-    then = "" if after is None else f" → {100 * after[column]:.1f}"
-    return f"{100 * before[column]:.1f}{then}"
 
 
 _FASHION = {"dataset": "fashion-mnist", "examples": 10_000, "epochs": 4}

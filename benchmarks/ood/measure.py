@@ -65,7 +65,8 @@ def measure_subject(subject: Subject, limit: int | None = None) -> dict[str, Any
     usual, forward_us = _seen(subject, dataset("test", limit).pixels[:: 1 if limit else 2], layers)
     _check_same(subject, scorers["sgoif"], layers, subject.inputs(dataset("test", 100).pixels))
     scores, times = _timed(judges, usual)
-    alarms = _alarms(scorers["sgoif"], scores["sgoif"])
+    mine = scorers["sgoif"]
+    alarms = {f"{rate:g}": float((scores["sgoif"] > mine.threshold(rate)).mean()) for rate in RATES}
     pairs = {}
     for name, pixels in outside(subject.dataset, limit or 2_600).items():
         found, _ = _timed(judges, _seen(subject, pixels, layers)[0])
@@ -85,10 +86,6 @@ def measure_subject(subject: Subject, limit: int | None = None) -> dict[str, Any
         "false_alarms_same_draw": _same_draw(subject, held.pixels),
         "pairs": pairs,
     }
-
-
-def _alarms(scorer: OodScorer, scores: NDArray[np.float64]) -> dict[str, float]:
-    return {f"{rate:g}": float((scores > scorer.threshold(rate)).mean()) for rate in RATES}
 
 
 def _same_draw(subject: Subject, pixels: NDArray[np.uint8]) -> dict[str, float]:

@@ -94,11 +94,5 @@ DEVELOPMENT: tuple[Cell, ...] = (
     *_cells("made-bent-dev", "clean", "sym-3", "pair-5", size=0),
 )
 
-# Tables of scikit-learn: seconds each, for a look and for CI.
+# Tables of scikit-learn: seconds each.
 SMALL = ("digits", "wine", "breast_cancer")
-
-
-def find_cells(group: str, only: tuple[str, ...] = ()) -> list[Cell]:
-    """The cells of a group, or those of them whose name begins with one of some words."""
-    cells = {"reported": REPORTED, "development": DEVELOPMENT}[group]
-    return [cell for cell in cells if not only or any(cell.name.startswith(word) for word in only)]

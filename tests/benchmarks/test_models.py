@@ -9,7 +9,6 @@ CASES = {
     "resnet9": (models.ResNet9, 412_954),
     "resnet18": (models.ResNet18, 11_173_962),  # the published size of the CIFAR variant
     "vit": (models.SmallViT, 2_693_194),
-    "vit-module": (lambda: models.SmallViT(attention="module"), 2_693_194),
 }
 
 
@@ -41,27 +40,21 @@ def test_resnet9_is_its_formula():
     torch.testing.assert_close(model(images), model.head(x.amax((2, 3))))
 
 
-def test_both_attentions_compute_the_same():
+def test_attention_is_that_of_torch():
     torch.manual_seed(0)
-    explicit = models.SmallViT(dim=24, depth=2, heads=3).double()
-    module = models.SmallViT(dim=24, depth=2, heads=3, attention="module").double()
-    module.load_state_dict(
-        {
-            name.replace("attention.qkv.", "attention.inner.in_proj_").replace(
-                "attention.proj.", "attention.inner.out_proj."
-            ): value
-            for name, value in explicit.state_dict().items()
-        }
+    ours, theirs = models._Attention(24, 3).double(), torch.nn.MultiheadAttention(24, 3, batch_first=True).double()
+    named = {"qkv.": "in_proj_", "proj.": "out_proj."}
+    states = ours.state_dict().items()
+    theirs.load_state_dict(
+        {name.replace(key, named[key]): value for name, value in states for key in named if name.startswith(key)}
     )
-    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    torch.testing.assert_close(explicit(images), module(images))
+    tokens = torch.randn(2, 16, 24, dtype=torch.float64)
+    torch.testing.assert_close(ours(tokens), theirs(tokens, tokens, tokens, need_weights=False)[0])
 
 
 def test_vit_refuses_what_does_not_divide():
     with pytest.raises(ValueError, match="must divide"):
         models.SmallViT(patch=5)
-    with pytest.raises(ValueError, match="linear, module"):
-        models.SmallViT(attention="other")
 
 
 def test_batches_visit_every_example_once_per_epoch_and_repeat_with_the_seed():

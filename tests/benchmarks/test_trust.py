@@ -9,7 +9,7 @@ import torch
 from benchmarks import records
 from benchmarks.__main__ import run
 from benchmarks.trust import grid, scale, verdicts
-from benchmarks.trust.cells import DEVELOPMENT, REPORTED, SMALL, Cell, find_cells
+from benchmarks.trust.cells import DEVELOPMENT, REPORTED, Cell
 from benchmarks.trust.draws import Draw, draw
 from benchmarks.trust.logistic import Regression
 from benchmarks.trust.measure import measure
@@ -20,11 +20,6 @@ def test_at_most_sixty_reported_cells_and_none_is_tuned_on():
     names = [cell.name for cell in REPORTED]
     assert len(names) == len(set(names)) <= 60
     assert not {cell.data for cell in REPORTED} & {cell.data for cell in DEVELOPMENT}
-
-
-def test_cells_are_found_by_the_beginning_of_their_name():
-    assert {cell.data for cell in find_cells("reported", SMALL)} == set(SMALL)
-    assert find_cells("development", ("nothing",)) == []
 
 
 @pytest.mark.parametrize("noise", ["clean", "sym-5", "pair-20"])
