@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache, lru_cache
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -94,7 +94,7 @@ def scratch_probabilities(world: World, setup: Setup) -> NDArray[np.float64]:
 @cache
 def judge(setup: Setup, name: str) -> Judgement:
     """What a judge says of the labels."""
-    world = world_of(setup)
+    world = make_world(setup)
     if name == "scratch ours":
         return judged_by_us(sgoif.load(finished_run(world, setup)))
     if name == "frozen ours":
@@ -107,31 +107,20 @@ def judge(setup: Setup, name: str) -> Judgement:
     return judged_by_confident(probabilities, world.given, len(judge(setup, f"{kind} ours")[0]))
 
 
-@lru_cache(maxsize=1)
-def world_of(setup: Setup) -> World:
-    return make_world(setup)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaning:
+class Cleaning(Setup):
     """One training on labels that a judge has cleaned."""
 
     setting: str = "pair-20"
-    split: Literal["development", "reported"] = "reported"
-    examples: int = 20_000
-    held_per_class: int = 100
-    epochs: int = 10
     judge: str = option("none", ("none", "truth", *JUDGES))
     way: Literal["", "relabel", "drop"] = ""
-    seed: int = 1
 
 
 def measure(cleaning: Cleaning) -> dict[str, Any]:
     """One training and what it was trained on."""
     started = time.perf_counter()
-    values = asdict(cleaning)
-    setup = Setup(**{field.name: values[field.name] for field in fields(Setup)})
-    world = world_of(setup)
+    setup = Setup(**{field.name: getattr(cleaning, field.name) for field in fields(Setup)})
+    world = make_world(setup)
     images, labels = world.dataset.tensors[0], world.given.copy()
     kept = np.ones(len(labels), bool)
     found: dict[str, Any] = {}

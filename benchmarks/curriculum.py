@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from benchmarks import data, loops, noise, robust
 from benchmarks.experiment import Experiment, option
@@ -49,9 +48,7 @@ def make_world(setup: Setup) -> tuple[World, data.Images]:
     if is_development:
         images, test = images.take(slice(0, setup.examples)), images.take(slice(len(images) - DEVELOPMENT_TEST, None))
         given = given[: len(images)]
-    held = np.isin(np.arange(len(given)), data.first_per_class(given, setup.held_per_class, images.num_classes))
-    dataset = TensorDataset(data.normalise(images.pixels, *data.CIFAR10_STATS), torch.from_numpy(given))
-    return World(dataset, given, images.labels, held, images.class_names), test
+    return World.of(images, given, setup.held_per_class), test
 
 
 def accuracies(model: nn.Module, test: data.Images, recipe: loops.Recipe) -> list[float]:

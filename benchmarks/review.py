@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch.utils.data import Subset, TensorDataset
 
@@ -28,13 +27,12 @@ import sgoif
 from benchmarks import cache, data, loops, noise
 from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import detection_report, weighted_mean
-from benchmarks.models import ResNet9
+from benchmarks.models import fresh_model
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.review.decisions import Decision, read_decisions, write_decisions
 from sgoif.review.manifest import settle, write_manifest
 from sgoif.review.merge import merge
 from sgoif.store import RunFiles
-from sgoif.training.monitor import Monitor
 
 ORDERS = ("ours", "aum", "random")
 BUDGETS = (1000, 2000, 4000, 8000)
@@ -74,16 +72,19 @@ class World:
     held: NDArray[np.bool_]  # not trained on while the labels are judged
     class_names: tuple[str, ...]
 
+    @classmethod
+    def of(cls, images: data.Images, given: Labels, held_per_class: int) -> World:
+        """Hold back the first examples of each given class."""
+        held = np.isin(np.arange(len(given)), data.first_per_class(given, held_per_class, images.num_classes))
+        dataset = TensorDataset(data.normalise(images.pixels, *data.CIFAR10_STATS), torch.from_numpy(given))
+        return cls(dataset, given, images.labels, held, images.class_names)
+
 
 @lru_cache(1)
 def make_world(setup: Setup) -> World:
-    is_development = setup.split == "development"
-    parts = data.development(setup.examples) if is_development else data.reported(setup.examples, setup.seed)
+    parts = data.draw(setup.split, setup.examples, setup.seed)
     given = noise.apply_to_split(setup.setting, parts, setup.seed)[0].astype(np.int64)
-    images = data.normalise(parts.train.pixels, *data.CIFAR10_STATS)
-    held = np.isin(np.arange(len(given)), data.first_per_class(given, setup.held_per_class, parts.train.num_classes))
-    dataset = TensorDataset(images, torch.from_numpy(given))
-    return World(dataset, given, parts.train.labels, held, parts.train.class_names)
+    return World.of(parts.train, given, setup.held_per_class)
 
 
 def train_watched(world: World, setup: Setup, out: Path) -> None:
@@ -91,28 +92,13 @@ def train_watched(world: World, setup: Setup, out: Path) -> None:
     training, holdout = (Subset(world.dataset, np.flatnonzero(part).tolist()) for part in (~world.held, world.held))
     positions = torch.tensor(training.indices)
     images, labels = (tensor[positions] for tensor in world.dataset.tensors)
-    recipe = loops.Recipe(num_epochs=setup.epochs)
-    model = fresh_model(setup.seed)
-    optimizer = loops.optimiser(model, recipe)
-    scheduler = loops.schedule(optimizer, recipe, len(images))
-    monitor = sgoif.watch(
-        model,
-        optimizer,
+    monitor = loops.watch(
+        *(fresh_model(setup.seed), images, labels, loops.Recipe(num_epochs=setup.epochs), setup.seed),
+        ids=positions,
         anchors=sgoif.with_ids(holdout),
-        train_size=len(images),
         class_names=world.class_names,
-        seed=setup.seed,
         out=str(out),
-        method=sgoif.Method(planned_steps=setup.epochs * recipe.steps_per_epoch(len(images))),
     )
-    assert isinstance(monitor, Monitor), "SGOIF_DISABLE is set"
-    model.train()
-    for batch in loops.epochs(images, labels, recipe, setup.seed):
-        with monitor.step(positions[batch.indices], batch.labels):
-            F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
     run = monitor.close()
     assert run.info["counters"]["faults"] == 0, run.info["faults"]
 
@@ -186,12 +172,6 @@ def review(world: World, run: Path, looked_at: Labels, said: Labels, folder: Pat
         assert len(settled.applied) == len(looked_at)
         write_manifest(files, settled, folder / "manifest.parquet", names)
     return sgoif.cleaned(world.dataset, folder / "manifest.parquet"), settled.counts()
-
-
-def fresh_model(seed: int) -> ResNet9:
-    torch.manual_seed(seed)
-    model = ResNet9(num_classes=10)
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def retrained_accuracy(images: torch.Tensor, labels: torch.Tensor, setup: Setup) -> float:

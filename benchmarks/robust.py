@@ -20,7 +20,8 @@ from torch.utils.data import Subset
 
 import sgoif
 from benchmarks import loops
-from benchmarks.review import World, fresh_model
+from benchmarks.models import fresh_model
+from benchmarks.review import World
 from sgoif.experimental import InfluenceSampler
 from sgoif.training.monitor import Monitor
 
