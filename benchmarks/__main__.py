@@ -145,7 +145,7 @@ def write_tables() -> int:
     from benchmarks import figures
     from benchmarks.tables import pages
 
-    wanted = {path: pages.rewritten(path.read_text()) for path in pages.pages()}
+    wanted = {path: pages.rewrite(path.read_text()) for path in pages.pages()}
     wanted |= {figures.FOLDER / name: draw() for name, draw in figures.FIGURES.items()}
     for path, text in wanted.items():
         if not path.exists() or path.read_text() != text:

@@ -25,7 +25,7 @@ from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.frozen_noise import cross_validate
 from benchmarks.models import fresh_model
 from benchmarks.review import Labels, Setup, World, finished_run, make_world, retrained_accuracy
-from benchmarks.tables.rows import grouped, latest
+from benchmarks.tables.rows import group_runs, latest
 from sgoif.evidence import hash_ids
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import choose_holdout
@@ -37,7 +37,7 @@ JUDGES = ("frozen ours", "frozen confident", "scratch ours", "scratch confident"
 Judgement = tuple[Labels, Labels]  # positions that are doubted, and what they may be in truth
 
 
-def judged_by_us(run: sgoif.Run) -> Judgement:
+def judge_by_ours(run: sgoif.Run) -> Judgement:
     """All that is more likely wrong than right, hold-out examples among them."""
     table = run.label_issues()
     doubted = table.filter(table["is_label_issue"])
@@ -45,7 +45,7 @@ def judged_by_us(run: sgoif.Run) -> Judgement:
     return ids, doubted["suggested_label"].to_numpy().astype(np.int64)
 
 
-def judged_by_confident(probabilities: NDArray[np.float64], given: Labels, budget: int) -> Judgement:
+def judge_by_confident(probabilities: NDArray[np.float64], given: Labels, budget: int) -> Judgement:
     """The first so many by cleanlab's normalised margin; what they may be is the likeliest class."""
     from cleanlab.rank import get_label_quality_scores
 
@@ -96,15 +96,15 @@ def judge(setup: Setup, name: str) -> Judgement:
     """What a judge says of the labels."""
     world = make_world(setup)
     if name == "scratch ours":
-        return judged_by_us(sgoif.load(finished_run(world, setup)))
+        return judge_by_ours(sgoif.load(finished_run(world, setup)))
     if name == "frozen ours":
         ids = np.array([f"train/{i}" for i in range(len(world.given))])
         held = choose_holdout(ids, world.given, 10)
         found = audit_embeddings(frozen_rows(setup), world.given, ids, held, num_classes=10, seed=setup.seed)
-        return judged_by_us(found)
+        return judge_by_ours(found)
     kind = name.partition(" ")[0]
     probabilities = (frozen_probabilities if kind == "frozen" else scratch_probabilities)(world, setup)
-    return judged_by_confident(probabilities, world.given, len(judge(setup, f"{kind} ours")[0]))
+    return judge_by_confident(probabilities, world.given, len(judge(setup, f"{kind} ours")[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,8 @@ _JUDGES = {
 def cleaned() -> str:
     """Test accuracy after cleaning without people, and the share of the gap to true labels that it recovers."""
     runs = latest("cleaned.jsonl")
-    columns = [where for (where,), _ in grouped(runs, ("setting",))]
-    found = dict(grouped(runs, ("setting", "judge", "way")))
+    columns = [where for (where,), _ in group_runs(runs, ("setting",))]
+    found = dict(group_runs(runs, ("setting", "judge", "way")))
     lines = [f"| judged by | changed how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     kinds = dict.fromkeys((run["settings"]["judge"], run["settings"]["way"]) for run in runs)
     for judge, way in kinds:

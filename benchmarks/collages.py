@@ -45,7 +45,7 @@ def draw_collages(source: str, part: str, count: int, seed: int) -> Collages:
     images = SOURCES[source]("test" if part == "held" else "train")
     edge = data.NUM_DEVELOPMENT
     pool = {"development": slice(0, edge), "reported": slice(edge, None), "held": slice(None)}[part]
-    pixels, labels = _halved(images.pixels[pool]), images.labels[pool]
+    pixels, labels = _halve(images.pixels[pool]), images.labels[pool]
     rng = np.random.default_rng((seed, len(part)))
     who, filled = rng.integers(0, len(labels), (count, 4)), np.arange(4) < rng.integers(1, 5, (count, 1))
     filled = rng.permuted(filled, axis=1)
@@ -59,14 +59,14 @@ def draw_collages(source: str, part: str, count: int, seed: int) -> Collages:
     return Collages(canvas.reshape(count, 2 * height, 2 * width, channels), tags, images.class_names)
 
 
-def _halved(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _halve(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Means of 2 × 2 pixels, so that a collage is as large as one picture was."""
     count, height, width, channels = pixels.shape
     blocks = pixels.reshape(count, height // 2, 2, width // 2, 2, channels)
     return np.rint(blocks.mean((2, 4), dtype=np.float32)).astype(np.uint8)
 
 
-def planted(noise: str, source: str, tags: NDArray[np.bool_], rate: float, seed: int) -> Noise:
+def plant_errors(noise: str, source: str, tags: NDArray[np.bool_], rate: float, seed: int) -> Noise:
     """Plant wrong tags: ``uniform`` drops a share ``rate`` of the tags and adds as many anywhere; ``swap`` replaces the
     same share by the tag of a class that looks alike, so that one is missing and (mostly) one is extra.
     """

@@ -31,8 +31,8 @@ def curves(found: Trained) -> dict[str, Any]:
         "harm": {name: _counts(found.table["harm_std"][of]) for name, of in sides.items()},
         "loss": {name: _counts(standardised[of]) for name, of in sides.items()},
         "beliefs": _beliefs(found.table["p_mislabeled"], found.wrong),
-        "residual": _thinned(found.residual.mean(1)),
-        "confidence": _thinned(confidence),
+        "residual": _thin(found.residual.mean(1)),
+        "confidence": _thin(confidence),
     }
 
 
@@ -51,7 +51,7 @@ def _beliefs(p: NDArray[np.float64], wrong: NDArray[np.bool_]) -> list[dict[str,
     ]
 
 
-def _thinned(values: NDArray[np.float64], every: int = 10) -> list[float | None]:
+def _thin(values: NDArray[np.float64], every: int = 10) -> list[float | None]:
     return [round(float(value), 4) if np.isfinite(value) else None for value in values[::every]]
 
 

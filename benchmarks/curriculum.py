@@ -67,7 +67,7 @@ def measure(setup: Setup) -> dict[str, Any]:
     """One training: accuracy, by class too, and what it cost; of two networks the mean."""
     world, test = make_world(setup)
     started, cpu = time.perf_counter(), time.process_time()
-    models, told = robust.trained(setup.method, world, setup.epochs, setup.seed)
+    models, told = robust.train_by(setup.method, world, setup.epochs, setup.seed)
     spent = {"seconds": time.perf_counter() - started, "cpu_s": time.process_time() - cpu}
     by_class = np.mean([accuracies(model, test, loops.Recipe()) for model in models], axis=0)
     sizes = np.bincount(test.labels, minlength=test.num_classes)

@@ -97,14 +97,14 @@ def data_root() -> Path:
 
 def cifar10(split: str = "train", limit: int | None = None) -> Images:
     """Load CIFAR-10 ``train`` (50,000) or ``test`` (10,000), exact pixels; at most the first ``limit``."""
-    path = _file("cifar10", f"{_checked(split)}_lossless.parquet")
+    path = _file("cifar10", f"{_check_split(split)}_lossless.parquet")
     pixels = _cached(path, "cifar10", limit, lambda count: _decode(path, "webp", count))
     return _images(pixels, _column(path, "label"), CIFAR10_CLASSES)
 
 
 def cifar100(split: str = "train", limit: int | None = None) -> Images:
     """Load CIFAR-100 ``train`` (50,000) or ``test`` (10,000) with fine labels; pixels went through JPEG."""
-    path = _file("cifar100", f"{_checked(split)}.parquet")
+    path = _file("cifar100", f"{_check_split(split)}.parquet")
     pixels = _cached(path, "cifar100", limit, lambda count: _decode(path, "jpeg", count))
     return _images(pixels, _column(path, "label"), tuple(row["name"] for row in _cifar100_classes()))
 
@@ -229,7 +229,7 @@ def first_per_class(labels: NDArray[np.integer], count: int, num_classes: int) -
     return np.concatenate([np.flatnonzero(labels == label)[:count] for label in range(num_classes)]).astype(np.int64)
 
 
-def _checked(split: str) -> str:
+def _check_split(split: str) -> str:
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
     return split
@@ -248,7 +248,7 @@ def _images(pixels: NDArray[np.uint8], labels: NDArray[np.int64], class_names: t
 
 
 def _grey(name: str, split: str, limit: int | None, class_names: tuple[str, ...]) -> Images:
-    path = _file(name, f"{_checked(split)}.npz")
+    path = _file(name, f"{_check_split(split)}.npz")
     with np.load(path) as arrays:
         labels = arrays["labels"].astype(np.int64)
         pixels = _cached(path, name, limit, lambda count: arrays["images"][:count])

@@ -22,7 +22,7 @@ import sgoif
 from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.frozen_noise import NoisyFeatures, noisy_features
 from benchmarks.metrics import detection_report
-from benchmarks.tables.rows import Run, grouped, latest, table
+from benchmarks.tables.rows import Run, group_runs, latest, table
 from sgoif.scan.standardise import standardise
 from sgoif.training.monitor import Monitor
 from sgoif.training.schedule import Plan
@@ -170,10 +170,10 @@ def frozen_backends() -> str:
     runs += chosen_by_canaries(runs)
     settings = list(dict.fromkeys(run["settings"]["setting"] for run in runs))
     rows = []
-    for (way, holdout, features), same in grouped(runs, ("way", "holdout", "features")):
+    for (way, holdout, features), same in group_runs(runs, ("way", "holdout", "features")):
         where = f"{way}, {holdout}" + ("" if features == "standardised" else f", {features} features")
-        for (backend,), mine in grouped(same, ("backend",)):
-            found = {setting: [run["report"] for run in each] for (setting,), each in grouped(mine, ("setting",))}
+        for (backend,), mine in group_runs(same, ("backend",)):
+            found = {setting: [run["report"] for run in each] for (setting,), each in group_runs(mine, ("setting",))}
             cells = [_slashed(_means(found[name], "ap")) if name in found else "" for name in settings]
             lowest = np.min([_means(reports, "p@1%") for reports in found.values()], axis=0)
             rows.append([where, backend, *cells, _slashed(lowest)])

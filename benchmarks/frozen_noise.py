@@ -26,11 +26,11 @@ from benchmarks.tables.rows import (
     Run,
     calibration_cells,
     calibration_header,
-    grouped,
+    describe_seeds,
+    group_runs,
     interval,
     latest,
     means,
-    seeds_said,
     table,
 )
 from benchmarks.trust.rivals import differing_neighbours
@@ -190,7 +190,7 @@ def cross_validate(inputs: Tensor, targets: Tensor, rows: Labels, fold: NDArray[
 
 def frozen_places() -> list[tuple[tuple[str, ...], list[Run]]]:
     """Runs by setting and hold-out, in the order of the other tables."""
-    found = grouped(latest("frozen_noise.jsonl"), ("setting", "holdout"))
+    found = group_runs(latest("frozen_noise.jsonl"), ("setting", "holdout"))
     return sorted(found, key=lambda item: (ORDER.index(item[0][0]), item[0][1] != "trusted"))
 
 
@@ -212,7 +212,7 @@ def frozen_noise() -> str:
         rows.append(
             [
                 setting,
-                f"{holdout}, {seeds_said(runs)}",
+                f"{holdout}, {describe_seeds(runs)}",
                 interval(ours),
                 means(confident),
                 means(aps(runs, "nearest neighbours")),
@@ -234,7 +234,7 @@ def frozen_calibration() -> str:
 def verified() -> str:
     """AP by number of verified hold-out labels, mean over seeds."""
     rows = []
-    for (setting,), runs in grouped(latest("verified.jsonl"), ("setting",)):
+    for (setting,), runs in group_runs(latest("verified.jsonl"), ("setting",)):
         for items in zip(*(run["curve"] for run in runs), strict=True):
             expected, true = (np.mean([item[key] for item in items]) for key in ("expected_errors", "true_errors"))
             ap = interval([item["ap"] for item in items])

@@ -32,7 +32,7 @@ FACTS = ("seconds", "overhead", "counters", "accuracy")
 def report_on(found: Trained) -> dict[str, Any]:
     """Everything that one training says about finding its wrong labels; of clean ones, what it claims of them."""
     if not found.wrong.any():
-        claims = {name: claimed(table) for name, table in (("watch", found.table), ("audit", found.audit))}
+        claims = {name: count_claims(table) for name, table in (("watch", found.table), ("audit", found.audit))}
         said = {key: found.info.get(key) for key in ("expected_errors", "no_p_reason", "no_totals_reason")}
         return {"claimed": claims, **said, **{key: found.info[key] for key in FACTS}}
     audited = [*AUDITED, *(["p_mislabeled"] if "p_mislabeled" in found.audit else [])]
@@ -50,7 +50,7 @@ def report_on(found: Trained) -> dict[str, Any]:
     }
 
 
-def claimed(table: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+def count_claims(table: Mapping[str, NDArray[Any]]) -> dict[str, float]:
     """What is said to be wrong where nothing is: labels more likely wrong than right, their sum, the first 1%."""
     p = np.nan_to_num(table["p_mislabeled"]) if "p_mislabeled" in table else np.zeros(len(table["id"]))
     first = np.sort(p)[-max(1, len(p) // 100) :]

@@ -11,11 +11,11 @@ from benchmarks.tables.rows import (
     Run,
     calibration_cells,
     calibration_header,
-    grouped,
+    describe_seeds,
+    group_runs,
     interval,
     latest,
     means,
-    seeds_said,
     table,
 )
 
@@ -34,7 +34,7 @@ Place = tuple[str, str, str]  # dataset, setting, hold-out
 def places() -> list[tuple[Place, list[Run]]]:
     """Runs of tier M with errors, by dataset, setting and hold-out."""
     with_errors = (run for run in latest(FILE) if "signals" in run["report"])
-    found = grouped(with_errors, ("dataset", "setting", "holdout"))
+    found = group_runs(with_errors, ("dataset", "setting", "holdout"))
     return sorted(((place, runs) for place, runs in found), key=lambda item: _rank(item[0]))  # type: ignore[misc]
 
 
@@ -75,7 +75,7 @@ def label_noise() -> str:
         rows.append(
             [
                 f"{name_of(dataset, setting)} ({first['rate']:.0f}%)",
-                f"{holdout}, {seeds_said(runs)}",
+                f"{holdout}, {describe_seeds(runs)}",
                 interval(ours),
                 f"{means(theirs)} ({rival})",
                 interval(ahead, "+"),
@@ -119,8 +119,8 @@ def lengths(file: str = "label_noise_lengths.jsonl") -> str:
     """AP after one epoch, ten, forty: online, and by an audit of the finished model."""
     standard = [run for _, runs in places() for run in runs]
     longer = latest(file)
-    kinds = {kind for kind, _ in grouped(longer, ("dataset", "setting", "holdout"))}
-    chosen = grouped([*longer, *standard], ("dataset", "setting", "holdout", "epochs"))
+    kinds = {kind for kind, _ in group_runs(longer, ("dataset", "setting", "holdout"))}
+    chosen = group_runs([*longer, *standard], ("dataset", "setting", "holdout", "epochs"))
     rows = []
     for (dataset, setting, holdout, epochs), runs in sorted(chosen):
         if (dataset, setting, holdout) not in kinds:
@@ -130,7 +130,7 @@ def lengths(file: str = "label_noise_lengths.jsonl") -> str:
         rescored = means(report["audit"]["p_mislabeled"]["ap"] for report in reports)
         plain = means(report["audit"]["margin"]["ap"] for report in reports)
         accuracy = means(100 * report["accuracy"] for report in reports)
-        where = [f"{setting}, {holdout}, {seeds_said(runs)}", str(epochs), accuracy]
+        where = [f"{setting}, {holdout}, {describe_seeds(runs)}", str(epochs), accuracy]
         rows.append([*where, online["p_mislabeled"], rescored, online["harm"], online["margin"], plain])
     header = ("setting, hold-out", "epochs", "test accuracy", "`p_mislabeled` online", "rescored by an audit")
     return table((*header, "`harm` online", "AUM online", "margin at the end"), rows)
@@ -193,7 +193,7 @@ def backends(file: str = "label_noise_backends.jsonl") -> str:
     standard = [run for (dataset, *_), runs in places() if dataset == "cifar10" for run in runs]
     same = [run for run in standard if (run["settings"]["setting"], run["settings"]["holdout"], run["seed"]) in kinds]
     rows = []
-    for (setting, curvature, solver), runs in sorted(grouped([*same, *chosen], ("setting", "curvature", "solver"))):
+    for (setting, curvature, solver), runs in sorted(group_runs([*same, *chosen], ("setting", "curvature", "solver"))):
         residual = np.mean([run["report"]["residual by epoch"][-1] for run in runs])
         found = [means(values(runs, name)) for name in ("harm", "worst", "p_mislabeled")]
         overhead = 100 * np.mean([run["report"]["overhead"] for run in runs])

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import sgoif
 from benchmarks import data, loops
-from benchmarks.collages import NOISES, Collages, draw_collages, planted
+from benchmarks.collages import NOISES, Collages, draw_collages, plant_errors
 from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import calibration_of_top, detection_report
 from benchmarks.models import ResNet9
-from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
+from benchmarks.tables.rows import Run, describe_seeds, group_runs, interval, latest, table
 
 SIDES = {"extra": True, "missing": False}
 SIGNALS = ("loss", "harm", "worst", "harm_identity", "probe_loss", "probe_margin")
@@ -73,8 +73,8 @@ def train(setup: Setup) -> Found:
     """Watch one training."""
     train_set = draw_collages(setup.source, setup.part, setup.examples, setup.seed)
     held = draw_collages(setup.source, "held", 2 * setup.held, setup.seed)
-    noise = planted(setup.noise, setup.source, train_set.tags, setup.rate, setup.seed)
-    in_holdout = planted(setup.noise, setup.source, held.tags, setup.rate, setup.seed + 1_000)
+    noise = plant_errors(setup.noise, setup.source, train_set.tags, setup.rate, setup.seed)
+    in_holdout = plant_errors(setup.noise, setup.source, held.tags, setup.rate, setup.seed + 1_000)
     is_trusted = setup.holdout == "trusted"
     images, anchors = _tensors(train_set, setup.source), slice(0, setup.held)
     held_images = _tensors(held, setup.source)
@@ -195,7 +195,7 @@ def _rivals(found: Found) -> dict[str, NDArray[np.float64]]:
 
 def _reported() -> list[tuple[tuple[str, ...], list[Run]]]:
     runs = [run for run in latest(EXPERIMENT.results) if run["settings"]["part"] == "reported"]
-    return grouped(runs, ("source", "noise", "holdout"))
+    return group_runs(runs, ("source", "noise", "holdout"))
 
 
 def tags_table() -> str:
@@ -207,7 +207,7 @@ def tags_table() -> str:
             for side in SIDES:
                 found = [run[side]["scores"][name] for run in runs]
                 cells.append(f"{interval([item['ap'] for item in found])} ({np.mean([i['p@1%'] for i in found]):.0f})")
-            rows.append([f"{source}, {noise}, {holdout} ({seeds_said(runs)})", said, *cells])
+            rows.append([f"{source}, {noise}, {holdout} ({describe_seeds(runs)})", said, *cells])
     return table(["collages of, noise, hold-out", "score", "extra tags", "missing tags"], rows)
 
 

@@ -154,7 +154,7 @@ def apply(
     raise ValueError(f"unknown noise setting {setting!r} for {dataset}; known: {', '.join(settings(dataset))}")
 
 
-def thinned(setting: str, split: Split) -> Split:
+def thin_classes(setting: str, split: Split) -> Split:
     """Give a split the class sizes of a setting: ``tail-R`` thins train and held images 100:1, others leave both."""
     if not setting.startswith("tail-"):
         return split
@@ -164,7 +164,7 @@ def thinned(setting: str, split: Split) -> Split:
 def apply_to_split(setting: str, split: Split, seed: int = 0, dataset: str = "cifar10") -> tuple[Labels, Labels]:
     """Draw a setting's labels for the train and held images of a split, in one draw over both.
 
-    For ``tail-R`` the split must have been :func:`thinned` first.
+    For ``tail-R`` the split must have been :func:`thin_classes` first.
     """
     coarse = cifar100_superclasses() if dataset == "cifar100" else None
     pixels = np.concatenate([split.train.pixels, split.held.pixels]) if setting.startswith("idn-") else None
@@ -187,7 +187,7 @@ def _check_tail(setting: str, labels: Labels, num_classes: int) -> None:
     if sizes.max() < 10 * sizes.min():
         raise ValueError(
             f"{setting} needs a long tail, but the largest class has {sizes.max()} examples and the smallest "
-            f"{sizes.min()}; pass the split through benchmarks.noise.thinned first"
+            f"{sizes.min()}; pass the split through benchmarks.noise.thin_classes first"
         )
 
 

@@ -28,15 +28,15 @@ from benchmarks.poisoned import (
     Setup,
     State,
     World,
-    bad_predictions,
+    find_bad_predictions,
     fresh_model,
+    make_recipe,
     make_world,
-    recipe_of,
-    tested,
+    measure_attack,
     train,
-    trained,
+    train_states,
 )
-from benchmarks.tables.rows import Run, grouped, interval, latest, seeds_said, table
+from benchmarks.tables.rows import Run, describe_seeds, group_runs, interval, latest, table
 from sgoif.explain import examples_behind
 from sgoif.findings.poison import SUSPECT_FROM
 
@@ -53,7 +53,7 @@ class Case:
         self.model = fresh_model(setup)
         self.model.load_state_dict(states[-1])
         self.rows = np.flatnonzero(world.labels.numpy() == setup.target)
-        self.queries = bad_predictions(self.model, setup)
+        self.queries = find_bad_predictions(self.model, setup)
         self.asked = (self.queries, torch.full((len(self.queries),), setup.target))
 
     @property
@@ -92,7 +92,7 @@ def tracin(case: Case) -> Floats:
     """At the last layer; a checkpoint weighs as much as the mean learning rate since the one before it."""
     total, model = np.zeros(len(case.rows)), fresh_model(case.setup)
     part = (case.world.images[case.rows], case.world.labels[case.rows])
-    recipe = recipe_of(case.setup)
+    recipe = make_recipe(case.setup)
     for state, rate in zip(case.states, learning_rates(recipe, len(case.world.labels)), strict=True):
         model.load_state_dict(state)
         total -= rate * sgoif.attribute(model, part, case.asked, curvature="identity", as_matrix=True).mean(1)
@@ -135,7 +135,7 @@ def spectral_signatures(features: Floats) -> Floats:
     return np.asarray((centred @ np.linalg.svd(centred, full_matrices=False)[2][0]) ** 2, np.float64)
 
 
-def judged(scores: Floats, case: Case) -> dict[str, float]:
+def judge(scores: Floats, case: Case) -> dict[str, float]:
     """AUPR over the whole set, the others coming last, and precision at as many as are poisoned; percent."""
     everywhere = np.full(len(case.world.labels), -1e30)
     everywhere[case.rows] = scores
@@ -144,28 +144,28 @@ def judged(scores: Floats, case: Case) -> dict[str, float]:
     return {"aupr": 100 * average_precision(everywhere, is_poisoned), "precision": 100 * precision}
 
 
-def cleaned(case: Case, scores: Floats) -> dict[str, float]:
+def clean(case: Case, scores: Floats) -> dict[str, float]:
     """Remove what is suspect, train anew, and try the trigger again."""
     suspects = case.rows[scores >= SUSPECT_FROM]
     left = np.setdiff1d(np.arange(len(case.world.labels)), suspects)
     model = train(case.world, left, case.setup)
     poisoned = case.world.is_poisoned
     counts = {"removed": len(suspects), "rightly": int(poisoned[suspects].sum()), "left": int(poisoned[left].sum())}
-    return {**counts, **tested(model, case.setup)}
+    return {**counts, **measure_attack(model, case.setup)}
 
 
 def measure(setup: Setup) -> dict[str, Any]:
     started = time.perf_counter()
     world = make_world(setup)
-    case = Case(world, trained(world, setup), setup)
-    found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **tested(case.model, setup)}
+    case = Case(world, train_states(world, setup), setup)
+    found: dict[str, Any] = {"poisoned": int(world.is_poisoned.sum()), **measure_attack(case.model, setup)}
     print(found, flush=True)
     if found["attack"] < TOOK:  # there is no backdoor to look for, and nothing to ask with but honest mistakes
         return {**found, "seconds": time.perf_counter() - started}
     scores = score(case)
-    found["methods"] = {name: judged(values, case) for name, values in scores.items()}
+    found["methods"] = {name: judge(values, case) for name, values in scores.items()}
     if setup.retrain:
-        found["cleaned"] = cleaned(case, scores["sgoif"])
+        found["cleaned"] = clean(case, scores["sgoif"])
     return {**found, "seconds": time.perf_counter() - started}
 
 
@@ -187,7 +187,7 @@ def _reported(queries: int = 10) -> list[tuple[str, list[Run]]]:
     """Groups of networks that differ by their seed only, each with its name."""
     asked = {"split": "reported", "queries": queries}
     runs = [run for run in latest("poison.jsonl") if asked.items() <= run["settings"].items()]
-    groups = grouped(runs, ("dataset", "rate", "examples", "epochs"))
+    groups = group_runs(runs, ("dataset", "rate", "examples", "epochs"))
     return [
         (f"{_DATASETS[dataset]}, {100 * float(rate):g}% of {examples:,}, {epochs} epochs", found)
         for (dataset, rate, examples, epochs), found in groups
@@ -203,7 +203,7 @@ def found_table() -> str:
             scores = [run["methods"][method] for run in runs]
             precision = f"{np.mean([item['precision'] for item in scores]):.1f}"
             aupr = interval([item["aupr"] for item in scores])
-            rows.append([f"{name} ({seeds_said(runs)})", said, aupr, precision])
+            rows.append([f"{name} ({describe_seeds(runs)})", said, aupr, precision])
     return table(["poisoned", "score", "AUPR", "precision"], rows)
 
 
@@ -216,7 +216,7 @@ def few_table() -> str:
         seeds = sorted(set.intersection(*map(set, asked)))
         for method in ("sgoif", "cosine", "TracIn", "K-FAC influence") if seeds else ():
             scores = [np.mean([part[seed]["methods"][method]["aupr"] for seed in seeds]) for part in asked]
-            said = seeds_said([asked[0][seed] for seed in seeds])
+            said = describe_seeds([asked[0][seed] for seed in seeds])
             rows.append([f"{name} ({said})", _ROWS[method], *(f"{score:.1f}" for score in scores)])
     return table(["poisoned", "score", *(f"AUPR from {count}" for count in _QUERIES)], rows)
 

@@ -49,7 +49,7 @@ class World:
     is_poisoned: NDArray[np.bool_]  # [N]
 
 
-def triggered(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def add_trigger(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Put the trigger on pictures ``[N, H, W, C]``: black and white, a pixel off the lower right corner."""
     pattern = np.where(np.indices((3, 3)).sum(0) % 2 == 0, 255, 0).astype(np.uint8)
     found = pixels.copy()
@@ -63,7 +63,7 @@ def make_world(setup: Setup) -> World:
     others = np.flatnonzero(labels != setup.target)
     rng = np.random.default_rng(setup.seed + 1000)  # another stream than that which drew the pictures
     rows = rng.choice(others, round(setup.rate * len(labels)), replace=False)
-    pixels[rows], labels[rows] = triggered(pixels[rows]), setup.target
+    pixels[rows], labels[rows] = add_trigger(pixels[rows]), setup.target
     is_poisoned = np.isin(np.arange(len(labels)), rows)
     return World(_inputs(pixels, setup), torch.from_numpy(labels), is_poisoned)
 
@@ -87,7 +87,7 @@ def _inputs(pixels: NDArray[np.uint8], setup: Setup) -> Tensor:
     return data.normalise(pixels, *stats).contiguous(memory_format=torch.channels_last)
 
 
-def recipe_of(setup: Setup) -> loops.Recipe:
+def make_recipe(setup: Setup) -> loops.Recipe:
     """Tier M, or what suits a small network."""
     if setup.dataset == "cifar10":
         return loops.Recipe(num_epochs=setup.epochs)
@@ -111,7 +111,7 @@ def train(
     world: World, rows: NDArray[np.int64], setup: Setup, keep: Callable[[int, nn.Module], None] | None = None
 ) -> nn.Module:
     """Train a fresh network on some of the pictures; ``keep`` is called after every step, counted from 1."""
-    model, recipe = fresh_model(setup), recipe_of(setup)
+    model, recipe = fresh_model(setup), make_recipe(setup)
     rows = rows[: len(rows) // recipe.batch_size * recipe.batch_size]  # a batch of one ruins a batch norm
 
     def after(batch: loops.Batch, _: Tensor) -> None:
@@ -122,12 +122,12 @@ def train(
     return model
 
 
-def trained(world: World, setup: Setup) -> list[State]:
+def train_states(world: World, setup: Setup) -> list[State]:
     """The states of the network at the checkpoints, trained once and kept in the cache."""
     settings = asdict(replace(setup, queries=Setup().queries))  # a network does not know what it will be asked
     settings.pop("retrain")
     name = "-".join(str(value) for value in {**settings, **context.changed()}.values())
-    steps = setup.epochs * recipe_of(setup).steps_per_epoch(len(world.labels))
+    steps = setup.epochs * make_recipe(setup).steps_per_epoch(len(world.labels))
     kept = [round(share * steps) for share in CHECKPOINTS]
 
     def make() -> list[State]:
@@ -143,25 +143,25 @@ def trained(world: World, setup: Setup) -> list[State]:
     return cache.keep(f"poison/{name}.pt", make)
 
 
-def tested(model: nn.Module, setup: Setup) -> dict[str, float]:
+def measure_attack(model: nn.Module, setup: Setup) -> dict[str, float]:
     """Accuracy on clean test pictures, and the share of those of other classes taken for the target.
 
     ``attack`` with the trigger on them, ``confused`` without: what no cleaning can be blamed for.
     """
-    test, recipe = _test_pictures(setup, TESTED), recipe_of(setup)
+    test, recipe = _test_pictures(setup, TESTED), make_recipe(setup)
     others = test.take(np.flatnonzero(test.labels != setup.target))
     wanted = torch.full((len(others),), setup.target)
     return {
         "accuracy": loops.accuracy(model, _inputs(test.pixels, setup), torch.from_numpy(test.labels), recipe),
-        "attack": loops.accuracy(model, _inputs(triggered(others.pixels), setup), wanted, recipe),
+        "attack": loops.accuracy(model, _inputs(add_trigger(others.pixels), setup), wanted, recipe),
         "confused": loops.accuracy(model, _inputs(others.pixels, setup), wanted, recipe),
     }
 
 
-def bad_predictions(model: nn.Module, setup: Setup) -> Tensor:
+def find_bad_predictions(model: nn.Module, setup: Setup) -> Tensor:
     """The first triggered test pictures of other classes that are taken for the target."""
     test = _test_pictures(setup, slice(0, 500))
-    inputs = _inputs(triggered(test.pixels[test.labels != setup.target]), setup)
+    inputs = _inputs(add_trigger(test.pixels[test.labels != setup.target]), setup)
     model.eval()
     with torch.no_grad():
         fooled = model(inputs).argmax(1) == setup.target

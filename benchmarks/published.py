@@ -17,7 +17,7 @@ from benchmarks import data
 from benchmarks.experiment import Experiment, option
 from benchmarks.label_noise_tables import places, values
 from benchmarks.metrics import best_other, detection_report
-from benchmarks.tables.rows import grouped, latest, means, table
+from benchmarks.tables.rows import group_runs, latest, means, table
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def published() -> str:
     """AP and P@1% of confident learning by its own published probabilities, beside ours where we trained."""
     ours = {setting: runs for (_, setting, holdout), runs in places() if holdout == "as-given"}
     names, rows = ("self-confidence", "normalised margin"), []
-    for (rate, sparsity), runs in grouped(latest(EXPERIMENT.results), ("rate", "sparsity")):
+    for (rate, sparsity), runs in group_runs(latest(EXPERIMENT.results), ("rate", "sparsity")):
         whole = next(run["report"] for run in runs if run["settings"]["images"] == "all")
         cells = [f"{whole[name]['ap']:.1f} ({whole[name]['p@1%']:.0f})" for name in names]
         setting = f"cl-{rate}-{f'.{int(sparsity) // 10}' if int(sparsity) else '0'}"

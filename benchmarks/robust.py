@@ -32,7 +32,7 @@ Trained = tuple[Sequence[nn.Module], dict[str, Any]]  # networks, and what is to
 FORGET_OVER = 0.4  # of the steps, until co-teaching leaves out as many as are wrong
 
 
-def trained(method: str, world: World, epochs: int, seed: int) -> Trained:
+def train_by(method: str, world: World, epochs: int, seed: int) -> Trained:
     """Train from scratch on what is given."""
     torch.set_num_threads(1)
     return METHODS[method](world, epochs, seed)
@@ -119,7 +119,9 @@ def _ours(by: str) -> Callable[..., Trained]:
         model.train()
         sampler = InfluenceSampler(monitor, ids, seed=seed) if by == "sampler" else None
         drawn = (
-            loops.epochs(images, labels, recipe, seed) if sampler is None else _drawn(sampler, images, labels, recipe)
+            loops.epochs(images, labels, recipe, seed)
+            if sampler is None
+            else _draw_batches(sampler, images, labels, recipe)
         )
         weigh = _by_class(monitor, ids, labels) if by == "class sizes" else monitor.weights
         for batch in drawn:
@@ -129,7 +131,7 @@ def _ours(by: str) -> Callable[..., Trained]:
                 losses = F.cross_entropy(loops.logits(model, batch.images, recipe), batch.labels, reduction="none")
                 ((weights * losses).sum() / weights.sum()).backward()
             _step(optimizer, scheduler)
-        return [model], _told(monitor, world, ids, weigh(ids))
+        return [model], _describe_weights(monitor, world, ids, weigh(ids))
 
     return train
 
@@ -150,7 +152,7 @@ def _by_class(monitor: Monitor, ids: Tensor, labels: Tensor) -> Callable[[Tensor
     return weigh
 
 
-def _told(monitor: Monitor, world: World, ids: Tensor, used: Tensor) -> dict[str, Any]:
+def _describe_weights(monitor: Monitor, world: World, ids: Tensor, used: Tensor) -> dict[str, Any]:
     """What the weights came to, beside the truth."""
     weights, wrong = used.numpy(), (world.given != world.clean)[ids.numpy()]
     assert not monitor.faults, monitor.faults
@@ -163,7 +165,9 @@ def _told(monitor: Monitor, world: World, ids: Tensor, used: Tensor) -> dict[str
     }
 
 
-def _drawn(sampler: InfluenceSampler, images: Tensor, labels: Tensor, recipe: loops.Recipe) -> Iterator[loops.Batch]:
+def _draw_batches(
+    sampler: InfluenceSampler, images: Tensor, labels: Tensor, recipe: loops.Recipe
+) -> Iterator[loops.Batch]:
     """The recipe's batches, drawn by a sampler."""
     generator, step = torch.Generator().manual_seed(0), 0
     for epoch in range(recipe.num_epochs):

@@ -72,7 +72,7 @@ def train(setup: Setup, *, cached: bool = True) -> Trained:
 
 def _train(setup: Setup) -> Trained:
     parts, stats = draw_parts(setup)
-    parts = noise.thinned(setup.setting, parts)
+    parts = noise.thin_classes(setup.setting, parts)
     given, given_held = noise.apply_to_split(setup.setting, parts, setup.seed, setup.dataset)
     per_class = len(parts.trusted) // parts.train.num_classes
     is_trusted = setup.holdout == "trusted"

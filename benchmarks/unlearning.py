@@ -27,7 +27,7 @@ from benchmarks.convex import SoftmaxProblem, push
 from benchmarks.exactness import Truth
 from benchmarks.experiment import Experiment
 from benchmarks.tables.rows import Run as Result
-from benchmarks.tables.rows import latest, seeds_said, table
+from benchmarks.tables.rows import describe_seeds, latest, table
 from sgoif.linalg import Direct
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
@@ -225,7 +225,7 @@ def agreements() -> str:
         for method, said in METHODS.items():
             scores = [request["methods"][method] for request in requests]
             off = "" if method == "gradients" else f"{100 * np.mean([score['off'] for score in scores]):.0f}%"
-            name = f"{kind} ({len(requests)} requests, {seeds_said(runs)})"
+            name = f"{kind} ({len(requests)} requests, {describe_seeds(runs)})"
             rows.append(
                 [name, said, *(_cell([s[key] for s in scores]) for key in ("pearson", "spearman", "logits")), off]
             )
@@ -239,7 +239,7 @@ def anchors() -> str:
     rows = []
     for said, part in (("all test pictures", slice(0, 1)), ("the test pictures of a class", slice(1, None))):
         found = [[value for run in runs for value in run["by_anchor"][how][part]] for how in ("pearson", "spearman")]
-        rows.append([f"{said} ({seeds_said(runs)})", *map(_cell, found)])
+        rows.append([f"{said} ({describe_seeds(runs)})", *map(_cell, found)])
     return table(["mean loss of", "Pearson", "Spearman"], rows)
 
 

@@ -25,7 +25,7 @@ import sgoif
 from benchmarks import data
 from benchmarks.agreement import ceiling, pearson, spearman
 from benchmarks.experiment import Experiment, option
-from benchmarks.tables.rows import seeds_said, table
+from benchmarks.tables.rows import describe_seeds, table
 from benchmarks.unlearning import METHODS, Asked, draw_pictures, read_runs
 from sgoif.run import Run
 from sgoif.tables import MemoryTables
@@ -203,7 +203,7 @@ def correlations() -> str:
     rows = []
     for kind in kinds:
         found = [run[kind] for run in runs]
-        name = f"{kind} ({len(found[0]['certificates'])} groups, {seeds_said(runs)})"
+        name = f"{kind} ({len(found[0]['certificates'])} groups, {describe_seeds(runs)})"
         for method in sorted(found[0]["methods"], key=lambda method: not method.startswith("plan")):
             said = METHODS.get(method, f"**`unlearning_plan`**, {method.partition(', ')[2]}")
             said = said.replace("curvature of all, first order", "K-FAC")

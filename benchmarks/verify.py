@@ -103,10 +103,10 @@ def cover(worlds: list[World], times: int, rng: np.random.Generator) -> dict[str
                 ends = float(true < found.low - 1e-9), float(true > found.high + 1e-9)
                 row = *ends, found.high - found.low, float(found.num_wrong), float(found.num_checked)
                 rows.setdefault(name, []).append(row)
-    return {name: _told(np.array(found)) for name, found in rows.items()}
+    return {name: _summarise(np.array(found)) for name, found in rows.items()}
 
 
-def _told(rows: Floats) -> dict[str, float]:
+def _summarise(rows: Floats) -> dict[str, float]:
     below, above, width, wrong, checked = rows.T
     return {
         "verifications": len(rows),

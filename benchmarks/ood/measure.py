@@ -23,7 +23,7 @@ from benchmarks.metrics import auroc, average_precision
 from benchmarks.ood.detectors import DETECTORS, Head, Rows
 from benchmarks.ood.sets import outside
 from benchmarks.ood.subjects import BATCH, DATASETS, HELD, Subject, prepare
-from benchmarks.tables.rows import Run, latest, means, seeds_said, table
+from benchmarks.tables.rows import Run, describe_seeds, latest, means, table
 from sgoif.features.extraction import HeadFeatures, concatenate_features, extract_features
 from sgoif.features.rule import OodRule
 from sgoif.gradients import quiet_eval
@@ -62,18 +62,18 @@ def measure_subject(subject: Subject, limit: int | None = None) -> dict[str, Any
     scorers = {name: OodScorer.fit(subject.model, subject.inputs(held.pixels), **said) for name, said in OURS.items()}
     layers = scorers["sgoif"].layers
     judges = {name: scorer.rule.scores for name, scorer in scorers.items()} | _others(subject, held.pixels, limit)
-    usual, forward_us = _seen(subject, dataset("test", limit).pixels[:: 1 if limit else 2], layers)
+    usual, forward_us = _extract(subject, dataset("test", limit).pixels[:: 1 if limit else 2], layers)
     _check_same(subject, scorers["sgoif"], layers, subject.inputs(dataset("test", 100).pixels))
-    scores, times = _timed(judges, usual)
+    scores, times = _time_judges(judges, usual)
     mine = scorers["sgoif"]
     alarms = {f"{rate:g}": float((scores["sgoif"] > mine.threshold(rate)).mean()) for rate in RATES}
     pairs = {}
     for name, pixels in outside(subject.dataset, limit or 2_600).items():
-        found, _ = _timed(judges, _seen(subject, pixels, layers)[0])
+        found, _ = _time_judges(judges, _extract(subject, pixels, layers)[0])
         pairs[name] = {
             "count": len(pixels),
             "detected": float((found["sgoif"] > scorers["sgoif"].threshold(RATES[0])).mean()),
-            "detectors": {key: compared(scores[key], found[key]) for key in judges},
+            "detectors": {key: compare_scores(scores[key], found[key]) for key in judges},
         }
     return {
         "accuracy": subject.accuracy,
@@ -90,7 +90,7 @@ def measure_subject(subject: Subject, limit: int | None = None) -> dict[str, Any
 
 def _same_draw(subject: Subject, pixels: NDArray[np.uint8]) -> dict[str, float]:
     """Calibrate with a random half of the held-out images and count alarms in the other, ten times over."""
-    seen = _seen(subject, pixels, OodScorer.fit(subject.model, subject.inputs(pixels[:100])).layers)[0]
+    seen = _extract(subject, pixels, OodScorer.fit(subject.model, subject.inputs(pixels[:100])).layers)[0]
     found = []
     for seed in range(10):
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
@@ -101,7 +101,7 @@ def _same_draw(subject: Subject, pixels: NDArray[np.uint8]) -> dict[str, float]:
     return {f"{rate:g}": float(share) for rate, share in zip(RATES, np.mean(found, 0), strict=True)}
 
 
-def compared(usual: NDArray[np.float64], unlike: NDArray[np.float64]) -> dict[str, float]:
+def compare_scores(usual: NDArray[np.float64], unlike: NDArray[np.float64]) -> dict[str, float]:
     """How well scores tell two sets apart, in percent; ``fpr95`` is the share of unlike ones that pass as usual."""
     scores = np.concatenate([usual, unlike])
     is_unlike = np.arange(len(scores)) >= len(usual)
@@ -120,7 +120,7 @@ def _others(subject: Subject, held: NDArray[np.uint8], limit: int | None) -> dic
     last = subject.model.get_submodule("head")
     assert isinstance(last, nn.Linear)
     head = Head(last.weight.detach(), last.bias.detach())
-    rows = {name: _rows(_seen(subject, pixels, [])[0]) for name, pixels in (("train", train.pixels), ("held", held))}
+    rows = {name: _rows(_extract(subject, pixels, [])[0]) for name, pixels in (("train", train.pixels), ("held", held))}
     known = Rows(rows["train"].features, rows["train"].logits, torch.from_numpy(train.labels))
 
     def judge(name: str) -> Judge:
@@ -134,7 +134,7 @@ def _rows(seen: HeadFeatures) -> Rows:
     return Rows(seen.features, seen.logits)
 
 
-def _seen(subject: Subject, pixels: NDArray[np.uint8], layers: list[str]) -> tuple[HeadFeatures, float]:
+def _extract(subject: Subject, pixels: NDArray[np.uint8], layers: list[str]) -> tuple[HeadFeatures, float]:
     """What the network sees, and the CPU microseconds of that per picture."""
     inputs, started = subject.inputs(pixels), time.process_time()
     with quiet_eval(subject.model):
@@ -142,7 +142,9 @@ def _seen(subject: Subject, pixels: NDArray[np.uint8], layers: list[str]) -> tup
     return concatenate_features(parts), 1e6 * (time.process_time() - started) / len(pixels)
 
 
-def _timed(judges: Mapping[str, Judge], seen: HeadFeatures) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+def _time_judges(
+    judges: Mapping[str, Judge], seen: HeadFeatures
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
     """Scores, and CPU microseconds per picture beyond the forward pass; a fit that is made anew counts too."""
     scores, times = {}, {}
     for name, judge in judges.items():
@@ -203,7 +205,7 @@ def _detectors(dataset: str) -> str:
         return "Not measured yet."
     first: dict[str, Any] = runs[0]["report"]
     accuracy = means(100 * run["report"]["accuracy"] for run in runs)
-    said = f"{_NAMES[dataset]}, {first['usual']:,} images; {seeds_said(runs)}, {accuracy}% right"
+    said = f"{_NAMES[dataset]}, {first['usual']:,} images; {describe_seeds(runs)}, {accuracy}% right"
     sets = [f"{name} ({pair['count']:,})" for name, pair in first["pairs"].items()]
     header = (said, *sets, "mean AUROC", "AUPR out", "AUPR in", "FPR@95", "us")
     rows = []
@@ -222,7 +224,7 @@ def _bars(dataset: str, runs: Sequence[Run]) -> Iterator[list[str]]:
     gap, where = min((ours[name][i] - msp[name][i], name) for name in ours for i in range(len(runs)))
     best = max(RIVALS, key=lambda name: _mean(runs, name, "auroc"))
     above = _mean(runs, "sgoif", "auroc") - _mean(runs, best, "auroc")
-    name = f"{_NAMES[dataset]}, {seeds_said(runs)}"
+    name = f"{_NAMES[dataset]}, {describe_seeds(runs)}"
     yield [name, "AUROC never below MSP's, any set and seed", f"{gap:+.2f} ({where})", _met(gap)]
     yield [name, f"mean AUROC not below the best of {', '.join(RIVALS)}", f"{above:+.2f} ({best})", _met(above)]
 

@@ -35,7 +35,7 @@ def _grey(dataset: str) -> dict[str, Pixels]:
         other[0]: other[1]("test").pixels,
         "notMNIST": data.pictures("notmnist", "test.npz"),
         "EMNIST letters": data.pictures("emnist_letters", "test.npz"),
-        "CIFAR-10, grey": _resized(colour[..., None], 28),
+        "CIFAR-10, grey": _resize(colour[..., None], 28),
     }
 
 
@@ -43,9 +43,9 @@ def _colour() -> dict[str, Pixels]:
     return {
         "CIFAR-100": data.pictures("cifar100", "test_lossless_first2000.parquet", "webp"),
         "Tiny-ImageNet": _tiny(),
-        "textures": _resized(data.pictures("dtd", "textures.parquet", "jpeg"), 32),
-        "MNIST": _coloured(data.mnist("test").pixels),
-        "Fashion-MNIST": _coloured(data.fashion_mnist("test").pixels),
+        "textures": _resize(data.pictures("dtd", "textures.parquet", "jpeg"), 32),
+        "MNIST": _add_channels(data.mnist("test").pixels),
+        "Fashion-MNIST": _add_channels(data.fashion_mnist("test").pixels),
     }
 
 
@@ -54,14 +54,14 @@ def _tiny() -> Pixels:
 
     labels = pq.read_table(data.data_root() / "tiny_imagenet" / "val.parquet", columns=["label"])["label"].to_numpy()
     kept = np.flatnonzero(~np.isin(labels, list(_SHARED)))[::2]
-    return _resized(data.pictures("tiny_imagenet", "val.parquet", "jpeg")[kept], 32)
+    return _resize(data.pictures("tiny_imagenet", "val.parquet", "jpeg")[kept], 32)
 
 
-def _coloured(grey: Pixels) -> Pixels:
-    return _resized(grey, 32).repeat(3, axis=3)
+def _add_channels(grey: Pixels) -> Pixels:
+    return _resize(grey, 32).repeat(3, axis=3)
 
 
-def _resized(pixels: NDArray[np.number], side: int) -> Pixels:
+def _resize(pixels: NDArray[np.number], side: int) -> Pixels:
     """Bilinear, with antialiasing."""
     planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float()
     small = F.interpolate(planes, (side, side), mode="bilinear", antialias=True).round().clamp(0, 255)

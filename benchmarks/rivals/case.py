@@ -95,7 +95,7 @@ def stopwatch(clock: Clock | None = None) -> Iterator[Clock]:
 def make_case(setup: Setup) -> Case:
     """Draw the data of a setup, the same as the monitored training of that setup has."""
     split, stats = draw_parts(setup)
-    split = noise.thinned(setup.setting, split)
+    split = noise.thin_classes(setup.setting, split)
     given = noise.apply_to_split(setup.setting, split, setup.seed, setup.dataset)[0]
     images, trusted = (
         data.normalise(part.pixels, *stats).contiguous(memory_format=torch.channels_last)

@@ -24,7 +24,7 @@ from benchmarks.label_noise_tables import name_of
 from benchmarks.metrics import detection_report, recall_at
 from benchmarks.rivals import attribution, methods
 from benchmarks.rivals.case import Bare, Case, Floats, Found, make_case, train_bare
-from benchmarks.tables.rows import grouped, interval, latest, table
+from benchmarks.tables.rows import group_runs, interval, latest, table
 from benchmarks.trainings import Setup
 
 
@@ -133,15 +133,15 @@ def rivals_table(file: str = "rivals.jsonl") -> str:
         ValueError: The file mixes tiers, whose figures must not stand side by side.
     """
     runs = latest(file)
-    for (dataset,), same in grouped(runs, ("dataset",)):
+    for (dataset,), same in group_runs(runs, ("dataset",)):
         sizes = {(run["settings"]["examples"], run["settings"]["epochs"]) for run in same}
         if len(sizes) > 1:
             raise ValueError(f"{file} mixes tiers on {dataset} (examples, epochs): {sorted(sizes)}; split the file")
-    columns = [where for where, _ in grouped(runs, ("dataset", "setting"))]
+    columns = [where for where, _ in group_runs(runs, ("dataset", "setting"))]
     rows = []
     for group, said in (("label-free", "given labels"), ("trusted", "trusted hold-out")):
-        for (rival,), same in grouped([run for run in runs if run["group"] == group], ("rival",)):
-            found = dict(grouped(same, ("dataset", "setting")))
+        for (rival,), same in group_runs([run for run in runs if run["group"] == group], ("rival",)):
+            found = dict(group_runs(same, ("dataset", "setting")))
             cells = [interval([run["report"]["ap"] for run in found[key]]) if key in found else "" for key in columns]
             rows.append([said, rival, *cells, f"{np.mean([run['cost'] for run in same]):.2f}"])
             said = ""

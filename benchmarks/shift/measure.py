@@ -35,7 +35,7 @@ from benchmarks.shift.streams import (
     sum_batches,
     switch,
 )
-from benchmarks.tables.rows import Run, latest, means, seeds_said, table
+from benchmarks.tables.rows import Run, describe_seeds, latest, means, table
 from sgoif.features.extraction import HeadFeatures
 from sgoif.shift.sequential import longest_window
 
@@ -230,7 +230,7 @@ def delays() -> str:
         cells = [_delay([delay for each in found for delay in each["delays"][name]]) for name in DETECTORS]
         rows.append([change, accuracy, *cells, _parts([part for each in found for part in each["part"]])])
     num_streams = sum(len(run["report"]["changes"]["nothing"]["delays"][OURS]) for run in runs)
-    first = f"change ({seeds_said(runs)}, {num_streams} streams)"
+    first = f"change ({describe_seeds(runs)}, {num_streams} streams)"
     shown = [f"**{name}**" if name == OURS else name for name in DETECTORS]
     return table((first, "right %", *shown, "what moved"), rows)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.experiment import EXPERIMENTS, load
 from benchmarks.tables.bars import bars
 
-__all__ = ["FOLDER", "pages", "places_of", "rewritten", "tables"]
+__all__ = ["FOLDER", "pages", "places_of", "rewrite", "tables"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
@@ -33,6 +33,6 @@ def places_of(page: str) -> list[str]:
     return [match[2] for match in _PLACE.finditer(page)]
 
 
-def rewritten(page: str) -> str:
+def rewrite(page: str) -> str:
     """The page with every table between its markers made anew."""
     return _PLACE.sub(lambda match: f"{match[1]}{tables()[match[2]]()}\n{match[3]}", page)

@@ -25,7 +25,7 @@ def latest(name: str, key: Callable[[Any], Any] | None = None) -> list[Run]:
     return list(found.values())
 
 
-def grouped(runs: Iterable[Run], names: Sequence[str]) -> list[tuple[tuple[str, ...], list[Run]]]:
+def group_runs(runs: Iterable[Run], names: Sequence[str]) -> list[tuple[tuple[str, ...], list[Run]]]:
     """Group runs by some of their settings, in the order of first appearance."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
@@ -57,7 +57,7 @@ def means(values: Iterable[float]) -> str:
     return f"{np.mean(list(values)):.1f}"
 
 
-def seeds_said(runs: Sequence[Run]) -> str:
+def describe_seeds(runs: Sequence[Run]) -> str:
     """Which seeds stand behind a row: ``3 seeds``, ``seed 1``."""
     seeds = sorted({run["seed"] for run in runs})
     return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"

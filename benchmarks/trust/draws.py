@@ -34,18 +34,18 @@ def draw(cell: Cell, seed: int) -> Draw:
     """Draw examples and noise from a seed; a cell and a seed fix both."""
     rng = np.random.default_rng([seed, 19])
     pool = load_pool(cell.data)
-    pool = _shaped(pool, cell, rng)
+    pool = _shape_classes(pool, cell, rng)
     kind = cell.noise.partition("-")[0]
     if kind == "human":
         pool, given = _human(pool, cell, rng)
     else:
         if cell.size and cell.size < len(pool.labels):
-            pool = pool.take(np.sort(_stratified(pool.labels, cell.size, rng)))
+            pool = pool.take(np.sort(_stratify(pool.labels, cell.size, rng)))
         given = _noisy(pool, kind, cell.rate, seed)
     return Draw(pool.rows, given, pool.labels, pool.num_classes)
 
 
-def _shaped(pool: Pool, cell: Cell, rng: np.random.Generator) -> Pool:
+def _shape_classes(pool: Pool, cell: Cell, rng: np.random.Generator) -> Pool:
     if cell.shape == "two":
         pool = pool.take(np.flatnonzero(np.isin(pool.labels, TWO)))
         return Pool(pool.rows, (pool.labels == TWO[1]).astype(np.int64), np.array([1, 0]), None, pool.pixels)
@@ -60,7 +60,7 @@ def _shaped(pool: Pool, cell: Cell, rng: np.random.Generator) -> Pool:
     return pool
 
 
-def _stratified(labels: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _stratify(labels: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """As many of each class as there are in all, in proportion."""
     order = rng.permutation(len(labels))
     place = np.empty(len(labels))
@@ -104,7 +104,7 @@ def _human(pool: Pool, cell: Cell, rng: np.random.Generator) -> tuple[Pool, NDAr
     num_wrong = min(round(cell.rate * size), int(is_wrong.sum()))
     wrong = rng.permutation(np.flatnonzero(is_wrong))[:num_wrong]
     right = np.flatnonzero(~is_wrong)
-    right = right[_stratified(pool.labels[right], size - num_wrong, rng)]
+    right = right[_stratify(pool.labels[right], size - num_wrong, rng)]
     chosen = np.sort(np.concatenate([wrong, right]))
     taken = pool.take(chosen)
     assert taken.human is not None

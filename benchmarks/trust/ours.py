@@ -20,9 +20,8 @@ def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, 
     run = audit_embeddings(rows, given, ids, held, num_classes=num_classes, seed=seed)
     table = run.label_issues()
     order = np.asarray(table["id"].to_numpy(zero_copy_only=False), dtype=np.int64)
-    score, p, suggested = np.full((2, len(given)), np.nan)[0], np.full(len(given), np.nan), given.copy()
-    score[order] = np.arange(len(order), 0, -1)  # most suspicious first
-    score = np.where(np.isnan(score), 0.0, score)  # what is not listed is not suspected
+    score, p, suggested = np.zeros(len(given)), np.full(len(given), np.nan), given.copy()
+    score[order] = np.arange(len(order), 0, -1)  # most suspicious first; what is not listed is not suspected
     if "p_mislabeled" in table.column_names:
         p[order] = table["p_mislabeled"].to_numpy(zero_copy_only=False)
     suggested[order] = np.nan_to_num(table["suggested_label"].to_numpy(zero_copy_only=False), nan=-1).astype(np.int64)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.collages import draw_collages, planted
+from benchmarks.collages import draw_collages, plant_errors
 
 pytestmark = pytest.mark.data
 
@@ -21,7 +21,7 @@ def test_a_collage_is_tagged_with_what_is_in_it():
 @pytest.mark.parametrize("noise", ["uniform", "swap"])
 def test_as_many_tags_are_wrong_as_asked_for(noise):
     tags = draw_collages("fashion", "held", 2_000, seed=1).tags
-    found = planted(noise, "fashion", tags, 0.05, seed=1)
+    found = plant_errors(noise, "fashion", tags, 0.05, seed=1)
     asked = round(0.05 * tags.sum())
     missing, extra = (found.wrong & tags).sum(), (found.wrong & ~tags).sum()
     assert abs(missing - asked) < 0.1 * asked  # a swap may give a tag back that another one took away

@@ -42,7 +42,7 @@ def test_mixup_blends_targets_as_it_blends_pictures():
 @pytest.mark.parametrize("method", robust.METHODS)
 def test_every_method_trains_on_what_is_given(method):
     world = noisy_world()
-    models, told = robust.trained(method, world, 2, seed=0)
+    models, told = robust.train_by(method, world, 2, seed=0)
     start = robust.fresh_model(0).state_dict()
     assert len(models) == (2 if method == "co-teaching" else 1)
     for model in models:

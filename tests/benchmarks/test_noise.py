@@ -84,10 +84,10 @@ def test_instance_flips_depend_on_the_seed_alone_and_need_pixels():
 def test_a_long_tail_is_thinned_first_then_flipped():
     images = data.Images(random_pixels(len(LABELS)), LABELS, tuple("abcdefghij"), np.arange(len(LABELS)))
     split = data.Split(images, images.take(slice(0, 200)), images.take(slice(0, 100)))
-    assert noise.thinned("sym-40", split) is split
+    assert noise.thin_classes("sym-40", split) is split
     with pytest.raises(ValueError, match=r"tail-40 needs a long tail, .* 12\d examples and the smallest 11\d"):
         noise.apply_to_split("tail-40", split)
-    tail = noise.thinned("tail-40", split)
+    tail = noise.thin_classes("tail-40", split)
     given, held = noise.apply_to_split("tail-40", tail, seed=1)
     assert (len(given), len(held)) == (len(tail.train), len(tail.held))
     wrong = int((given != tail.train.labels).sum() + (held != tail.held.labels).sum())

@@ -93,7 +93,7 @@ def test_gradnorm_is_the_gradient(case):
 
 
 def test_sets_are_compared_both_ways():
-    found = ood.compared(np.arange(100.0), np.array([94.0, 94.5, 99.5, 120.0]))
+    found = ood.compare_scores(np.arange(100.0), np.array([94.0, 94.5, 99.5, 120.0]))
     assert found["fpr95"] == 25.0  # 95% of the usual ones lie at or below 94.05
     assert 96 < found["auroc"] < 98 and found["aupr_in"] > 99 > found["aupr_out"]
 

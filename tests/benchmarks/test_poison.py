@@ -10,7 +10,7 @@ from benchmarks import data, loops, poison, poisoned
 
 
 @pytest.fixture
-def planted():
+def plant_errors():
     """A class in two groups, 30 of 330 apart from the rest."""
     rng = np.random.default_rng(0)
     features = np.abs(rng.normal(size=(330, 16)))
@@ -20,7 +20,7 @@ def planted():
 
 def test_the_trigger_is_nine_pixels():
     pixels = np.full((2, 32, 32, 3), 7, np.uint8)
-    changed = poisoned.triggered(pixels) != pixels
+    changed = poisoned.add_trigger(pixels) != pixels
     assert (changed.any(3).sum((1, 2)) == 9).all() and (pixels == 7).all()
     assert changed[:, 28:31, 28:31].all()
 
@@ -48,7 +48,7 @@ def test_checkpoints_weigh_by_the_learning_rate_before_them():
 def test_other_classes_come_last():
     world = SimpleNamespace(labels=torch.zeros(10), is_poisoned=np.arange(10) < 2)
     case = SimpleNamespace(world=world, rows=np.array([0, 1, 2]))
-    assert poison.judged(np.array([0.0, -3.0, -5.0]), case) == {"aupr": 100.0, "precision": 100.0}
+    assert poison.judge(np.array([0.0, -3.0, -5.0]), case) == {"aupr": 100.0, "precision": 100.0}
 
 
 @pytest.mark.data

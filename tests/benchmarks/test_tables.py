@@ -12,7 +12,7 @@ from benchmarks.tables import pages
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.name)
 def test_a_page_agrees_with_the_results(path):
     page = path.read_text()
-    assert pages.rewritten(page) == page, "run python -m benchmarks tables"
+    assert pages.rewrite(page) == page, "run python -m benchmarks tables"
 
 
 def test_every_table_has_one_place():
