@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from sgoif.cli.limits import parse_share
+from sgoif.cli.options import parse_share
 from sgoif.errors import SgoifError
 from tests.cli.runs import NASTY, golden, invoke, noisy, verified, write_run
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sgoif.cli.export import left_out
+import typer
+
+from sgoif.cli.export import describe_left_out
+from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table, need_both, parse_share, required
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
 from sgoif.cli.report import find_images
-from sgoif.cli.run import Run, name_of, need_examples, open_run
+from sgoif.cli.run import name_of, open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns
-from sgoif.review.decisions import KINDS, Decision, read_decisions
-from sgoif.review.estimate import ErrorRate
-from sgoif.review.manifest import Loss, Settled, class_losses, group_losses, settle, write_manifest
-from sgoif.review.merge import MACHINE, add_automatic, disagreements, merge
-from sgoif.review.plan import ReviewPlan, read_plans, resolve_tokens
-from sgoif.review.results import ReviewResults, canaries_of, review_results
 
-__all__ = ["Review", "apply_decisions", "show_apply"]
+if TYPE_CHECKING:
+    from sgoif.review.estimate import ErrorRate
+    from sgoif.review.manifest import Loss, Settled
+    from sgoif.review.results import ReviewResults
+    from sgoif.run import Run
 
-_SAID = {
+_ACTIONS = {
     "relabel": "relabelled",
     "drop": "dropped",
     "none": "dropped as none of the classes",
@@ -34,7 +35,7 @@ _SAID = {
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class _Review:
     """Decisions matched with a run, and what follows from them."""
 
     run: Run
@@ -45,7 +46,12 @@ class Review:
     @property
     def disputed(self) -> list[str]:
         """Ids of the examples that people disagree about."""
-        return disagreements(self.settled.merged)
+        return [item.id for item in self.settled.merged.outcomes if item.is_disputed]
+
+    @property
+    def num_automatic(self) -> int:
+        """How many outcomes nobody looked at."""
+        return sum(item.outcome.is_automatic for item in self.settled.applied)
 
     def warnings(self) -> list[str]:
         """What to look at before training on the manifest."""
@@ -69,117 +75,102 @@ class Review:
         return found
 
 
-def show_apply(
-    url: str,
-    files: Sequence[str],
-    *,
-    out: str,
-    by: str | None = None,
-    table: str | None = None,
-    relabel_from: float | None = None,
-    drop_from: float | None = None,
-    page: tuple[str, str | None] | None = None,
-    as_json: bool = False,
+def apply(
+    run: RunPath,
+    out: Annotated[str, required("FILE", "The manifest: .parquet or .csv.")],
+    files: Annotated[
+        MaybeTexts,
+        typer.Argument(
+            metavar="DECISIONS.csv...", help="One per person; or a JSON export of Label Studio.", show_default=False
+        ),
+    ] = None,
+    relabel_from: Annotated[
+        MaybeText, typer.Option(metavar="P", help="Labels so probably wrong take the suggestion, unseen: 95%.")
+    ] = None,
+    drop_from: Annotated[
+        MaybeText, typer.Option(metavar="P", help="Examples with labels so probably wrong go, unseen.")
+    ] = None,
+    by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Warn by a column of --table too.")] = None,
+    table: Table = None,
+    disagreements: Annotated[
+        MaybeText, typer.Option(metavar="FILE.html", help="Write a page of what people disagree about.")
+    ] = None,
+    images: Images = None,
+    as_json: Json = False,
 ) -> None:
-    """Apply decisions, write the manifest and print what they say.
+    """Turn what people decided into a manifest to train on."""
+    need_both(by, table, "--by COLUMN and --table FILE")
+    if not files and relabel_from is None and drop_from is None:
+        raise SgoifError("name the DECISIONS.csv of the page; or clean unseen, by --relabel-from or --drop-from.")
+    from sgoif.review.manifest import write_manifest
 
-    Args:
-        url: of the run.
-        files: a ``decisions.csv`` of each person.
-        out: where the manifest goes.
-        by: see :func:`apply_decisions`.
-        table: see :func:`apply_decisions`.
-        relabel_from: see :func:`apply_decisions`.
-        drop_from: see :func:`apply_decisions`.
-        page: where to put a page of what people disagree about, and where its pictures are.
-        as_json: print one JSON document.
-    """
-    found = apply_decisions(url, files, by=by, table=table, relabel_from=relabel_from, drop_from=drop_from)
+    unseen = {"relabel_from": relabel_from, "drop_from": drop_from}
+    shares = {
+        name: parse_share(text, f"--{name.replace('_', '-')}") for name, text in unseen.items() if text is not None
+    }
+    own = None if by is None or table is None else (by, table)
+    found = _apply(open_run(run, needs_examples=True), run, files or [], own, shares)
     write_manifest(found.run.files, found.settled, out, found.run.class_names)
-    second = None if page is None or not found.disputed else _second_page(found, *page)
+    second = None
+    if disagreements is not None and found.disputed:
+        title = f"What people disagree about: {count(len(found.disputed), 'example')}"
+        pictures = find_images(found.run, images)
+        second = str(found.run.report(disagreements, ids=found.disputed, images=pictures, title=title)[0])
     if as_json:
-        document = {"run": found.run.url, "out": out, "second_page": second, **_document(found)}
-        emit_json({"command": "apply", "format": 1, **document})
-        return
-    for lines in (_people(found.results), _labels(found.results), _examples(found)):
+        return emit_json("apply", run=run, out=out, second_page=second, **_document(found))
+    results = found.results
+    told = [] if results is None else [_describe_people(results), _describe_labels(results)]
+    for lines in (*told, _describe_examples(found), [f"Warning: {line}" for line in found.warnings()]):
         if lines:
             print_lines([*lines, ""])
-    warnings = [f"Warning: {line}" for line in found.warnings()]
-    if warnings:
-        print_lines([*warnings, ""])
-    print_lines(
-        [
-            *left_out(found.run.sql, has_unlabelled=True),
-            f"The manifest is in {clean(out)}. Train on it:",
-            f"  dataset = sgoif.cleaned(dataset, {out!r})",
-        ]
-    )
+    lines = [
+        *describe_left_out(found.run, has_unlabelled=True),
+        f"The manifest is in {clean(out)}. Train on it:",
+        f"  dataset = sgoif.cleaned(dataset, {out!r})",
+    ]
     if second is not None:
-        again = " ".join(clean(name) for name in (*files, "decisions.csv"))
-        print_lines(
-            [
-                f"{clean(second)} asks once more about what people disagree about. When that is decided:",
-                f"  sgoif apply {clean(url)} {again} --out {clean(out)}",
-            ]
-        )
+        again = " ".join(clean(name) for name in (*(files or []), "decisions.csv"))
+        lines.append(f"{clean(second)} asks once more about what people disagree about. When that is decided:")
+        lines.append(f"  sgoif apply {clean(run)} {again} --out {clean(out)}")
+    print_lines(lines)
 
 
-def _second_page(found: Review, out: str, images: str | None) -> str:
-    """Write a page of what people disagree about."""
-    run = found.run
-    title = f"What people disagree about: {count(len(found.disputed), 'example')}"
-    return str(run.report(out, ids=found.disputed, images=find_images(run, images), title=title)[0])
-
-
-def apply_decisions(
-    url: str,
-    files: Sequence[str],
-    *,
-    by: str | None = None,
-    table: str | None = None,
-    relabel_from: float | None = None,
-    drop_from: float | None = None,
-) -> Review:
+def _apply(run: Run, url: str, files: Sequence[str], own: tuple[str, str] | None, unseen: dict[str, float]) -> _Review:
     """Hold the decisions of some files against a run.
 
     Args:
+        run: what was found.
         url: of the run.
         files: a ``decisions.csv`` of each person.
-        by: a column of ``table``; groups that would lose many of their examples are listed, as classes are.
-        table: the user's own CSV or Parquet file with a column ``id``.
-        relabel_from: labels that nobody decided on and that are at least so probably wrong take the suggested one.
-        drop_from: examples whose labels are at least so probably wrong go.
+        own: a column and the user's own table: groups that would lose many of their examples are listed, as classes are.
+        unseen: ``relabel_from`` and ``drop_from``, see :func:`sgoif.review.merge.add_automatic`.
     """
-    run = open_run(url)
-    need_examples(run)
+    from sgoif.review.decisions import read_decisions
+    from sgoif.review.manifest import class_losses, group_losses, settle
+    from sgoif.review.merge import add_automatic, merge
+    from sgoif.review.plan import read_plans, resolve_tokens
+    from sgoif.review.results import canaries_of, review_results
+
     decisions = [item for path in files for item in read_decisions(path, run.class_names, run.num_classes)]
-    is_automatic = relabel_from is not None or drop_from is not None
-    if not decisions and not is_automatic:
+    if not decisions and not unseen:
         raise SgoifError(f"nothing is decided in {', '.join(map(repr, files))}: the column decision is empty.")
-    plans = _plans_of(url, decisions)
+    lists = {item.list_id for item in decisions}
+    plans = [plan for plan in read_plans(url) if plan.list_id in lists]
     decisions = resolve_tokens(decisions, plans)
     merged = merge(decisions, canaries_of(plans))
     by_people = settled = settle(run.files, merged)
-    if is_automatic:
-        merged = add_automatic(merged, run.sql, relabel_from=relabel_from, drop_from=drop_from)
-        settled = settle(run.files, merged)
+    if unseen:
+        settled = settle(run.files, add_automatic(merged, run.sql, **unseen))
     losses = [(name_of(run, loss.about), loss) for loss in class_losses(run.files, settled)]
-    if by is not None and table is not None:
-        own = read_columns(table, ["id", by])
-        losses += [(f"{by} {loss.about}", loss) for loss in group_losses(settled, own, by)]
+    if own is not None:
+        by, table = own
+        rows = read_columns(table, ["id", by])
+        losses += [(f"{by} {loss.about}", loss) for loss in group_losses(settled, rows, by)]
     results = review_results(run.files, decisions, by_people, plans) if decisions else None
-    return Review(run, settled, results, losses)
+    return _Review(run, settled, results, losses)
 
 
-def _plans_of(url: str, decisions: Sequence[Decision]) -> list[ReviewPlan]:
-    """The plans of the lists that the decisions came from."""
-    lists = {item.list_id for item in decisions}
-    return [plan for plan in read_plans(url) if plan.list_id in lists]
-
-
-def _people(results: ReviewResults | None) -> list[str]:
-    if results is None:
-        return []
+def _describe_people(results: ReviewResults) -> list[str]:
     names = [f"{clean(name)} {count(number)}" for name, number in results.num_decisions.items()]
     lines = [f"{count(sum(results.num_decisions.values()), 'decision')} read: {', '.join(names)}."]
     shared = results.agreement
@@ -194,10 +185,8 @@ def _people(results: ReviewResults | None) -> list[str]:
     return lines
 
 
-def _labels(results: ReviewResults | None) -> list[str]:
+def _describe_labels(results: ReviewResults) -> list[str]:
     lines: list[str] = []
-    if results is None:
-        return lines
     precision = results.precision
     if precision is not None:
         lines.append(
@@ -211,11 +200,11 @@ def _labels(results: ReviewResults | None) -> list[str]:
             f"(give or take {count(deviation)})."
         )
     if results.error_rate is not None:
-        lines.append(_rate(results.error_rate))
+        lines.append(_describe_rate(results.error_rate))
     return lines
 
 
-def _rate(found: ErrorRate) -> str:
+def _describe_rate(found: ErrorRate) -> str:
     everything = f"all {count(found.num_examples, 'training example')}"
     if not found.num_sampled:  # nothing has checked what the run thinks of the rest
         return (
@@ -234,31 +223,27 @@ def _rate(found: ErrorRate) -> str:
     )
 
 
-def _examples(found: Review) -> list[str]:
+def _describe_examples(found: _Review) -> list[str]:
     counts = found.settled.counts()
-    lines = [
-        ", ".join(f"{count(counts[kind])} {_SAID[kind]}" for kind in ("relabel", "drop", "none") if counts.get(kind))
-        or "Nothing is changed",
-        ", ".join(
-            f"{count(counts[kind])} {_SAID[kind]}"
-            for kind in ("keep", "several", "unsure", "unreviewed")
-            if counts.get(kind)
-        ),
-    ]
-    said = [f"{'; '.join(line for line in lines if line)}."]
-    automatic = sum(item.outcome.reviewers == (MACHINE,) for item in found.settled.applied)
-    if automatic:
-        said.append(f"{count(automatic)} of these by their probability alone, without anybody looking.")
+    changed, kept = (
+        ", ".join(f"{count(counts[kind])} {_ACTIONS[kind]}" for kind in kinds if counts.get(kind))
+        for kinds in (("relabel", "drop", "none"), ("keep", "several", "unsure", "unreviewed"))
+    )
+    lines = [f"{changed or 'Nothing is changed'}{'; ' if kept else ''}{kept}."]
+    if found.num_automatic:
+        lines.append(f"{count(found.num_automatic)} of these by their probability alone, without anybody looking.")
     if found.disputed:
-        said.append(f"People disagree about {count(len(found.disputed), 'example')}, kept as given.")
-    return said
+        lines.append(f"People disagree about {count(len(found.disputed), 'example')}, kept as given.")
+    return lines
 
 
-def _document(found: Review) -> dict[str, Any]:
+def _document(found: _Review) -> dict[str, Any]:
+    from sgoif.review.decisions import KINDS
+
     settled = found.settled
     return (_results_document(found.results) if found.results is not None else {}) | {
         "counts": {kind: settled.counts().get(kind, 0) for kind in (*KINDS, "unreviewed")},
-        "num_automatic": sum(item.outcome.reviewers == (MACHINE,) for item in settled.applied),
+        "num_automatic": found.num_automatic,
         "not_in_run": len(settled.strangers),
         "other_label_in_run": len(settled.changed),
         "disagreements": found.disputed,

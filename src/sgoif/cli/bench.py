@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from sgoif.cli.models import load_model, parse_shape, random_batch
+from sgoif.cli.options import Classes, Device, Json, MaybeText, Model, Shape, Size
 from sgoif.cli.output import clean, emit_json, print_lines, stderr_console
 from sgoif.errors import SgoifError
-
-__all__ = ["show_bench"]
 
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
 
 
-def show_bench(
-    *,
-    model: str,
-    shape: str,
-    batch: int,
-    classes: int,
-    blocks: int,
-    device: str,
-    autocast: str | None,
-    as_json: bool = False,
+def bench(
+    model: Model,
+    shape: Shape = "3,32,32",
+    batch: Size = 250,
+    classes: Classes = 10,
+    blocks: Annotated[int, typer.Option(min=2, help="Blocks of steps of each kind; even.")] = 6,
+    device: Device = "cpu",
+    autocast: Annotated[MaybeText, typer.Option(metavar="DTYPE", help="Train in bf16 or fp16.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Measure the cost of watching and print it."""
+    """Measure what watching a model costs, beside the same training without."""
     import torch
 
-    from sgoif.overhead import bench
+    from sgoif.overhead import bench as measure
 
     if blocks % 2:
         raise SgoifError(f"--blocks must be even, since a round has two of each kind, got {blocks}.")
@@ -38,11 +38,10 @@ def show_bench(
     loaded = load_model(model, device)
     examples = random_batch(loaded, parse_shape(shape), batch, classes)
     with stderr_console().status(f"training {clean(model)} with and without the monitor"):
-        found = bench(loaded, examples, blocks=blocks, autocast=dtype)
+        found = measure(loaded, examples, blocks=blocks, autocast=dtype)
     if as_json:
         values: dict[str, Any] = {item.name: getattr(found, item.name) for item in fields(found)}
         values.pop("timings", None)
-        emit_json({"command": "bench", "format": 1, "model": model, "device": device, "batch": batch, **values})
-        return
+        return emit_json("bench", model=model, device=device, batch=batch, **values)
     where = torch.cuda.get_device_name(torch.device(device)) if device.startswith("cuda") else device.upper()
     print_lines([f"{clean(model)}, batches of {batch} random inputs, measured on {where}:", str(found)])

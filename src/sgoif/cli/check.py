@@ -6,103 +6,115 @@ import html
 import os
 import re
 from dataclasses import asdict
-from typing import Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sgoif.cli.limits import EXCEEDED, FINE, UNJUDGED, UNSURE, Limits, Outcome, Verdict, judge
+import typer
+
+from sgoif.cli.options import Json, MaybeInt, MaybeText, RunPath, need_both, parse_share
 from sgoif.cli.output import count, emit_json, interval, percent, print_lines, print_table, shorten
-from sgoif.cli.run import Run, open_run
+from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
-from sgoif.findings.suspects import FLAGGED
-from sgoif.summary import Summary, TagSummary, competence_line
 
-__all__ = ["check", "junit_xml", "markdown"]
+if TYPE_CHECKING:
+    from sgoif.cli.limits import Outcome, Verdict
+    from sgoif.run import Run
+    from sgoif.summary import Summary, TagSummary
 
-_CODES = {FINE: 0, UNSURE: 2, EXCEEDED: 1, UNJUDGED: 2}
-_SAID = {
-    FINE: "within all limits",
-    UNSURE: "cannot tell: the limit lies within what is possible",
-    EXCEEDED: "a limit is exceeded",
-    UNJUDGED: "could not judge",
+_STATES = {  # in the order in which they are shown: exit code, mark and words
+    "exceeded": (1, "❌", "a limit is exceeded"),
+    "not judged": (2, "❔", "could not judge"),
+    "unsure": (2, "⚠️", "cannot tell: the limit lies within what is possible"),
+    "fine": (0, "✅", "within all limits"),
 }
-_MARKS = {FINE: "✅", UNSURE: "⚠️", EXCEEDED: "❌", UNJUDGED: "❔"}
-_ORDER = (EXCEEDED, UNJUDGED, UNSURE, FINE)  # in which limits are shown
 _SHOWN = 20  # classes in the Markdown summary
 _SHOWN_LABELS = 10
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def check(
-    url: str,
-    limits: Limits,
-    *,
-    against: str | None = None,
-    summary: str | None = None,
-    junit: str | None = None,
-    as_json: bool = False,
-) -> int:
-    """Hold a run against limits, report, and return the exit code."""
-    run: Run | None = None
+    run: RunPath,
+    max_error_rate: Annotated[MaybeText, typer.Option(metavar="SHARE", help="Of all labels: 2% or 0.02.")] = None,
+    max_class_error_rate: Annotated[MaybeText, typer.Option(metavar="SHARE", help="Of any class's labels.")] = None,
+    max_new: Annotated[MaybeInt, typer.Option(min=0, help="Newly flagged labels, with --against.")] = None,
+    against: Annotated[MaybeText, typer.Option(metavar="OLD", help="The run to compare with.")] = None,
+    summary: Annotated[MaybeText, typer.Option(metavar="FILE.md", help="Write a Markdown summary.")] = None,
+    junit: Annotated[MaybeText, typer.Option(metavar="FILE.xml", help="Write JUnit XML.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold a run against limits: exit 0 fine, 1 exceeded, 2 cannot tell.
+
+    The error rate is judged by labels that a person checked with `sgoif verify`, class rates by a verified hold-out.
+    Without them, or where too few were checked to tell, the exit code is 2.
+    """
+    if max_error_rate is None and max_class_error_rate is None and max_new is None:
+        raise SgoifError("give at least one of --max-error-rate, --max-class-error-rate and --max-new.")
+    need_both(max_new, against, "--max-new N and --against OLD")
+    from sgoif.cli.limits import Limits, Verdict, judge
+    from sgoif.findings.suspects import FLAGGED
+
+    limits = Limits(
+        None if max_error_rate is None else parse_share(max_error_rate, "--max-error-rate"),
+        None if max_class_error_rate is None else parse_share(max_class_error_rate, "--max-class-error-rate"),
+        max_new,
+    )
+    opened: Run | None = None
     try:
-        run = open_run(url)
-        verdict = judge(run, limits, None if against is None else open_run(against))
+        opened = open_run(run)
+        verdict = judge(opened, limits, None if against is None else open_run(against))
     except SgoifError as error:  # no run at all: what reads the reports must hear of it too
         verdict = Verdict([], str(error))
-    found = run.summary() if run is not None else None
+    found = opened.summary() if opened is not None else None
     worst = []
-    if run is not None and run.num_examples:
-        worst = run.label_issues(top=_SHOWN_LABELS, min_p=FLAGGED if run.is_calibrated else None).to_pylist()
+    if opened is not None and opened.num_examples:
+        worst = opened.label_issues(top=_SHOWN_LABELS, min_p=FLAGGED if opened.is_calibrated else None).to_pylist()
     if summary is not None:
-        _write_summary(summary, markdown(url, verdict, found, worst))
+        _write_summary(summary, markdown(run, verdict, found, worst))
     if junit is not None:
-        write_text(junit, junit_xml(url, verdict))
+        write_text(junit, junit_xml(run, verdict))
+    code = _STATES[verdict.state][0]
     if as_json:
+        document = {"run": run, "state": verdict.state, "exit_code": code, "reason": verdict.reason}
         outcomes = [asdict(item) for item in verdict.outcomes]
-        emit_json(
-            {
-                "command": "check",
-                "format": 1,
-                "run": url,
-                "state": verdict.state,
-                "exit_code": _CODES[verdict.state],
-                "reason": verdict.reason,
-                "outcomes": outcomes,
-                "summary": None if found is None else found.document(),
-            }
-        )
+        emit_json("check", **document, outcomes=outcomes, summary=None if found is None else found.document())
     else:
-        _print(url, verdict, found)
-    return _CODES[verdict.state]
+        _print(run, verdict, found)
+    raise typer.Exit(code)
 
 
 def _print(url: str, verdict: Verdict, found: Summary | TagSummary | None) -> None:
-    print_lines([f"{url}: {_SAID[verdict.state]}"])
+    print_lines([f"{url}: {_STATES[verdict.state][2]}"])
+    from sgoif.summary import Summary, competence_line
+
     if isinstance(found, Summary):
         known = competence_line(found.competence, has_trained=found.has_trained_on_holdout)
         print_lines([] if known is None else [known])
     if verdict.reason is not None:
         print_lines([verdict.reason])
-    rows = sorted(verdict.outcomes, key=lambda item: _ORDER.index(item.state))
-    if rows:
-        print_table(
-            ["limit", "of", "state", "found"],
-            [[_limit(item), shorten(item.about), item.state, item.text] for item in rows],
-            shrink=["of"],
-            wrap=["found"],
-        )
+    if verdict.outcomes:
+        columns = {
+            "limit": _limit,
+            "of": lambda item: shorten(item.about),
+            "state": lambda item: item.state,
+            "found": lambda item: item.text,
+        }
+        print_table(_sort(verdict), columns, shrink=["of"], wrap=["found"])
+
+
+def _sort(verdict: Verdict) -> list[Outcome]:
+    return sorted(verdict.outcomes, key=lambda item: list(_STATES).index(item.state))
 
 
 def markdown(url: str, verdict: Verdict, found: Summary | TagSummary | None, worst: list[dict[str, Any]]) -> str:
     """Write the verdict for a page such as GitHub's job summary."""
-    lines = [f"## {_MARKS[verdict.state]} Labels of {_text(url)}: {_SAID[verdict.state]}", ""]
+    lines = [f"## {_STATES[verdict.state][1]} Labels of {_text(url)}: {_STATES[verdict.state][2]}", ""]
     if verdict.reason is not None:
         lines += [_text(verdict.reason), ""]
     if verdict.outcomes:
-        rows = sorted(verdict.outcomes, key=lambda item: _ORDER.index(item.state))
+        rows = _sort(verdict)
         lines += ["| | limit | of | found |", "|---|---|---|---|"]
         lines += [
-            f"| {_MARKS[item.state]} | {_text(_limit(item))} | {_text(item.about)} | {_text(item.text)} |"
+            f"| {_STATES[item.state][1]} | {_text(_limit(item))} | {_text(item.about)} | {_text(item.text)} |"
             for item in rows[:_SHOWN]
         ]
         if len(rows) > _SHOWN:
@@ -119,15 +131,13 @@ def markdown(url: str, verdict: Verdict, found: Summary | TagSummary | None, wor
 
 def junit_xml(url: str, verdict: Verdict) -> str:
     """Write the verdict as JUnit XML: a test case per limit and class; what was not judged is skipped."""
+    from xml.etree import ElementTree
+
     outcomes = verdict.outcomes
-    failed, skipped = (sum(item.state == state for item in outcomes) for state in (EXCEEDED, UNJUDGED))
+    failed, skipped = (sum(item.state == state for item in outcomes) for state in ("exceeded", "not judged"))
     errors = int(verdict.reason is not None)
-    counts = {
-        "tests": str(len(outcomes) + errors),
-        "failures": str(failed),
-        "errors": str(errors),
-        "skipped": str(skipped),
-    }
+    numbers = {"tests": len(outcomes) + errors, "failures": failed, "errors": errors, "skipped": skipped}
+    counts = {name: str(number) for name, number in numbers.items()}
     root = ElementTree.Element("testsuites", {"name": "sgoif check", **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"labels of {url}"), **counts})
     for item in outcomes:
@@ -135,12 +145,12 @@ def junit_xml(url: str, verdict: Verdict) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": f"sgoif.{item.kind}", "name": _xml(name), "time": "0"}
         )
-        if item.state == EXCEEDED:
+        if item.state == "exceeded":
             told = ElementTree.SubElement(case, "failure", {"type": item.kind, "message": _xml(item.text)})
             told.text = _xml(f"{item.about}: {item.text}; the limit is {_amount(item)}.")
-        elif item.state == UNJUDGED:
+        elif item.state == "not judged":
             ElementTree.SubElement(case, "skipped", {"message": _xml(item.text)})
-        elif item.state == UNSURE:
+        elif item.state == "unsure":
             ElementTree.SubElement(case, "system-out").text = _xml(f"unsure: {item.text}")
     if verdict.reason is not None:
         case = ElementTree.SubElement(suite, "testcase", {"classname": "sgoif", "name": "can be judged", "time": "0"})
@@ -173,13 +183,10 @@ def _digits(share: float) -> int:
 
 def _label_row(row: dict[str, Any]) -> str:
     p = interval(row.get("p_mislabeled"), row.get("p_mislabeled_low"), row.get("p_mislabeled_high"))
-    labels = (row[f"{kind}_name"] or _numbered(row[f"{kind}_label"]) for kind in ("given", "suggested"))
+    numbers = {kind: row[f"{kind}_label"] for kind in ("given", "suggested")}
+    labels = (row[f"{kind}_name"] or ("" if label < 0 else str(label)) for kind, label in numbers.items())
     cells = [shorten(row["id"], 120), *labels, p]
     return f"| {' | '.join(_text(cell) for cell in cells)} |"
-
-
-def _numbered(label: int) -> str:
-    return "" if label < 0 else str(label)
 
 
 def _text(value: str) -> str:

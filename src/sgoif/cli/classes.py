@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, print_table, shorten
-from sgoif.cli.run import Run, need_probabilities, open_run
-
-__all__ = ["class_rows", "show_classes"]
+from sgoif.cli.issues import RATES
+from sgoif.cli.options import Json, RunPath
+from sgoif.cli.output import emit_json, print_lines, print_table, shorten
+from sgoif.cli.run import need_probabilities, open_run
 
 
-def show_classes(url: str, *, as_json: bool = False) -> None:
-    """Print what is wrong with each class."""
-    run = open_run(url)
-    need_probabilities(run)
-    rows = class_rows(run)
+def classes(run: RunPath, as_json: Json = False) -> None:
+    """Show error rates by class, and whether a class is mislabelled or overlaps with another."""
+    opened = open_run(run)
+    need_probabilities(opened)
+    rows = opened.class_issues().to_pylist()
     if as_json:
-        emit_json({"command": "classes", "format": 1, "run": run.url, "classes": rows})
-        return
-    print_lines([*run.summary().lines()[:2], ""])
+        return emit_json("classes", run=run, classes=rows)
+    print_lines([*opened.summary().lines()[:2], ""])
     print_table(
-        ["class", "error rate (range)", "errors", "examples", "usually should be", "verdict"],
-        [
-            [
-                shorten(row["name"]),
-                f"{percent(row['error_rate'])} ({percents(row['error_rate_low'], row['error_rate_high'])})",
-                count(row["expected_errors"]),
-                count(row["num_examples"]),
-                clean(row["confused_with"]),
-                row["verdict"],
-            ]
-            for row in rows
-        ],
-        right=["error rate (range)", "errors", "examples"],
+        rows,
+        {
+            "class": lambda row: shorten(row["name"]),
+            **RATES,
+            "usually should be": lambda row: row["confused_with"],
+            "verdict": lambda row: row["verdict"],
+        },
+        right=list(RATES),
         shrink=["class", "usually should be"],
         wrap=["verdict"],
     )
-
-
-def class_rows(run: Run) -> list[dict[str, Any]]:
-    """One row per class, the worst first."""
-    rows: list[dict[str, Any]] = run.class_issues().to_pylist()
-    return rows

@@ -9,27 +9,28 @@ Flagged rows are held; of the rest, one row group at a time is looked at, and Du
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import typer
 
-from sgoif.cli.joining import joining
+from sgoif.cli.options import Json, how_many
 from sgoif.cli.output import clean, count, emit_json, interval, percent, print_lines, print_table, shorten
-from sgoif.cli.run import Run, name_of, need_probabilities, open_run, read_one
+from sgoif.cli.run import need_probabilities, open_run, open_tables, read_one
 from sgoif.errors import SgoifError
-from sgoif.findings.suspects import FLAGGED, columns_of
 
-__all__ = ["Comparison", "compare_runs", "show_comparison"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sgoif.run import Run
 
 RELABELLED, CLEARED, DOUBTED = "relabelled", "no longer doubted", "newly doubted"
 _ENDS = ("p_mislabeled_low", "p_mislabeled_high")
 _KINDS = ("resolved", "still", "new", "gone", "added")
 _LEAST_COMMON = 0.1  # of the smaller run: with fewer common ids the two are runs of different data
 _MOST_RELABELLED = 0.5  # of the common ids: with more other labels the ids stand for other examples
-_LABELS = pa.schema([("id", pa.string()), ("given", pa.string()), ("place", pa.int8())])
+_NAME = "case when {label} < 0 then '' else coalesce(($names::varchar[])[{label} + 1], {label}::varchar) end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +57,27 @@ class Comparison:
             "new": len(self.new),
             "gone": len(self.gone),
             "added": len(self.added),
-            "resolved_by": {how: _number(self.resolved, how) for how in (CLEARED, RELABELLED)},
-            "new_by": {how: _number(self.new, how) for how in (DOUBTED, RELABELLED)},
+            "resolved_by": {how: _count(self.resolved, how) for how in (CLEARED, RELABELLED)},
+            "new_by": {how: _count(self.new, how) for how in (DOUBTED, RELABELLED)},
         }
 
 
-def show_comparison(old_url: str, new_url: str, *, top: int | None = 50, as_json: bool = False) -> None:
-    """Print what changed between two runs."""
-    old, new = open_run(old_url), open_run(new_url)
-    found = compare_runs(old, new)
+def compare(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The earlier run.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The later run.", show_default=False)],
+    top: Annotated[int, how_many("new findings to show")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show which findings of an older run are resolved, which remain, and which are new."""
+    found = compare_runs(open_run(old), open_run(new))
     counts = found.counts()
     if as_json:
         document = {name: getattr(found, name).to_pylist() for name in _KINDS}
-        emit_json({"command": "compare", "format": 1, "old": old.url, "new": new.url, **counts, "findings": document})
-        return
+        return emit_json("compare", old=old, **counts, findings=document)
     by, anew = counts["resolved_by"], counts["new_by"]
     lines = [
-        f"{count(found.in_both, 'example')} in both runs, {count(found.only_in_old)} only in {clean(old.url)}, "
-        f"{count(found.only_in_new)} only in {clean(new.url)}",
+        f"{count(found.in_both, 'example')} in both runs, {count(found.only_in_old)} only in {clean(old)}, "
+        f"{count(found.only_in_new)} only in {clean(new)}",
         f"{count(counts['resolved'])} resolved ({count(by[CLEARED])} no longer doubted, {count(by[RELABELLED])} "
         "relabelled)",
         f"{count(counts['still_flagged'])} still flagged",
@@ -82,7 +86,7 @@ def show_comparison(old_url: str, new_url: str, *, top: int | None = 50, as_json
     if counts["gone"] or counts["added"]:
         lines.append(
             f"Flagged in one run only, since the other does not have the example: {count(counts['gone'])} in "
-            f"{clean(old.url)}, {count(counts['added'])} in {clean(new.url)}"
+            f"{clean(old)}, {count(counts['added'])} in {clean(new)}"
         )
     print_lines(lines)
     _print_rows("new", found.new, top)
@@ -97,28 +101,54 @@ def compare_runs(old: Run, new: Run) -> Comparison:
     """
     for run in (old, new):
         need_probabilities(run)
-    with joining() as tables:
-        for name, run in (("old", old), ("new", new)):
-            tables.register("stream", pa.RecordBatchReader.from_batches(_LABELS, _labels(run)))
-            # an id that stands in training and hold-out is the training example's
-            tables.execute(f"create table {name} as select id, min_by(given, place) as given from stream group by id")
-            tables.unregister("stream")
-            tables.register(f"flagged_{name}", _flagged(run))
+    with open_tables() as tables:
+        _load(tables, "old", old)
+        _load(tables, "new", new)
         tables.execute(
             "create view pairs as select o.id, o.given as was, n.given as now from old o join new n on o.id = n.id"
         )
-        in_both, relabelled = _row(
-            tables, "select count(*), count(*) filter (was <> now and was <> '' and now <> '') from pairs"
-        )
-        sizes = [_row(tables, f"select count(*) from {name}")[0] for name in ("old", "new")]
-        _need_common(old, new, sizes, in_both, relabelled)
+        in_both, relabelled, num_old, num_new = tables.sql(
+            "select count(*), count(*) filter (was <> now and was <> '' and now <> ''), (select count(*) from old), "
+            "(select count(*) from new) from pairs"
+        ).fetchall()[0]
+        _need_common(old, new, min(num_old, num_new), in_both, relabelled)
         found = {kind: tables.sql(query).to_arrow_table() for kind, query in _QUERIES.items()}
-        return Comparison(
-            **found,
-            in_both=in_both,
-            only_in_old=sizes[0] - in_both,
-            only_in_new=sizes[1] - in_both,
+        return Comparison(**found, in_both=in_both, only_in_old=num_old - in_both, only_in_new=num_new - in_both)
+
+
+def _load(tables: Any, name: str, run: Run) -> None:
+    """Make a table of all examples of a run, those that it held out among them, and one of its flagged labels."""
+    names = {"names": list(run.class_names)}
+    tables.execute("create or replace table labels (id varchar, label bigint, place tinyint)")
+    for place, table in enumerate(("examples", "holdout")):
+        for batch in run.files.batches(table, ["id", "given_label"]):
+            tables.register("piece", batch)
+            tables.execute(f"insert into labels select id::varchar, coalesce(given_label, -1), {place} from piece")
+    tables.execute(f"create table {name} (id varchar, given varchar)")
+    # an id that stands in training and hold-out is the training example's
+    given = _NAME.format(label="min_by(label, place)")
+    tables.execute(f"insert into {name} select id, {given} from labels group by id", names)
+    columns = "id varchar, given varchar, suggested varchar, p double, p_low double, p_high double"
+    tables.execute(f"create table flagged_{name} ({columns})")
+    tables.register("piece", _read_flagged(run))
+    given, suggested = (_NAME.format(label=label) for label in ("given_label", "suggested_label"))
+    ends = ", ".join(_ENDS)
+    tables.execute(f"insert into flagged_{name} select id, {given}, {suggested}, p, {ends} from piece", names)
+
+
+def _read_flagged(run: Run) -> pa.Table:
+    """Labels that are more likely wrong than right."""
+    from sgoif.findings.suspects import FLAGGED, columns_of
+
+    held = columns_of(run.sql, "holdout")
+    fields = _fields(columns_of(run.sql, "examples"))
+    selected = f"select {fields} from examples where p_mislabeled >= $least and given_label >= 0"
+    if "p_mislabeled" in held:
+        selected += (
+            f" union all select {_fields(held)} from holdout where p_mislabeled >= $least and given_label >= 0 "
+            "and not coalesce(trusted, false) and id::varchar not in (select id::varchar from examples)"
         )
+    return run.sql(selected, least=FLAGGED)
 
 
 _SAME = "select 1 from flagged_{other} f where f.id = flagged.id and f.given = flagged.given"
@@ -136,12 +166,12 @@ _QUERIES = {
 }
 
 
-def _need_common(old: Run, new: Run, sizes: list[int], in_both: int, relabelled: int) -> None:
+def _need_common(old: Run, new: Run, smaller: int, in_both: int, relabelled: int) -> None:
     """Raise where two runs are not of the same data."""
-    if in_both < _LEAST_COMMON * min(sizes):
+    if in_both < _LEAST_COMMON * smaller:
         first = [read_one(run, "select id::varchar as id from examples limit 1") for run in (old, new)]
         raise SgoifError(
-            f"{old.url!r} and {new.url!r} have {count(in_both)} of {count(min(sizes))} ids in common, too few to tell "
+            f"{old.url!r} and {new.url!r} have {count(in_both)} of {count(smaller)} ids in common, too few to tell "
             f"what changed: theirs look like {shorten(first[0], 80)!r} and {shorten(first[1], 80)!r}. Compare two runs "
             "of the same data, with the same ids."
         )
@@ -153,42 +183,6 @@ def _need_common(old: Run, new: Run, sizes: list[int], in_both: int, relabelled:
         )
 
 
-def _labels(run: Run) -> Iterator[pa.RecordBatch]:
-    """Id and label of all examples of a run, those that it held out among them."""
-    for place, table in enumerate(("examples", "holdout")):
-        for batch in run.files.batches(table, ["id", "given_label"]):
-            given = pc.fill_null(batch["given_label"], -1)
-            columns = [
-                batch["id"].cast(pa.string()),
-                _names(run, given),
-                pa.repeat(pa.scalar(place, pa.int8()), len(batch)),
-            ]
-            yield from pa.table(columns, schema=_LABELS).to_batches()
-
-
-def _flagged(run: Run) -> pa.Table:
-    """Labels that are more likely wrong than right, with ids as text and classes by name."""
-    held = columns_of(run.sql, "holdout")
-    fields = _fields(columns_of(run.sql, "examples"))
-    selected = f"select {fields} from examples where p_mislabeled >= $least and given_label >= 0"
-    if "p_mislabeled" in held:
-        selected += (
-            f" union all select {_fields(held)} from holdout where p_mislabeled >= $least and given_label >= 0 "
-            "and not coalesce(trusted, false) and id::varchar not in (select id::varchar from examples)"
-        )
-    found = run.sql(selected, least=FLAGGED)
-    return pa.table(
-        {
-            "id": found["id"],
-            "given": _names(run, found["given_label"]),
-            "suggested": _names(run, found["suggested_label"]),
-            "p": found["p"],
-            "p_low": found[_ENDS[0]],
-            "p_high": found[_ENDS[1]],
-        }
-    )
-
-
 def _fields(present: Mapping[str, str]) -> str:
     suggested = "coalesce(suggested_label, -1)" if "suggested_label" in present else "-1"
     ends = [f"{name if name in present else 'null'}::double as {name}" for name in _ENDS]
@@ -198,43 +192,25 @@ def _fields(present: Mapping[str, str]) -> str:
     )
 
 
-def _names(run: Run, labels: pa.ChunkedArray) -> pa.Array:
-    known = pc.unique(labels)
-    names = pa.array([name_of(run, label) for label in known.to_pylist()], pa.string())
-    return names.take(pc.index_in(_array(labels), value_set=known))
+def _count(table: pa.Table, how: str) -> int:
+    return int(table["how"].to_pylist().count(how))
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
-
-
-def _row(tables: Any, query: str) -> tuple[int, ...]:
-    return tuple(int(value) for value in tables.execute(query).fetchall()[0])
-
-
-def _number(table: pa.Table, how: str) -> int:
-    return int(pc.sum(pc.equal(table["how"], how)).as_py() or 0)
-
-
-def _print_rows(title: str, table: pa.Table, top: int | None) -> None:
+def _print_rows(title: str, table: pa.Table, top: int) -> None:
     if not len(table):
         return
+    columns = {
+        title: lambda row: shorten(row["id"]),
+        "given -> suggested": _name_labels,
+        "p (range)": lambda row: interval(row["p"], row["p_low"], row["p_high"]),
+        **({"how": lambda row: row["how"]} if "how" in table.column_names else {}),
+    }
     print_lines([""])
-    rows = table.slice(0, top).to_pylist()
-    has_how = "how" in table.column_names
-    print_table(
-        [title, "given -> suggested", "p (range)", *(["how"] if has_how else [])],
-        [[*_shown(row), *([row["how"]] if has_how else [])] for row in rows],
-        shrink=[title, "given -> suggested"],
-    )
-    if top is not None and len(table) > top:
+    print_table(table.slice(0, top or None).to_pylist(), columns, shrink=[title, "given -> suggested"])
+    if 0 < top < len(table):
         print_lines([f"and {count(len(table) - top)} more; --top 0 shows all."])
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    suggested = f" -> {shorten(row['suggested'])}" if row["suggested"] and row["suggested"] != row["given"] else ""
-    return [
-        shorten(row["id"]),
-        f"{shorten(row['given'])}{suggested}",
-        interval(row["p"], row["p_low"], row["p_high"]),
-    ]
+def _name_labels(row: Mapping[str, Any]) -> str:
+    is_other = row["suggested"] and row["suggested"] != row["given"]
+    return f"{shorten(row['given'])} -> {shorten(row['suggested'])}" if is_other else shorten(row["given"])

@@ -7,12 +7,13 @@ import platform
 import shutil
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from sgoif.cli.models import load_model, parse_shape, random_batch
+from sgoif.cli.options import Classes, Device, Json, MaybeText, Shape, Size
 from sgoif.cli.output import clean, emit_json, print_facts, print_lines
-
-__all__ = ["examine", "predict_cost", "show_doctor", "warnings_about"]
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "fsspec", "rich", "typer")
 _EXTRAS = {
@@ -27,40 +28,42 @@ _LOW_DISK_GB = 5
 _SHOWN_TRAIN_SIZE = 50_000
 
 
-def show_doctor(
-    *, model: str | None, shape: str, batch: int, classes: int, train_size: int, device: str, as_json: bool = False
+def doctor(
+    model: Annotated[
+        MaybeText, typer.Option(metavar="MODULE:FACTORY", help="Forecast the cost for this model.")
+    ] = None,
+    shape: Shape = "3,32,32",
+    batch: Size = 250,
+    classes: Classes = 10,
+    train_size: Annotated[int, typer.Option(min=1, help="Training examples.")] = 50_000,
+    device: Device = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Print the state of the machine, and with a model what watching it will cost."""
+    """Look at this machine, and forecast what watching a model will cost."""
     found = examine()
     warned = warnings_about(found)
     predicted = None
     if model is not None:
         predicted = predict_cost(model, parse_shape(shape), batch, classes, train_size, device)
     if as_json:
-        emit_json({"command": "doctor", "format": 1, **found, "warnings": warned, "forecast": predicted})
-        return
-    print_facts("Machine", _machine(found))
-    print_lines([""])
-    print_facts("Packages", [(name, version or "missing") for name, version in found["packages"].items()])
-    print_lines([""])
-    extras = [(name, f"{version or 'not installed'}: {_EXTRAS[name]}") for name, version in found["extras"].items()]
-    print_facts("Extras", extras)
-    print_lines([""])
-    if warned:
-        for line in warned:
-            print_lines([f"Warning: {line}"], style="yellow")
-    else:
+        return emit_json("doctor", **found, warnings=warned, forecast=predicted)
+    facts = {
+        "Machine": _describe_machine(found),
+        "Packages": [(name, version or "missing") for name, version in found["packages"].items()],
+        "Extras": [
+            (name, f"{version or 'not installed'}: {_EXTRAS[name]}") for name, version in found["extras"].items()
+        ],
+    }
+    for title, lines in facts.items():
+        print_facts(title, lines)
+        print_lines([""])
+    print_lines([f"Warning: {line}" for line in warned], style="yellow")
+    if not warned:
         print_lines(["No known trap is set."], style="green")
     if predicted is not None:
-        print_lines(
-            [
-                "",
-                f"{clean(model)}, head `{clean(predicted['head'])}`, {predicted['plan']}",
-                *predicted["text"].splitlines(),
-            ]
-        )
+        about = f"{clean(model)}, head `{clean(predicted['head'])}`, {predicted['plan']}"
         command = f"  sgoif bench --model {clean(model)} --input {clean(shape)} --batch {batch} --classes {classes}"
-        print_lines(["", "Measure it with:", command])
+        print_lines(["", about, *predicted["text"].splitlines(), "", "Measure it with:", command])
 
 
 def examine() -> dict[str, Any]:
@@ -73,14 +76,14 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count() or 1,
-        "usable_cores": _usable_cores(),
+        "usable_cores": _count_usable_cores(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "threads": torch.get_num_threads(),
         "devices": gpus or (["mps"] if has_mps else ["cpu"]),
         "free_gb": shutil.disk_usage(os.getcwd()).free / 1e9,
         "is_disabled": os.environ.get("SGOIF_DISABLE") == "1",
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "extras": {name: _version(name) for name in _EXTRAS},
+        "packages": {name: _find_version(name) for name in _PACKAGES},
+        "extras": {name: _find_version(name) for name in _EXTRAS},
     }
 
 
@@ -138,7 +141,7 @@ def predict_cost(
     }
 
 
-def _machine(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_machine(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("python", found["python"]),
         ("system", found["system"]),
@@ -149,7 +152,7 @@ def _machine(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _usable_cores() -> float:
+def _count_usable_cores() -> float:
     """Cores that this process may run on, and no more than its container may use."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
@@ -160,7 +163,7 @@ def _usable_cores() -> float:
         return cores
 
 
-def _version(name: str) -> str | None:
+def _find_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

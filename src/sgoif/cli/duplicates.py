@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-import pyarrow.compute as pc
+import typer
 
-from sgoif.cli.output import clean, count, emit_json, print_lines, print_table, shorten
-from sgoif.cli.run import Run, name_of, need_examples, open_run
+from sgoif.cli.options import Json, MaybeText, RunPath, how_many, need_one_of
+from sgoif.cli.output import count, emit_json, print_lines, print_table, shorten
+from sgoif.cli.run import name_of, open_run
 from sgoif.files.tables import write_csv
 
-__all__ = ["show_duplicates"]
 
+def duplicates(
+    run: RunPath,
+    top: Annotated[int, how_many("pairs")] = 50,
+    csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the pairs as CSV.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show examples that are the same or nearly, those with differing labels first."""
+    import pyarrow.compute as pc
 
-def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, as_json: bool = False) -> None:
-    """Print or write pairs of copies."""
-    run = open_run(url)
-    need_examples(run)
-    pairs = run.duplicates()
-    differ = int(pc.sum(pairs["labels_differ"]).as_py() or 0)
-    across = int(pc.sum(pairs["is_across_holdout"]).as_py() or 0)
-    shown = pairs if top is None else pairs.slice(0, top)
+    need_one_of(csv=csv, json=as_json)
+    opened = open_run(run, needs_examples=True)
+    pairs = opened.duplicates()
+    differ, across = (int(pc.sum(pairs[name]).as_py() or 0) for name in ("labels_differ", "is_across_holdout"))
+    shown = pairs.slice(0, top or None)
     if csv is not None:
         write_csv(shown, csv)
-        print_lines([f"{count(len(shown), 'pair')} written to {csv}."])
-        return
+        return print_lines([f"{count(len(shown), 'pair')} written to {csv}."])
     if as_json:
         counts = {"num_pairs": len(pairs), "num_labels_differ": differ, "num_across_holdout": across}
-        emit_json({"command": "duplicates", "format": 1, **counts, "pairs": shown.to_pylist()})
-        return
+        return emit_json("duplicates", **counts, pairs=shown.to_pylist())
     print_lines(
         [
             f"{count(len(pairs), 'pair')} of examples {'is' if len(pairs) == 1 else 'are'} the same or nearly so; the "
@@ -36,24 +40,25 @@ def show_duplicates(url: str, *, top: int | None = 50, csv: str | None = None, a
             "the training set and one in the hold-out."
         ]
     )
-    if len(shown):
-        print_lines([""])
-        _print_pairs(run, shown.to_pylist())
+    if not len(shown):
+        return
 
+    def name_labels(row: Mapping[str, Any]) -> str:
+        given, other = (name_of(opened, row[f"{kind}_label"]) for kind in ("given", "other"))
+        return f"{given} and {other}" if row["labels_differ"] else f"both {given}"
 
-def _print_pairs(run: Run, rows: list[dict[str, Any]]) -> None:
+    print_lines([""])
     print_table(
-        ["id", "copy", "labels", "alike"],
-        [
-            [
-                shorten(row["id"]) + (" (hold-out)" if row["source"] == "holdout" else ""),
-                shorten(row["other_id"]) + (" (hold-out)" if row["other_source"] == "holdout" else ""),
-                f"{clean(name_of(run, row['given_label']))} and {clean(name_of(run, row['other_label']))}"
-                if row["labels_differ"]
-                else f"both {clean(name_of(run, row['given_label']))}",
-                "same" if row["bits_apart"] == 0 else f"nearly ({row['bits_apart']} of 256 bits differ)",
-            ]
-            for row in rows
-        ],
+        shown.to_pylist(),
+        {
+            "id": lambda row: _show_id(row["id"], row["source"]),
+            "copy": lambda row: _show_id(row["other_id"], row["other_source"]),
+            "labels": name_labels,
+            "alike": lambda row: f"nearly ({row['bits_apart']} of 256 bits differ)" if row["bits_apart"] else "same",
+        },
         shrink=["id", "copy"],
     )
+
+
+def _show_id(ident: Any, source: str) -> str:
+    return shorten(ident) + (" (hold-out)" if source == "holdout" else "")

@@ -18,22 +18,14 @@ from typer.core import TyperGroup
 
 from sgoif.errors import SgoifError
 
-__all__ = ["BROKEN_PIPE", "BUG", "EXCEEDED", "FINE", "INTERRUPTED", "MISTAKE", "Front"]
-
 FINE, EXCEEDED, MISTAKE, BUG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
 
 class Front(TyperGroup):
     """The group of all commands; ``--debug`` may stand anywhere among the arguments."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
+    def main(  # type: ignore[override]  # the rest is typer's own, by keyword
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
         """Run a command and turn what it raises into a line and an exit code."""
         given = list(sys.argv[1:] if args is None else args)
@@ -41,14 +33,7 @@ class Front(TyperGroup):
         given = [item for item in given if item != "--debug"] or ["--help"]
         _keep_printing()
         try:
-            found = super().main(
-                args=given,
-                prog_name="sgoif",
-                complete_var=complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                **extra,
-            )
+            found = super().main(given, standalone_mode=False, **{**extra, "prog_name": "sgoif"})
             code = found if isinstance(found, int) else FINE
             sys.stdout.flush()
         except BrokenPipeError:

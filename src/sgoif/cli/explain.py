@@ -3,92 +3,94 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sgoif.cli.models import load_model
+import typer
+
+from sgoif.cli.models import load_model, load_transform
+from sgoif.cli.options import (
+    Csv,
+    Device,
+    Json,
+    MaybeText,
+    Model,
+    RunPath,
+    Size,
+    Transform,
+    how_many,
+    need_one_of,
+    required,
+)
 from sgoif.cli.output import clean, count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_csv
-from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from torch import Tensor
 
     from sgoif.cli.labelled import LabelledPictures
     from sgoif.run import Run
 
-__all__ = ["ExplainSettings", "show_explanation"]
 
-
-@dataclass(frozen=True, slots=True)
-class ExplainSettings:
-    """The model, its training data, and the predictions to explain."""
-
-    run: str
-    model: str
-    data: str
-    queries: str
-    target: str
-    transform: str | None = None
-    batch: int = 256
-    device: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Queries:
-    """The pictures asked about."""
-
-    ids: list[Any]
-    inputs: Tensor
-    pictures: list[Any]  # to look at: bytes or paths
-    broken: list[tuple[str, str]]
-
-
-def show_explanation(
-    settings: ExplainSettings,
-    *,
-    top: int | None = 50,
-    csv: str | None = None,
-    page: str | None = None,
-    as_json: bool = False,
+def explain(
+    run: RunPath,
+    model: Model,
+    data: Annotated[str, required("DATA", "What it was trained on: class folders, Parquet.")],
+    queries: Annotated[str, required("DIR", "Pictures that it gets wrong; folder or Parquet.")],
+    target: Annotated[str, required("CLASS", "What it takes them for.")],
+    transform: Transform = None,
+    top: Annotated[int, how_many("examples")] = 50,
+    csv: Csv = None,
+    page: Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write a page to look and decide.")] = None,
+    batch: Size = 256,
+    device: Device = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Look for suspects, and print them, write them, or make a page of them."""
+    """Show which training pictures caused a bad prediction: those of a backdoor, for example."""
+    need_one_of(csv=csv, json=as_json)
+    import torch
+
     from sgoif.cli.labelled import LabelledPictures
     from sgoif.findings import with_probabilities
-    from sgoif.ood.stored import picture_input
+    from sgoif.ood.stored import picture_input, stored_batches, stored_pictures
     from sgoif.pictures.sources import open_source
     from sgoif.run import load
 
-    run, source = load(settings.run), open_source(settings.data)
-    target = _target(settings.target, run, source.class_names)
-    model = load_model(settings.model, settings.device)
-    named = None if settings.transform is None else import_named(settings.transform, "--transform")
-    prepare = picture_input(model, named)
-    dataset, queries = LabelledPictures(source, prepare), _read_queries(settings, model, prepare)
-    found = run.poison_suspects(
-        queries.inputs, target, model=model, dataset=dataset, head=run.info.get("head"), batch_size=settings.batch
+    opened, source = load(run), open_source(data)
+    label = _find_target(target, opened, source.class_names)
+    loaded = load_model(model, device)
+    prepare = picture_input(loaded, load_transform(transform))
+    dataset = LabelledPictures(source, prepare)
+    broken: list[tuple[str, str]] = []
+    parts = list(stored_batches(queries, loaded, batch, broken, transform=prepare))
+    if not parts:
+        raise SgoifError(f"none of the pictures in '{queries}' can be read: {broken[0][1]}.")
+    ids, inputs = [str(id) for names, _ in parts for id in names], torch.cat([inputs for _, inputs in parts])
+    found = opened.poison_suspects(
+        inputs, label, model=loaded, dataset=dataset, head=opened.info.get("head"), batch_size=batch
     )
-    table = with_probabilities(_named(found, dataset), run.sql)  # by the names, which are the run's ids
+    table = with_probabilities(_name_examples(found, dataset), opened.sql)  # by the names, which are the run's ids
     counts = {
-        "num_queries": len(queries.ids),
+        "num_queries": len(ids),
         "num_examples": len(table),
         "num_suspects": int(sum(table["is_suspect"].to_pylist())),
-        "num_broken": len(dataset.broken) + len(queries.broken),
+        "num_broken": len(dataset.broken) + len(broken),
     }
     written = page if counts["num_suspects"] else None
     if written is not None:
-        run.report_suspects(table, queries.pictures, written, images=settings.data)
-    shown = table.slice(0, top)
+        wanted = set(ids)
+        pictures = [picture for id, picture in stored_pictures(Path(queries)) if str(id) in wanted]
+        opened.report_suspects(table, pictures, written, images=data)
+    shown = table.slice(0, top or None)
     if csv is not None:
         write_csv(shown.drop_columns(["near_queries"]), csv)
     if as_json:
-        document = {"settings": asdict(settings), "counts": counts, "queries": [str(id) for id in queries.ids]}
-        emit_json({"command": "explain", "format": 1, **document, "examples": shown.to_pylist(), "page": written})
-        return
-    print_lines([_said(settings.target, counts)])
+        settings: dict[str, Any] = {"run": run, "model": model, "data": data, "queries": queries, "target": target}
+        settings |= {"transform": transform, "batch": batch, "device": device}
+        document = {"settings": settings, "counts": counts, "queries": ids}
+        return emit_json("explain", **document, examples=shown.to_pylist(), page=written)
+    print_lines([_describe_counts(target, counts)])
     if csv is None and page is None:
         print_lines([""])
         _print(shown.to_pylist())
@@ -98,10 +100,10 @@ def show_explanation(
         print_lines(["No page was written: there is nobody to decide about."])
     if written is not None:
         told = f"{clean(written)}: open it in any browser. Drop there what should go, download the decisions, and:"
-        print_lines([told, f"  sgoif apply {shlex.quote(settings.run)} decisions.csv --out manifest.parquet"])
+        print_lines([told, f"  sgoif apply {shlex.quote(run)} decisions.csv --out manifest.parquet"])
 
 
-def _target(text: str, run: Run, names: tuple[str, ...]) -> int:
+def _find_target(text: str, run: Run, names: tuple[str, ...]) -> int:
     """The class by the number that it has in the data, which must be the one that it has in the run."""
     from sgoif.review.naming import find_class, some_of
 
@@ -115,22 +117,7 @@ def _target(text: str, run: Run, names: tuple[str, ...]) -> int:
     return found
 
 
-def _read_queries(settings: ExplainSettings, model: Any, prepare: Any) -> Queries:
-    import torch
-
-    from sgoif.ood.stored import stored_batches, stored_pictures
-
-    broken: list[tuple[str, str]] = []
-    parts = list(stored_batches(settings.queries, model, settings.batch, broken, transform=prepare))
-    if not parts:
-        raise SgoifError(f"none of the pictures in '{settings.queries}' can be read: {broken[0][1]}.")
-    ids = [id for names, _ in parts for id in names]
-    wanted = set(map(str, ids))
-    pictures = [picture for id, picture in stored_pictures(Path(settings.queries)) if str(id) in wanted]
-    return Queries(ids, torch.cat([inputs for _, inputs in parts]), pictures, broken)
-
-
-def _named(table: pa.Table, dataset: LabelledPictures) -> pa.Table:
+def _name_examples(table: pa.Table, dataset: LabelledPictures) -> pa.Table:
     """Ids as the data has them instead of positions, without pictures that could not be read."""
     import pyarrow as pa
 
@@ -140,7 +127,7 @@ def _named(table: pa.Table, dataset: LabelledPictures) -> pa.Table:
     return table.set_column(0, "id", ids).filter(is_read)
 
 
-def _said(target: str, counts: dict[str, int]) -> str:
+def _describe_counts(target: str, counts: dict[str, int]) -> str:
     said = (
         f"{count(counts['num_suspects'])} of {count(counts['num_examples'], 'training picture')} labelled {target} "
         f"stand with {count(counts['num_queries'], 'picture')} asked about."
@@ -151,19 +138,16 @@ def _said(target: str, counts: dict[str, int]) -> str:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     print_table(
-        ["id", "score", "suspect", "like", "effect (nats)", "p", "near queries"],
-        [
-            [
-                shorten(row["id"]),
-                f"{row['score']:.3f}",
-                "yes" if row["is_suspect"] else "",
-                percent(max(row["similarity"], 0.0)),
-                f"{row['effect']:+.1e}",
-                "" if row["p_mislabeled"] is None else f"{row['p_mislabeled']:.2f}",
-                ", ".join(str(number + 1) for number in row["near_queries"]),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "id": lambda row: shorten(row["id"]),
+            "score": lambda row: f"{row['score']:.3f}",
+            "suspect": lambda row: "yes" if row["is_suspect"] else "",
+            "like": lambda row: percent(max(row["similarity"], 0.0)),
+            "effect (nats)": lambda row: f"{row['effect']:+.1e}",
+            "p": lambda row: "" if row["p_mislabeled"] is None else f"{row['p_mislabeled']:.2f}",
+            "near queries": lambda row: ", ".join(str(number + 1) for number in row["near_queries"]),
+        },
         right=["score", "like", "effect (nats)", "p"],
         shrink=["id"],
     )

@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from sgoif.cli.options import Images, RunPath, how_many, required
 from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
-from sgoif.cli.run import need_examples, open_run
+from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
-from sgoif.export import datalab_issues, label_studio_config, label_studio_tasks
 from sgoif.files.tables import write_csv, write_parquet, write_text
-from sgoif.review.decisions import PICTURE
-from sgoif.review.manifest import count_left_out
-from sgoif.run import load
 
-__all__ = ["KINDS", "left_out", "show_export"]
+if TYPE_CHECKING:
+    from sgoif.run import Run
 
-KINDS = ("cleanlab", "label-studio")
 _ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",)}
 
 
-def show_export(url: str, *, to: str, out: str, images: str | None, top: int | None) -> None:
-    """Write a run's findings in another tool's shape."""
-    if to not in KINDS:
+def export(
+    run: RunPath,
+    to: Annotated[str, required("TOOL", "cleanlab or label-studio.")],
+    out: Annotated[str, required("FILE", "Where to; .csv or .parquet, .json.")],
+    images: Images = None,
+    top: Annotated[int, how_many("tasks")] = 500,
+) -> None:
+    """Write findings as files that other tools open."""
+    if to not in _ENDINGS:
         raise SgoifError(
-            f"--to is one of {', '.join(KINDS)}, got {clean(to)!r}; FiftyOne and Hugging Face are reached from Python: "
-            "sgoif.export."
+            f"--to is one of {', '.join(_ENDINGS)}, got {clean(to)!r}; FiftyOne and Hugging Face are reached from "
+            "Python: sgoif.export."
         )
-    endings = _ENDINGS[to]
-    if not out.endswith(endings):
-        raise SgoifError(f"{clean(out)!r} must end in {' or '.join(endings)} for {to}.")
-    need_examples(open_run(url))
+    if not out.endswith(_ENDINGS[to]):
+        raise SgoifError(f"{clean(out)!r} must end in {' or '.join(_ENDINGS[to])} for {to}.")
+    from sgoif.run import load
+
+    open_run(run, needs_examples=True)
+    opened = load(run)
     if to == "cleanlab":
-        _write_datalab(url, out)
+        _write_datalab(opened, out)
     else:
-        _write_tasks(url, out, images, top)
+        _write_tasks(opened, run, out, images, top)
 
 
-def left_out(sql: Callable[..., pa.Table], *, has_unlabelled: bool = False) -> list[str]:
-    """Say which examples of a run are not in a file that was written.
+def describe_left_out(run: Run, *, has_unlabelled: bool = False) -> list[str]:
+    """Say which examples of a run are not in a file that was written; some files have examples without a class."""
+    from sgoif.review.manifest import count_left_out
 
-    Args:
-        sql: answers a SELECT over the run's tables.
-        has_unlabelled: whether examples without a class are in the file.
-    """
-    verified, unlabelled = count_left_out(sql)
+    verified, unlabelled = count_left_out(run.sql)
     lines = [f"{count(verified, 'verified hold-out label')} left out: there is nothing to judge."] if verified else []
     if unlabelled and not has_unlabelled:
         lines.append(
@@ -58,25 +57,21 @@ def left_out(sql: Callable[..., pa.Table], *, has_unlabelled: bool = False) -> l
     return lines
 
 
-def _write_datalab(url: str, out: str) -> None:
-    run = load(url)
+def _write_datalab(run: Run, out: str) -> None:
+    from sgoif.export import datalab_issues
+
     table = datalab_issues(run)
-    if out.endswith(".parquet"):
-        write_parquet(table, out)
-    else:
-        write_csv(table, out)
-    held = int(pc.sum(pc.equal(table["source"], "holdout")).as_py() or 0)
-    print_lines(
-        [
-            f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them: "
-            f"{count(len(table) - held)} of the training data, {count(held)} held out.",
-            *left_out(run.sql),
-        ]
-    )
+    write_parquet(table, out) if out.endswith(".parquet") else write_csv(table, out)
+    held = table["source"].to_pylist().count("holdout")
+    said = f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them: "
+    said += f"{count(len(table) - held)} of the training data, {count(held)} held out."
+    print_lines([said, *describe_left_out(run)])
 
 
-def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> None:
-    run = load(url)
+def _write_tasks(run: Run, url: str, out: str, images: str | None, top: int) -> None:
+    from sgoif.export import label_studio_config, label_studio_tasks
+    from sgoif.review.decisions import PICTURE
+
     tasks = list(label_studio_tasks(run, find_images(run, images), top=top))
     config = Path(out).with_suffix(".xml")
     write_text(out, json.dumps(tasks, indent=1))
@@ -84,7 +79,7 @@ def _write_tasks(url: str, out: str, images: str | None, top: int | None) -> Non
     print_lines(
         [
             f"{count(len(tasks), 'task')} written to {clean(out)}, their labelling interface to {clean(config)}.",
-            *left_out(run.sql),
+            *describe_left_out(run),
             "Make a project with that interface, import the tasks, decide, export as JSON. Then:",
             f"  sgoif apply {clean(url)} export.json --out manifest.parquet",
         ]

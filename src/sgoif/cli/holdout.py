@@ -9,100 +9,105 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
+import typer
 
+from sgoif.cli.options import Images, Json, MaybeText, Page, RunPath
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
-from sgoif.cli.run import Run, name_of, open_run, read_one
+from sgoif.cli.run import name_of, open_run, read_one
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
-from sgoif.review.decisions import read_decisions
-from sgoif.review.merge import merge
-from sgoif.review.naming import find_class, some_of
-from sgoif.run import load
-from sgoif.summary import why_no_probabilities
 
-__all__ = ["choose_doubtful", "merge_filled", "write_doubtful", "write_doubtful_page"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from sgoif.run import Run
 
 _COLUMN = "verified_label"
 _HEADER = ("id", "given_label", "given_name", "suggested_name", "p_mislabeled", _COLUMN)
 _FEW = 5  # of a class: what a scan needs of verified labels to rest on them
 
 
-def write_doubtful(url: str, *, size: int, out: str, verified: str | None, force: bool, as_json: bool = False) -> None:
-    """Write the hold-out examples that a person should look at."""
-    run = open_run(url)
-    if os.path.exists(out) and not force and _filled(out):
+def holdout(
+    run: RunPath,
+    size: Annotated[int, typer.Option(min=1, help="How many examples to verify.")] = 300,
+    out: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="Write the examples to verify here.")] = None,
+    page: Page = None,
+    images: Images = None,
+    filled: Annotated[
+        MaybeText, typer.Option(metavar="FILE.csv", help="That file filled in, or decisions of the page: merge it.")
+    ] = None,
+    verified: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="The file of all verified labels.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out even if it is filled in.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Verify the most doubtful hold-out labels by hand, for later runs to rest on.
+
+    First --page verify.html, to decide on, or --out verify.csv, to fill in; then --filled FILE.csv --verified
+    verified.csv.
+    """
+    if sum(option is not None for option in (out, page, filled)) != 1:
         raise SgoifError(
-            f"'{out}' has verified labels in it, which would be lost. Merge them first: `sgoif holdout {url} --filled "
+            "choose one of --page FILE.html or --out FILE.csv, to verify, and --filled FILE.csv, to merge."
+        )
+    import numpy as np
+
+    opened = open_run(run)
+    if filled is not None:
+        return _merge_filled(opened, filled, verified or "verified.csv", as_json=as_json)
+    known = set(_read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
+    if out is not None and os.path.exists(out) and not force and _is_filled(out):
+        raise SgoifError(
+            f"'{out}' has verified labels in it, which would be lost. Merge them first: `sgoif holdout {run} --filled "
             f"{out} --verified {verified or 'verified.csv'}`; or pass --force."
         )
-    rows, chosen, known = _chosen(run, size, verified)
-    write_csv_rows(out, _HEADER, (_cells(run, row) for row in chosen))
-    per_class = Counter(name_of(run, row["given_label"]) for row in chosen)
-    if as_json:
-        document = {"run": run.url, "out": out, "written": len(chosen), "per_class": dict(per_class)}
-        emit_json({"command": "holdout", "format": 1, **document, "already_verified": len(known)})
-        return
-    least = min(per_class.values(), default=0)
-    print_lines(
-        [
+    rows = _read_held_out(opened, known)
+    p, labels = np.array([row["p"] for row in rows], float), np.array([row["given_label"] for row in rows])
+    chosen = [rows[int(i)] for i in choose_doubtful(p, labels, size)]
+    counts = {"written": len(chosen), "already_verified": len(known)}
+    if page is not None:
+        from sgoif.run import load
+
+        ids, loaded = [row["id"] for row in chosen], load(run)
+        title = f"Verify {count(len(ids), 'held-out label')}"
+        loaded.report(page, ids=ids, images=find_images(loaded, images), title=title)
+        if as_json:
+            return emit_json("holdout", run=run, out=page, **counts)
+        lines = [
+            f"{clean(page)} shows {count(len(chosen))} of {count(len(rows))} hold-out examples, the most doubtful "
+            "ones. Open it in any browser, decide, download the decisions. Then:"
+        ]
+    else:
+        write_csv_rows(str(out), _HEADER, (_cells(opened, row) for row in chosen))
+        per_class = Counter(name_of(opened, row["given_label"]) for row in chosen)
+        if as_json:
+            return emit_json("holdout", run=run, out=out, **counts, per_class=dict(per_class))
+        lines = [
             f"{count(len(chosen))} of {count(len(rows))} hold-out examples written to {clean(out)}, the most doubtful "
-            f"first; every class has at least {least}.",
+            f"first; every class has at least {min(per_class.values(), default=0)}.",
             f"Fill in the column {_COLUMN} with the name or number of the true class, and leave empty what you cannot "
             "tell. Then:",
-            f"  sgoif holdout {clean(url)} --filled {clean(out)} --verified {clean(verified or 'verified.csv')}",
         ]
-    )
+    to_fill = "decisions.csv" if out is None else clean(out)
+    merge_it = f"  sgoif holdout {clean(run)} --filled {to_fill} --verified {clean(verified or 'verified.csv')}"
+    print_lines([*lines, merge_it])
 
 
-def write_doubtful_page(
-    url: str, *, size: int, out: str, images: str | None, verified: str | None, as_json: bool = False
-) -> None:
-    """Write them as a page to decide on."""
-    rows, chosen, known = _chosen(open_run(url), size, verified)
-    run = load(url)
-    ids, pictures = [row["id"] for row in chosen], find_images(run, images)
-    run.report(out, ids=ids, images=pictures, title=f"Verify {count(len(ids), 'held-out label')}")
-    if as_json:
-        document = {"run": url, "out": out, "written": len(chosen), "already_verified": len(known)}
-        emit_json({"command": "holdout", "format": 1, **document})
-        return
-    print_lines(
-        [
-            f"{clean(out)} shows {count(len(chosen))} of {count(len(rows))} hold-out examples, the most doubtful ones. "
-            "Open it in any browser, decide, download the decisions. Then:",
-            f"  sgoif holdout {clean(url)} --filled decisions.csv --verified {clean(verified or 'verified.csv')}",
-        ]
-    )
-
-
-def _chosen(run: Run, size: int, verified: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], set[str]]:
-    """All hold-out examples that nobody has verified, those to look at, and ids of the verified ones."""
-    known = set(read_verified(verified)) if verified is not None and os.path.exists(verified) else set()
-    rows = _held_out(run, known)
-    p = np.array([row["p"] for row in rows], dtype=np.float64)
-    labels = np.array([row["given_label"] for row in rows], dtype=np.int64)
-    return rows, [rows[int(i)] for i in choose_doubtful(p, labels, size)], known
-
-
-def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False) -> None:
+def _merge_filled(run: Run, filled: str, verified: str, *, as_json: bool) -> None:
     """Take what a person filled in into the file of verified labels; what is there for the same id is replaced."""
-    run = open_run(url)
     held = run.sql("select id::varchar as id from holdout")["id"].to_pylist()
     found = _read_filled(run, filled, set(held))
-    labels = read_verified(verified) if os.path.exists(verified) else {}
+    labels = _read_verified(verified) if os.path.exists(verified) else {}
     fresh = {ident: name for ident, name in found.items() if labels.get(ident) != name}
     replaced = sum(ident in labels for ident in fresh)
     labels |= fresh
     write_csv_rows(verified, ("id", "label"), labels.items())
     if as_json:
         counts = {"read": len(found), "added": len(fresh) - replaced, "replaced": replaced, "total": len(labels)}
-        emit_json({"command": "holdout", "format": 1, "run": run.url, "verified": verified, **counts})
-        return
+        return emit_json("holdout", run=run.url, verified=verified, **counts)
     print_lines(
         [
             f"{count(len(found), 'verified label')} read from {clean(filled)}: {count(len(fresh) - replaced)} new, "
@@ -116,9 +121,12 @@ def merge_filled(url: str, *, filled: str, verified: str, as_json: bool = False)
 def choose_doubtful(p: NDArray[np.float64], labels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Choose rows by ``p``, largest first, with a share of at least half its even part for every class.
 
+    >>> import numpy as np
     >>> choose_doubtful(np.array([0.9, 0.8, 0.7, 0.1]), np.array([0, 0, 0, 1]), 3).tolist()
     [0, 1, 3]
     """
+    import numpy as np
+
     order = np.argsort(-np.nan_to_num(p, nan=-1.0), kind="stable")
     classes = np.unique(labels)
     share = max(min(_FEW, size // max(len(classes), 1)), size // (2 * max(len(classes), 1)))
@@ -132,13 +140,15 @@ def choose_doubtful(p: NDArray[np.float64], labels: NDArray[np.int64], size: int
     return order[taken[order]][:size]
 
 
-def read_verified(path: str) -> dict[str, str]:
+def _read_verified(path: str) -> dict[str, str]:
     """Read the file of verified labels."""
     return {row["id"]: row["label"].strip() for _, row in read_csv_rows(path, ["id", "label"]) if row["label"].strip()}
 
 
-def _held_out(run: Run, known: set[str]) -> list[dict[str, Any]]:
+def _read_held_out(run: Run, known: set[str]) -> list[dict[str, Any]]:
     """Hold-out examples that nobody has verified, with what the run thinks of them."""
+    from sgoif.summary import why_no_probabilities
+
     if not read_one(run, "select count(p_mislabeled) as n from holdout"):
         raise SgoifError(f"{run.url!r} has not judged its hold-out: {why_no_probabilities(run.info)}.")
     rows: list[dict[str, Any]] = run.sql(
@@ -157,7 +167,7 @@ def _cells(run: Run, row: dict[str, Any]) -> list[Any]:
     return [row["id"], row["given_label"], *names, p, ""]
 
 
-def _filled(path: str) -> bool:
+def _is_filled(path: str) -> bool:
     """Whether a person has begun to fill in a file."""
     try:
         return any(row[_COLUMN].strip() for _, row in read_csv_rows(path, ["id", _COLUMN]))
@@ -167,6 +177,8 @@ def _filled(path: str) -> bool:
 
 def _read_filled(run: Run, path: str, held: set[str]) -> dict[str, str]:
     """Ids and true classes that a person wrote down, by name where classes have names."""
+    from sgoif.review.naming import find_class, some_of
+
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass the CSV file that `sgoif holdout` wrote, filled in.")
     if _is_decisions(path):
@@ -203,6 +215,9 @@ def _is_decisions(path: str) -> bool:
 
 def _read_decided(run: Run, path: str) -> dict[str, str]:
     """Verified labels out of decisions: what was kept or relabelled. Examples outside the hold-out do not matter."""
+    from sgoif.review.decisions import read_decisions
+    from sgoif.review.merge import merge
+
     rows = run.sql("select id::varchar as id, given_label from holdout")
     given = dict(zip(rows["id"].to_pylist(), rows["given_label"].to_pylist(), strict=True))
     merged = merge(read_decisions(path, run.class_names, run.num_classes))

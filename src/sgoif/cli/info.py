@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sgoif.cli.options import Json, RunPath
 from sgoif.cli.output import clean, count, emit_json, percent, print_facts, print_lines
-from sgoif.cli.run import Run, name_of, open_run, read_one
-from sgoif.store.holding import describe_unclosed
-from sgoif.store.schema import TABLES
-from sgoif.summary import checked_lines, kind_of_holdout
+from sgoif.cli.run import name_of, open_run, read_one
 
-__all__ = ["describe", "show_info"]
+if TYPE_CHECKING:
+    from sgoif.run import Run
 
 Facts = list[tuple[str, str]]
 
@@ -29,19 +28,18 @@ _LOST = {
 }
 
 
-def show_info(url: str, *, as_json: bool = False) -> None:
-    """Print how a run went."""
-    run = open_run(url)
-    document = describe(run)
+def info(run: RunPath, as_json: Json = False) -> None:
+    """Show how a run went: state, cost, faults, calibration, versions."""
+    opened = open_run(run)
+    document = describe(opened)
     if as_json:
-        emit_json({"command": "info", "format": 1, **document})
-        return
-    print_facts(clean(run.url), _about(run, document))
+        return emit_json("info", **document)
+    print_facts(clean(run), _describe_run(opened, document))
     for title, facts in (
-        ("Training", _training(run.info)),
-        ("Calibration", _calibration(run)),
-        ("Problems", _problems(document)),
-        ("Made with", _made_with(run.files.info)),
+        ("Training", _describe_training(opened.info)),
+        ("Calibration", _describe_calibration(opened)),
+        ("Problems", _describe_problems(document)),
+        ("Made with", _describe_environment(opened.files.info)),
     ):
         if facts:
             print_lines([""])
@@ -50,21 +48,17 @@ def show_info(url: str, *, as_json: bool = False) -> None:
 
 def describe(run: Run) -> dict[str, Any]:
     """All that is known of how a run went."""
+    from sgoif.store.schema import TABLES
+
     info = run.files.info
     facts = info.get("facts") or {}
-    tables = {name: _num_rows(run, name) for name in TABLES}
+    noted = ("state", "created", "updated", "schema_version", "keep_visits", "next_step", "attempts")
     return {
         "run": run.url,
-        "state": info.get("state"),
+        **{name: info.get(name) for name in noted},
         "is_finished": run.files.is_finished,
-        "created": info.get("created"),
-        "updated": info.get("updated"),
-        "schema_version": info.get("schema_version"),
         "id_kind": run.files.id_kind("visits"),
-        "keep_visits": info.get("keep_visits"),
-        "next_step": info.get("next_step"),
-        "attempts": info.get("attempts"),
-        "rows": tables,
+        "rows": {name: _count_rows(run, name) for name in TABLES},
         "faults": {"training": _counts(facts.get("faults")), "writing": _counts(info.get("faults"))},
         "dropped_rows": info.get("dropped_rows", 0),
         "skipped_parts": [{"path": item.path, "reason": item.reason} for item in run.files.skipped],
@@ -75,7 +69,7 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def _num_rows(run: Run, table: str) -> int:
+def _count_rows(run: Run, table: str) -> int:
     """Rows that count: as the footers say, unless a later attempt repeats some of them."""
     parts = run.files.parts(table)
     if all(part.limit is None for part in parts):
@@ -83,7 +77,9 @@ def _num_rows(run: Run, table: str) -> int:
     return int(read_one(run, f"select count(*) as n from {table}"))
 
 
-def _about(run: Run, document: Mapping[str, Any]) -> Facts:
+def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
+    from sgoif.store.holding import describe_unclosed
+
     info, facts, rows = run.files.info, run.info, document["rows"]
     attempts = info.get("attempts") or []
     state = "finished"
@@ -106,15 +102,11 @@ def _about(run: Run, document: Mapping[str, Any]) -> Facts:
         lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]
         found.insert(2, ("scored by", f"{_PATHS.get(facts['path'], clean(facts['path']))}"))
         found += [("left out", ", ".join(lost))] if lost else []
-    if len(attempts) > 1:
-        starts = ", ".join(f"from step {item['start_step']}" for item in attempts)
-        found.append(("attempts", f"{len(attempts)}: {starts}"))
-    else:
-        found.append(("attempts", str(len(attempts))))
-    return found
+    starts = ", ".join(f"from step {item['start_step']}" for item in attempts)
+    return [*found, ("attempts", f"{len(attempts)}: {starts}" if len(attempts) > 1 else str(len(attempts)))]
 
 
-def _training(facts: Mapping[str, Any]) -> Facts:
+def _describe_training(facts: Mapping[str, Any]) -> Facts:
     found: Facts = []
     counters = _mapping(facts.get("counters"))
     if counters:
@@ -141,7 +133,9 @@ def _training(facts: Mapping[str, Any]) -> Facts:
     return found
 
 
-def _calibration(run: Run) -> Facts:
+def _describe_calibration(run: Run) -> Facts:
+    from sgoif.summary import checked_lines, kind_of_holdout
+
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")
     if isinstance(held, list):
@@ -149,9 +143,8 @@ def _calibration(run: Run) -> Facts:
         more = f" and {len(named) - _SHOWN_CLASSES} classes more" if len(named) > _SHOWN_CLASSES else ""
         found.append(("held out", f"{count(sum(held))}: {', '.join(named[:_SHOWN_CLASSES])}{more}"))
     if not run.num_examples:
-        return (
-            [*found, ("calibrated", "not yet: that is done when the run ends")] if not run.files.is_finished else found
-        )
+        not_yet = ("calibrated", "not yet: that is done when the run ends")
+        return found if run.files.is_finished else [*found, not_yet]
     summary = run.summary()
     lines = summary.lines()
     if not summary.is_calibrated:
@@ -165,7 +158,7 @@ def _parts(lines: Sequence[str]) -> Facts:
     return [(line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines if ": " in line]
 
 
-def _problems(document: Mapping[str, Any]) -> Facts:
+def _describe_problems(document: Mapping[str, Any]) -> Facts:
     found: Facts = []
     for kind, faults in document["faults"].items():
         found += [(f"while {kind}", f"{number} x {clean(cause)}") for cause, number in faults.items()]
@@ -185,7 +178,7 @@ def _problems(document: Mapping[str, Any]) -> Facts:
     return found or [("faults", "none")]
 
 
-def _made_with(info: Mapping[str, Any]) -> Facts:
+def _describe_environment(info: Mapping[str, Any]) -> Facts:
     libraries, hardware = _mapping(info.get("libraries")), _mapping(info.get("hardware"))
     versions = ", ".join(f"{name} {version}" for name, version in libraries.items())
     gpus = hardware.get("gpus") or []

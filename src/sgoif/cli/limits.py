@@ -1,4 +1,4 @@
-"""Limits on the share of wrong labels, as people write them, and judging a run by them.
+"""Judging a run by limits on the share of wrong labels.
 
 The error rate is judged by labels that a person checked with ``sgoif verify``, class rates by a verified hold-out. A
 limit is exceeded when the whole interval lies above it: when the data is surely too bad. It is kept when at 90%
@@ -8,15 +8,13 @@ confidence no more labels are wrong than it allows. What lies between is unsure,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sgoif.cli.classes import class_rows
 from sgoif.cli.compare import compare_runs
 from sgoif.cli.output import count, percent, percents
 from sgoif.cli.run import (
-    Run,
     need_checked_labels,
     need_examples,
     need_probabilities,
@@ -28,12 +26,12 @@ from sgoif.errors import SgoifError
 from sgoif.evidence.checked import cards_needed
 from sgoif.findings.classes import TOO_FEW
 
-__all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge", "parse_share"]
+if TYPE_CHECKING:
+    from sgoif.run import Run
+
+__all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge"]
 
 FINE, UNSURE, EXCEEDED, UNJUDGED = "fine", "unsure", "exceeded", "not judged"
-
-_MIN_EXAMPLES = 20  # as for a class: below, an interval says nothing
-_MIN_JUDGED = 0.5  # share of the examples; with fewer, those that were judged may be the easy ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +78,6 @@ class Verdict:
         return UNSURE if any(item.state == UNSURE for item in self.outcomes) else FINE
 
 
-def parse_share(text: str, option: str) -> float:
-    """Read ``2%`` or ``0.02``.
-
-    Raises:
-        SgoifError: It is no number, or not between 0 and 1.
-
-    >>> parse_share("2%", "--max-error-rate"), parse_share("0.02", "--max-error-rate")
-    (0.02, 0.02)
-    """
-    written = text.strip()
-    is_percent = written.endswith("%")
-    try:
-        value = float(written.removesuffix("%").strip())
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise SgoifError(f"{option} takes a share such as 2% or 0.02, got {text!r}.")
-    share = value / 100 if is_percent else value
-    if not 0 <= share <= 1:
-        hint = f"; did you mean {value:g}%?" if not is_percent and 1 < value <= 100 else ""
-        raise SgoifError(f"{option} takes a share between 0% and 100%, got {text!r}{hint}")
-    return share
-
-
 def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
     """Hold a run against limits; trouble with the run is a reason not to judge, not an error."""
     outcomes: list[Outcome] = []
@@ -112,25 +86,25 @@ def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
         need_examples(run)
         if limits.max_error_rate is not None and checked is not None:
             need_trust(run, needs_holdout=False)
-            outcomes.append(_checked(checked, limits.max_error_rate))
+            outcomes.append(_judge_checked(checked, limits.max_error_rate))
             if limits.max_class_error_rate is None and limits.max_new is None:
                 return Verdict(outcomes)
         need_trust(run)  # first: it may be why there are no probabilities
         need_probabilities(run)
         if limits.max_new is not None and against is not None:
-            outcomes.append(_new_ones(run, against, limits.max_new))
+            outcomes.append(_judge_new(run, against, limits.max_new))
         if limits.max_error_rate is not None and checked is None:
             need_checked_labels(run)
         if limits.max_class_error_rate is not None:
             need_verified_holdout(run)
             need_totals(run)
-            outcomes += _by_class(run, limits.max_class_error_rate)
+            outcomes += _judge_classes(run, limits.max_class_error_rate)
     except SgoifError as error:
         return Verdict(outcomes, str(error))
     return Verdict(outcomes)
 
 
-def _checked(checked: Mapping[str, Any], limit: float) -> Outcome:
+def _judge_checked(checked: Mapping[str, Any], limit: float) -> Outcome:
     """Judge by the sample of `sgoif verify`."""
     found = checked["all"]
     value, low, high, most = (float(found[name]) for name in ("value", "low", "high", "at_most"))
@@ -144,27 +118,23 @@ def _checked(checked: Mapping[str, Any], limit: float) -> Outcome:
     return Outcome("max-error-rate", "all examples", state, limit, value, low, high, text)
 
 
-def _by_class(run: Run, limit: float) -> list[Outcome]:
+def _judge_classes(run: Run, limit: float) -> list[Outcome]:
     found = []
-    for row in class_rows(run):
-        few = "too few examples, or too few of it held out" if row["verdict"] == TOO_FEW else None
-        ends = tuple(_float(row[name]) for name in ("error_rate", "error_rate_low", "error_rate_high"))
-        found.append(_outcome("max-class-error-rate", row["name"], limit, ends, row["num_examples"], few))
+    for row in run.class_issues().to_pylist():
+        about = ("max-class-error-rate", row["name"])
+        value, low, high = (_float(row[name]) for name in ("error_rate", "error_rate_low", "error_rate_high"))
+        if row["verdict"] == TOO_FEW or not math.isfinite(low):
+            few = "too few examples, or too few of it held out" if row["verdict"] == TOO_FEW else None
+            found.append(Outcome(*about, UNJUDGED, limit, None, None, None, few or "this run has no intervals"))
+            continue
+        labels = count(row["num_examples"], "label")
+        text = f"{percent(value)} of {labels} estimated wrong, range {percents(low, high)}"
+        state = EXCEEDED if low > limit else FINE if high <= limit else UNSURE
+        found.append(Outcome(*about, state, limit, value, low, high, text))
     return found
 
 
-def _outcome(kind: str, about: str, limit: float, ends: Sequence[float], number: int, few: str | None) -> Outcome:
-    value, low, high = ends
-    if few is None and not math.isfinite(low):
-        few = "this run has no intervals"
-    if few is not None:
-        return Outcome(kind, about, UNJUDGED, limit, None, None, None, few)
-    text = f"{percent(value)} of {count(number, 'label')} estimated wrong, range {percents(low, high)}"
-    state = EXCEEDED if low > limit else FINE if high <= limit else UNSURE
-    return Outcome(kind, about, state, limit, value, low, high, text)
-
-
-def _new_ones(run: Run, against: Run, limit: int) -> Outcome:
+def _judge_new(run: Run, against: Run, limit: int) -> Outcome:
     found = compare_runs(against, run)
     number = len(found.new) + len(found.added)
     text = f"{count(number)} newly flagged"

@@ -1,17 +1,35 @@
-"""Parses the command line. What a command does is in the file of its name, imported when it is called."""
+"""The program: its commands, each in the file of its name, and the options that all of them have.
+
+A command's file imports what it needs when it is called, so that ``--help`` need not wait for pyarrow.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from sgoif.cli.commands import find, model, review, setup
-from sgoif.cli.program import PANELS, app
+from sgoif.cli.errors import Front
 
-__all__ = ["app", "find", "model", "review", "setup"]
+_PANELS = {  # of the help
+    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "report", "info"),
+    "Judge and improve": ("check", "compare", "verify", "apply", "export", "holdout"),
+    "Ask a model": ("ood", "explain", "sentinel"),
+    "Set up": ("doctor", "bench"),
+}
 
-app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_help_panel)))
+app = typer.Typer(
+    cls=Front,
+    help="Finds wrong labels in training data: which ones, how sure that is, and whether the data is good enough.",
+    epilog="Start with `sgoif scan FOLDER`. Runs are folders or URLs such as s3://bucket/run.",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _panel, _names in _PANELS.items():
+    for _name in _names:
+        app.command(_name, rich_help_panel=_panel)(getattr(import_module(f"sgoif.cli.{_name}"), _name))
 
 
 def _print_version(is_asked: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
 from sgoif.usercode import describe_error, import_named
@@ -10,7 +10,7 @@ from sgoif.usercode import describe_error, import_named
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["load_model", "parse_shape", "random_batch"]
+__all__ = ["load_model", "load_transform", "parse_shape", "random_batch"]
 
 
 def load_model(name: str, device: str = "cpu") -> nn.Module:
@@ -33,6 +33,11 @@ def load_model(name: str, device: str = "cpu") -> nn.Module:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         raise SgoifError(f"the model cannot be put on {device!r}: {str(error).splitlines()[0]}") from error
+
+
+def load_transform(name: str | None) -> Any:
+    """Import ``module:function``; None for none."""
+    return None if name is None else import_named(name, "--transform")
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -2,91 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import math
+from typing import Annotated, Any
 
-import numpy as np
+import typer
 
-from sgoif.cli.models import load_model
+from sgoif.cli.models import load_model, load_transform
+from sgoif.cli.options import Csv, Device, Json, Model, Size, Transform, how_many, need_one_of, parse_share, required
 from sgoif.cli.output import count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.files.tables import write_csv
-from sgoif.usercode import import_named
-
-__all__ = ["OodSettings", "show_ood"]
 
 
-@dataclass(frozen=True, slots=True)
-class OodSettings:
-    """What is looked at, by what."""
-
-    scorer: str
-    model: str
-    data: str
-    false_alarm_rate: float = 0.05
-    transform: str | None = None
-    batch: int = 256
-    device: str = "cpu"
-
-
-def show_ood(settings: OodSettings, *, top: int | None = 50, csv: str | None = None, as_json: bool = False) -> None:
-    """Score pictures and print or write those that are most unlike."""
+def ood(
+    scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
+    model: Model,
+    data: Annotated[str, required("DATA", "Folder of pictures, or Parquet.")],
+    rate: Annotated[
+        str,
+        typer.Option("--false-alarms", metavar="SHARE", help="Share of in-distribution pictures that raise an alarm."),
+    ] = "5%",
+    transform: Transform = None,
+    top: Annotated[int, how_many("pictures")] = 50,
+    csv: Csv = None,
+    batch: Size = 256,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show which pictures are out of distribution for the model."""
+    need_one_of(csv=csv, json=as_json)
+    share = parse_share(rate, "--false-alarms")
+    import numpy as np
     import pyarrow as pa
 
     from sgoif.ood import OodScorer
     from sgoif.ood.stored import score_stored
 
-    model = load_model(settings.model, settings.device)
-    transform = None
-    if settings.transform is not None:
-        transform = import_named(settings.transform, "--transform")
-    scorer = OodScorer.load(settings.scorer, model, batch_size=settings.batch)
-    scorer.threshold(settings.false_alarm_rate)  # a rate that cannot be promised is refused before the work
-    found = score_stored(scorer, settings.data, transform=transform)
+    loaded = load_model(model, device)
+    prepare = load_transform(transform)
+    fitted = OodScorer.load(scorer, loaded, batch_size=batch)
+    fitted.threshold(share)  # a rate that cannot be promised is refused before the work
+    found = score_stored(fitted, data, transform=prepare)
     order = np.argsort(-found.scores, kind="stable")
-    columns = scorer.judge(found.scores[order], false_alarm_rate=settings.false_alarm_rate)
+    columns = fitted.judge(found.scores[order], false_alarm_rate=share)
     counts = {"num_pictures": len(order), "num_flagged": int(columns["flag"].sum()), "num_broken": len(found.broken)}
-    table = pa.table({"id": [found.ids[i] for i in order], **columns}).slice(0, top)
+    table = pa.table({"id": [found.ids[i] for i in order], **columns}).slice(0, top or None)
+    said = f"{count(counts['num_flagged'])} of {count(len(order), 'picture')} raise an alarm; of in-distribution ones "
+    said += f"{percent(share)} would."
+    if found.broken:
+        said += f" {count(len(found.broken), 'picture')} could not be read."
     if csv is not None:
         write_csv(table, csv)
-        print_lines([_said(settings, counts), f"{count(len(table), 'row')} written to {csv}."])
-    elif as_json:
+        return print_lines([said, f"{count(len(table), 'row')} written to {csv}."])
+    rows = table.to_pylist()
+    if as_json:
+        settings: dict[str, Any] = {
+            "scorer": scorer,
+            "model": model,
+            "data": data,
+            "false_alarm_rate": share,
+            "transform": transform,
+        }
+        settings |= {"batch": batch, "device": device}
+        finite = [{**row, "raw_score": row["raw_score"] if math.isfinite(row["raw_score"]) else None} for row in rows]
         broken = [{"id": id, "error": error} for id, error in found.broken]
-        document = {"settings": asdict(settings), "counts": counts, "pictures": _finite(table), "broken": broken}
-        emit_json({"command": "ood", "format": 1, **document})
-    else:
-        print_lines([_said(settings, counts), ""])
-        _print(table.to_pylist())
-
-
-def _said(settings: OodSettings, counts: dict[str, int]) -> str:
-    rate = percent(settings.false_alarm_rate)
-    said = (
-        f"{count(counts['num_flagged'])} of {count(counts['num_pictures'], 'picture')} raise an alarm; of "
-        f"in-distribution ones {rate} would."
-    )
-    broken = counts["num_broken"]
-    return said if not broken else f"{said} {count(broken, 'picture')} could not be read."
-
-
-def _finite(table: Any) -> list[dict[str, Any]]:
-    """Rows for JSON, which knows no infinity."""
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return [{**row, "raw_score": row["raw_score"] if np.isfinite(row["raw_score"]) else None} for row in rows]
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
+        return emit_json("ood", settings=settings, counts=counts, pictures=finite, broken=broken)
+    print_lines([said, ""])
     print_table(
-        ["id", "unlike", "alarm", "sure", "raw score"],
-        [
-            [
-                shorten(row["id"]),
-                f"{row['score']:.3f}",
-                "yes" if row["flag"] else "",
-                percent(row["confidence"]),
-                f"{row['raw_score']:.2f}",
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "id": lambda row: shorten(row["id"]),
+            "unlike": lambda row: f"{row['score']:.3f}",
+            "alarm": lambda row: "yes" if row["flag"] else "",
+            "sure": lambda row: percent(row["confidence"]),
+            "raw score": lambda row: f"{row['raw_score']:.2f}",
+        },
         right=["unlike", "sure", "raw score"],
         shrink=["id"],
     )

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sgoif.wording import clean, count, interval, percent, percents
@@ -19,21 +19,8 @@ from sgoif.wording import clean, count, interval, percent, percents
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = [
-    "clean",
-    "console",
-    "count",
-    "emit_json",
-    "interval",
-    "percent",
-    "percents",
-    "plain",
-    "print_facts",
-    "print_lines",
-    "print_table",
-    "shorten",
-    "stderr_console",
-]
+__all__ = ["console", "emit_json", "plain", "print_facts", "print_lines", "print_table", "shorten", "stderr_console"]
+__all__ += ["clean", "count", "interval", "percent", "percents"]
 
 LONGEST_SHOWN = 1000  # characters of an id in a pipe: longer than file names, short enough for a line
 _PIPE_WIDTH = 1_000_000  # nothing is wrapped there
@@ -69,10 +56,10 @@ def shorten(value: object, width: int = LONGEST_SHOWN) -> str:
     if len(text) <= width // 2 or cell_len(text) <= width:
         return text
     left, right = (width - 1) // 2, width - 1 - (width - 1) // 2
-    return f"{_fitting(text, left)}…{_fitting(text[::-1], right)[::-1]}"
+    return f"{_cut(text, left)}…{_cut(text[::-1], right)[::-1]}"
 
 
-def _fitting(text: str, width: int) -> str:
+def _cut(text: str, width: int) -> str:
     """The longest beginning that takes no more than some columns; characters may take two."""
     from rich.cells import get_character_cell_size
 
@@ -84,8 +71,9 @@ def _fitting(text: str, width: int) -> str:
     return text
 
 
-def emit_json(document: Mapping[str, Any]) -> None:
+def emit_json(command: str, /, **document: Any) -> None:
     """Print one JSON document to standard output, and nothing else; numbers that are not finite become null."""
+    document = {"command": command, "format": 1} | document
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
     text = json.dumps(plain(document), indent=2, allow_nan=False, ensure_ascii=not is_unicode)
     sys.stdout.write(_NOT_SHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
@@ -112,29 +100,25 @@ def print_lines(lines: Iterable[str], style: str | None = None) -> None:
 
 
 def print_table(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Any],
+    columns: Mapping[str, Callable[[Any], object]],
     *,
     right: Sequence[str] = (),
     wrap: Sequence[str] = (),
     shrink: Sequence[str] = (),
-    title: str | None = None,
 ) -> None:
     """Print a table.
 
     Args:
-        headers: of the columns.
-        rows: texts.
+        rows: what it is about, one thing per row.
+        columns: from a header to what that column shows of a row.
         right: columns that are aligned to the right.
         wrap: columns whose text may go on in the next line, on a terminal.
         shrink: columns whose texts are cut in the middle where a terminal has no room for them.
-        title: a line above.
     """
-    screen = console()
-    named, headers = headers, [clean(name) for name in headers]
-    lines = [[clean(text) for text in row] for row in rows]
-    if title is not None:
-        screen.print(clean(title), style="bold")
+    screen, named = console(), list(columns)
+    headers = [clean(name) for name in named]
+    lines = [[clean(show(row)) for show in columns.values()] for row in rows]
     if not screen.is_terminal:
         _print_aligned(screen, [headers, *lines], [name in right for name in named])
         return
@@ -148,7 +132,7 @@ def print_table(
         )
     for line in lines:
         table.add_row(*line)
-    print_rendered(screen, table)
+    _print_rendered(screen, table)
 
 
 def _print_aligned(screen: Console, lines: Sequence[Sequence[str]], are_right: Sequence[bool]) -> None:
@@ -178,10 +162,10 @@ def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
     for name, text in facts:
         table.add_row(clean(name), clean(text))
     screen.print(clean(title), style="bold")
-    print_rendered(screen, table)
+    _print_rendered(screen, table)
 
 
-def print_rendered(screen: Console, what: RenderableType) -> None:
+def _print_rendered(screen: Console, what: RenderableType) -> None:
     """Print something that rich lays out; in a pipe without the blanks that fill up its lines."""
     if screen.is_terminal:
         screen.print(what)

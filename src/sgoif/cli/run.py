@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from sgoif.doubts import doubts_of
 from sgoif.errors import SgoifError
-from sgoif.findings.label import class_name
-from sgoif.run import Run, open_run
-from sgoif.store.holding import describe_unclosed
-from sgoif.summary import why_no_probabilities
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from sgoif.run import Run
 
 __all__ = [
-    "Run",
-    "name_of",
-    "need_checked_labels",
-    "need_examples",
-    "need_probabilities",
-    "need_totals",
-    "need_trust",
-    "need_verified_holdout",
-    "open_run",
-    "read_one",
+    *("name_of", "need_checked_labels", "need_examples", "need_probabilities", "need_totals", "need_trust"),
+    *("need_verified_holdout", "open_run", "open_tables", "read_one"),
 ]
+
+
+def open_run(url: str, *, needs_examples: bool = False) -> Run:
+    """Open a run without a word about its state; where examples are needed and there are none, say what to do."""
+    from sgoif.run import open_run as open_any
+
+    run = open_any(url)
+    if needs_examples:
+        need_examples(run)
+    return run
 
 
 def name_of(run: Run, label: Any) -> str:
     """A class's name, or its number; nothing for no class."""
+    from sgoif.findings.label import class_name
+
     return "" if label is None or label < 0 else class_name(int(label), run.class_names)
 
 
@@ -35,8 +43,23 @@ def read_one(run: Run, query: str, **parameters: Any) -> Any:
     return run.sql(query, **parameters)[0][0].as_py()
 
 
+@contextmanager
+def open_tables(**tables: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open DuckDB over some tables, outside of any run; what its memory cannot hold goes to a temporary folder."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="sgoif-sql-", ignore_cleanup_errors=True) as folder:
+        settings: dict[str, Any] = {"threads": "1", "memory_limit": "1GB", "temp_directory": folder}
+        with duckdb.connect(":memory:", config=settings) as connection:
+            for name, table in tables.items():
+                connection.register(name, table)
+            yield connection
+
+
 def need_examples(run: Run) -> None:
     """Raise where the run has no examples to show, and say what to do."""
+    from sgoif.store.holding import describe_unclosed
+
     if run.num_examples:
         return
     if run.files.is_finished:
@@ -46,6 +69,8 @@ def need_examples(run: Run) -> None:
 
 def need_probabilities(run: Run) -> None:
     """Raise where the run has no probabilities, and say why."""
+    from sgoif.summary import why_no_probabilities
+
     need_examples(run)
     if not run.is_calibrated:
         reason = why_no_probabilities(run.info)
@@ -57,6 +82,8 @@ def need_trust(run: Run, *, needs_holdout: bool = True) -> None:
 
     A hold-out that was trained on spoils what the run thinks, not what people say of a sample of all examples.
     """
+    from sgoif.doubts import doubts_of
+
     doubts = [doubt for doubt in doubts_of(run.info, run.num_examples) if doubt.spoils]
     spoiled = [doubt.text for doubt in doubts if needs_holdout or not doubt.is_of_holdout]
     if spoiled:

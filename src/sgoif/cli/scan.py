@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sgoif.cli.issues import show_rows
+import typer
+
+from sgoif.cli.issues import show_labels
+from sgoif.cli.options import Json, MaybeInt, MaybeText
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stderr_console
-from sgoif.cli.run import Run, open_run
-from sgoif.cli.settings import ScanSettings, settings_text
+from sgoif.cli.run import open_run
+from sgoif.cli.settings import merge_settings, settings_text
 from sgoif.errors import SgoifError
-from sgoif.files.locations import place_of
-from sgoif.findings.suspects import columns_of
-from sgoif.store.info import find_info
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["default_out", "describe_left_out", "progress_bars", "show_scan"]
+    from sgoif.run import Run
 
 Told = Callable[[str, int, int], None]
 
@@ -39,11 +39,51 @@ _REASONS = 5  # lines about examples that were not judged
 _EVERY_S = 10.0  # between lines of progress where there is no terminal
 
 
-def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False) -> None:
-    """Scan a dataset, write the run and print what was found."""
+def scan(
+    data: Annotated[
+        MaybeText,
+        typer.Argument(metavar="DATA", help="Folder of class folders, or Parquet with pictures.", show_default=False),
+    ] = None,
+    out: Annotated[
+        MaybeText, typer.Option(metavar="RUN", help="Where the run goes; sgoif-runs/... by default.")
+    ] = None,
+    features: Annotated[
+        MaybeText,
+        typer.Option(
+            metavar="FILE",
+            help="Embeddings: .npy with one row per example in the order of the data (sorted paths of a folder, rows "
+            "of Parquet); or by id: .npz with `ids` and `features`, .parquet with a column `id`.",
+        ),
+    ] = None,
+    feature_ids: Annotated[
+        MaybeText, typer.Option(metavar="FILE", help="One id per line, in the order of the rows of a .npy file.")
+    ] = None,
+    backbone: Annotated[
+        MaybeText,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="Called without arguments, makes a frozen model from float32 pictures \\[B, 3, S, S] in 0..1 to "
+            "embeddings \\[B, D]; S is its attribute input_size, else 224.",
+        ),
+    ] = None,
+    verified: Annotated[MaybeText, typer.Option(metavar="FILE", help="Verified labels, of `sgoif holdout`.")] = None,
+    epochs: Annotated[MaybeInt, typer.Option(min=1, help="Of the training; chosen for you.")] = None,
+    seed: Annotated[MaybeInt, typer.Option(min=0, help="Of all that is drawn; 0 by default.")] = None,
+    config: Annotated[
+        MaybeText,
+        typer.Option(metavar="scan.yaml", help="Repeat a scan; options override it. A --backbone is named again."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the wrong labels of a dataset, from pictures or embeddings."""
     import sgoif
-    from sgoif.scan.loop import scan
+    from sgoif.files.locations import place_of
+    from sgoif.scan.loop import scan as scan_data
+    from sgoif.store.info import find_info
 
+    options: dict[str, Any] = {"data": data, "features": features, "feature_ids": feature_ids, "backbone": backbone}
+    options |= {"verified": verified, "epochs": epochs, "seed": seed}
+    settings = merge_settings(config, options)
     where = out or default_out(settings.data)
     place = place_of(where)
     if find_info(place) is not None:
@@ -60,41 +100,27 @@ def show_scan(settings: ScanSettings, *, out: str | None, as_json: bool = False)
                 is_written = True
             bars(stage, done, total)
 
-        scan(
-            settings.data,
-            out=where,
-            features=settings.features,
-            feature_ids=settings.feature_ids,
-            backbone=settings.backbone,
-            verified=settings.verified,
-            epochs=settings.epochs,
-            seed=settings.seed,
-            progress=progress,
-        )
+        scan_data(**asdict(settings), out=where, progress=progress)
     place.write(_SETTINGS_FILE, text)
     run = open_run(where)
     found, table = run.summary(), run.label_issues(top=_SHOWN)
     if as_json:
         left_out = {name: run.info.get(name) for name in _LEFT_OUT}
         document = {"run": where, "settings": asdict(settings), "summary": found.document(), "left_out": left_out}
-        emit_json({"command": "scan", "format": 1, **document, "issues": table.to_pylist()})
-        return
+        return emit_json("scan", **document, issues=table.to_pylist())
     print_lines([*found.lines(), *describe_left_out(run), ""])
-    show_rows(run, table)
+    show_labels(run, table)
     shown = shlex.quote(where)
     images = "" if run.info.get("has_pictures") is False else " --images run"
-    print_lines(
-        [
-            "",
-            f"The run is in {where}. Next:",
-            f"  sgoif report {shown}{images} --out report.html",
-            f"  sgoif issues {shown} --top 200 --csv review.csv",
-            f"  sgoif classes {shown}",
-            f"  sgoif duplicates {shown}",
-            f"  sgoif verify {shown} --page check.html{images}",
-            f"  sgoif check {shown} --max-error-rate 2%",
-        ]
+    next_steps = (
+        f"report {shown}{images} --out report.html",
+        f"issues {shown} --top 200 --csv review.csv",
+        f"classes {shown}",
+        f"duplicates {shown}",
+        f"verify {shown} --page check.html{images}",
+        f"check {shown} --max-error-rate 2%",
     )
+    print_lines(["", f"The run is in {where}. Next:", *(f"  sgoif {step}" for step in next_steps)])
 
 
 def describe_left_out(run: Run) -> list[str]:
@@ -122,10 +148,12 @@ def describe_left_out(run: Run) -> list[str]:
             f"{count(number, 'embedding')} far outside all others, clamped at 10 standard deviations: "
             f"{_some(facts.get('outlier_ids'), number)}. Check what made them."
         )
-    return [*lines, *_unjudged(run)]
+    return [*lines, *_describe_unjudged(run)]
 
 
-def _unjudged(run: Run) -> list[str]:
+def _describe_unjudged(run: Run) -> list[str]:
+    from sgoif.findings.suspects import columns_of
+
     if "no_p_reason" not in columns_of(run.sql, "examples") or not run.is_calibrated:
         return []
     query = "select no_p_reason as reason, count(*) as n, list(id order by id)[:3] as ids from examples "

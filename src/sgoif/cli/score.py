@@ -3,80 +3,86 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sgoif.cli.issues import show_rows
-from sgoif.cli.models import load_model
+import typer
+
+from sgoif.cli.issues import show_labels
+from sgoif.cli.models import load_model, load_transform
+from sgoif.cli.options import Device, Json, MaybeText, Model, Size, Transform, required
 from sgoif.cli.output import count, emit_json, print_lines
-from sgoif.cli.run import Run, open_run
+from sgoif.cli.run import open_run
 from sgoif.cli.scan import progress_bars
 from sgoif.errors import SgoifError
-from sgoif.usercode import import_named
 
 if TYPE_CHECKING:
+    from sgoif.run import Run
     from sgoif.scoring.engines import Engine
-
-__all__ = ["ScoreSettings", "show_score"]
 
 _SHOWN = 20
 _COUNTS = ("num_scored", "num_copied", "num_passed_over", "num_quarantined", "num_pieces", "seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreSettings:
-    """What is scored, by what."""
-
-    snapshot: str
-    model: str
-    data: str
-    out: str
-    only_unjudged: str | None = None
-    transform: str | None = None
-    batch: int = 256
-    decoders: int = 0
-    device: str = "cpu"
-
-
-def show_score(
-    settings: ScoreSettings, *, engine: str, actors: int, cpus: float, gpus: float, as_json: bool = False
+def score(
+    snapshot: Annotated[
+        str, typer.Argument(metavar="SNAPSHOT", help="File or URL of `monitor.snapshot`.", show_default=False)
+    ],
+    model: Model,
+    data: Annotated[str, required("DATA", "Parquet, tar shards or class folders; a URL too.")],
+    out: Annotated[str, required("RUN", "Where the run goes, or goes on.")],
+    only_unjudged: Annotated[
+        MaybeText, typer.Option(metavar="RUN", help="Score what this run has not judged, copy the rest.")
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="local|ray", help="This process, or actors of a cluster.")] = "local",
+    actors: Annotated[int, typer.Option(min=1, help="Of the engine ray.")] = 2,
+    cpus: Annotated[float, typer.Option(min=0, help="Of each actor.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0, help="Of each actor; with --device cuda.")] = 0.0,
+    transform: Transform = None,
+    batch: Size = 256,
+    decoders: Annotated[int, typer.Option(min=0, help="Threads that decode ahead.")] = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Score data, write the run and print what was found."""
-    from sgoif.scoring.score import score
+    """Judge the labels of any data by a snapshot of a training; goes on where it was stopped."""
+    from sgoif.scoring.score import score as score_data
 
-    chosen = _engine(engine, actors, cpus, gpus)
-    transform = None
-    if settings.transform is not None:
-        transform = import_named(settings.transform, "--transform")
+    settings: dict[str, Any] = {
+        "snapshot": snapshot,
+        "model": model,
+        "data": data,
+        "out": out,
+        "only_unjudged": only_unjudged,
+    }
+    settings |= {"transform": transform, "batch": batch, "decoders": decoders, "device": device}
+    chosen = _make_engine(engine, actors, cpus, gpus)
+    prepare = load_transform(transform)
     with progress_bars() as bars:
-        score(
-            settings.snapshot,
-            partial(load_model, settings.model, settings.device),
-            settings.data,
-            settings.out,
-            only_unjudged=settings.only_unjudged,
+        score_data(
+            snapshot,
+            partial(load_model, model, device),
+            data,
+            out,
+            only_unjudged=only_unjudged,
             engine=chosen,
-            transform=transform,
-            batch_size=settings.batch,
-            decoders=settings.decoders,
-            device=settings.device,
+            transform=prepare,
+            batch_size=batch,
+            decoders=decoders,
+            device=device,
             progress=bars,
         )
-    run = open_run(settings.out)
+    run = open_run(out)
     found, table = run.summary(), run.label_issues(top=_SHOWN)
     if as_json:
-        counts = {name: run.info.get(name) for name in _COUNTS}
-        document = {"run": settings.out, "settings": asdict(settings), "counts": counts, "summary": found.document()}
-        emit_json({"command": "score", "format": 1, **document, "issues": table.to_pylist()})
-        return
-    print_lines([*found.lines(), _counted(run), ""])
-    show_rows(run, table)
-    shown = shlex.quote(settings.out)
-    print_lines(["", f"The run is in {settings.out}. Next:", f"  sgoif issues {shown} --top 200 --csv review.csv"])
+        document = {"counts": {name: run.info.get(name) for name in _COUNTS}, "summary": found.document()}
+        return emit_json("score", run=out, settings=settings, **document, issues=table.to_pylist())
+    print_lines([*found.lines(), _describe_counts(run), ""])
+    show_labels(run, table)
+    next_step = f"  sgoif issues {shlex.quote(out)} --top 200 --csv review.csv"
+    print_lines(["", f"The run is in {out}. Next:", next_step])
 
 
-def _engine(name: str, actors: int, cpus: float, gpus: float) -> Engine:
+def _make_engine(name: str, actors: int, cpus: float, gpus: float) -> Engine:
     if name == "local":
         from sgoif.scoring.engines import LocalEngine
 
@@ -88,16 +94,12 @@ def _engine(name: str, actors: int, cpus: float, gpus: float) -> Engine:
     raise SgoifError(f"--engine is local or ray, got {name!r}.")
 
 
-def _counted(run: Run) -> str:
-    def number(name: str) -> int:
-        value: Any = run.info.get(name)
-        return value if isinstance(value, int) else 0
-
-    parts = [f"{count(number('num_scored'), 'example')} scored now"]
-    told = {
+def _describe_counts(run: Run) -> str:
+    numbers = {name: value if isinstance(value := run.info.get(name), int) else 0 for name in _COUNTS}
+    texts = {
         "num_copied": "copied from the run that had judged them",
         "num_passed_over": "passed over, held out or judged before",
         "num_quarantined": "put aside, see quarantine/",
     }
-    parts += [f"{count(number(name))} {text}" for name, text in told.items() if number(name)]
-    return f"{', '.join(parts)}."
+    parts = [f"{count(numbers[name])} {text}" for name, text in texts.items() if numbers[name]]
+    return ", ".join([f"{count(numbers['num_scored'], 'example')} scored now", *parts]) + "."

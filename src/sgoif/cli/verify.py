@@ -7,79 +7,116 @@ folder; what is found lies there in ``checked.json``, for ``info``, ``check`` an
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sgoif.cli.issues import has_tags
+from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
-from sgoif.cli.run import Run, name_of, need_examples, need_trust, open_run
-from sgoif.cli.tags import has_tags
+from sgoif.cli.run import name_of, need_trust, open_run
 from sgoif.errors import SgoifError
-from sgoif.files.tables import read_columns
-from sgoif.review.decisions import Decision, read_decisions, write_decisions
-from sgoif.review.naming import find_class, some_of
-from sgoif.review.verify import CheckedList, draw_list, figures_of, is_current, keep_checked, read_lists, write_list
-from sgoif.run import load
-from sgoif.summary import checked_lines
+from sgoif.files.tables import read_columns, read_csv_rows
 
-__all__ = ["ask", "take_verdicts", "write_sample"]
+if TYPE_CHECKING:
+    from sgoif.review.decisions import Decision
+    from sgoif.review.verify import CheckedList
+    from sgoif.run import Run
 
 _LONGEST = 2000  # characters of an example's text in the terminal
 
 
-def write_sample(
-    url: str,
-    *,
-    page: str,
-    cards: int,
-    seed: int,
-    images: str | None,
-    table: tuple[str, str] | None,
-    as_json: bool = False,
+def verify(
+    run: RunPath,
+    page: Annotated[
+        MaybeText, typer.Option(metavar="FILE.html", help="Write the sample as a page to decide on.")
+    ] = None,
+    verdicts: Annotated[
+        MaybeTexts, typer.Option(metavar="FILE.csv", help="What the page gave; may be given several times.")
+    ] = None,
+    cards: Annotated[int, typer.Option(min=20, help="How many labels to check; more extend a sample.")] = 60,
+    images: Images = None,
+    table: Table = None,
+    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show this column of it only.")] = None,
+    out: Annotated[
+        str, typer.Option(metavar="FILE.csv", help="Where answers given in the terminal go.")
+    ] = "verdicts.csv",
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample; another one draws other labels.")] = 0,
+    as_json: Json = False,
 ) -> None:
-    """Write the sample as a page to decide on; ``table`` names a file and its column of texts."""
-    from sgoif.report.questions import write_sample_page
+    """Check a random sample of labels: how many of all are wrong, with an interval.
 
-    found = _drawn(_opened(url), cards, seed)
-    texts = None if table is None else _read_texts(*table, found)
-    run = load(url)
-    shown = find_images(run, images)
-    write_sample_page(run, found, page, images=shown, texts=texts)
-    write_list(url, found)
+    Without options, asks in the terminal. With --page, writes a page to decide on; --verdicts takes its answers.
+    """
+    if page is not None and verdicts:
+        raise SgoifError(
+            "--page FILE.html draws a sample, and --verdicts FILE.csv reads what was found; pass one of them."
+        )
+    if text is not None and table is None:
+        raise SgoifError("--text COLUMN goes with --table FILE.")
+    from sgoif.review.decisions import read_decisions
+    from sgoif.review.verify import draw_list, find_extended, read_lists, write_list
+
+    opened = open_run(run, needs_examples=True)
+    need_trust(opened, needs_holdout=False)  # a sample of a part is no sample of the whole
+    if has_tags(opened):
+        raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
+    if verdicts:
+        names, number = opened.class_names, opened.num_classes
+        decisions = [item for path in verdicts for item in read_decisions(path, names, number)]
+        return _conclude(opened, decisions, as_json=as_json)
+    if page is None and as_json:
+        raise SgoifError("--json goes with --page or --verdicts; in the terminal, questions are asked.")
+    lists = read_lists(run)
+    found = draw_list(opened.sql, opened.files.url, num_cards=cards, seed=seed, earlier=lists)
+    smaller = find_extended(found, lists)
+    texts = {} if table is None else _read_texts(table, text, found)
+    if page is None:
+        write_list(run, found)
+        place = None if images is None else find_images(opened, images)
+        return _ask(opened, found, [item.list_id for item in smaller], place, texts, out)
+    from sgoif.report.questions import write_sample_page
+    from sgoif.run import load
+
+    loaded = load(run)
+    shown = find_images(loaded, images)
+    write_sample_page(loaded, found, page, images=shown, texts=texts)
+    write_list(run, found)
     if as_json:
-        document = {"run": url, "page": page, "list": found.list_id, "cards": len(found.cards)}
-        emit_json({"command": "verify", "format": 1, **document})
-        return
+        return emit_json("verify", run=run, page=page, list=found.list_id, cards=len(found.cards))
     lines = [
         f"{clean(page)} shows {count(len(found.cards))} of {count(found.design.num_examples, 'label')}, drawn at "
         "random. Open it in any browser, say of each whether it is right, and download the verdicts. Then:",
-        f"  sgoif verify {shlex.quote(url)} --verdicts verdicts.csv",
+        f"  sgoif verify {shlex.quote(run)} --verdicts verdicts.csv",
     ]
-    if shown is None and texts is None:
-        lines.append("Cards show ids only; pass --images for pictures, or --table and --text for texts.")
+    if smaller:
+        lines[0] = lines[0].replace(" Then:", "")
+        lines[1:] = [
+            f"The first {count(len(smaller[0].cards))} are those of the sample drawn before. Start after them if you "
+            "have their verdicts, and pass both files:",
+            f"  sgoif verify {shlex.quote(run)} --verdicts EARLIER.csv --verdicts verdicts.csv",
+        ]
+    if shown is None and not texts:
+        lines.append("Cards show ids only; pass --images for pictures, or --table for the columns of your table.")
     print_lines(lines)
 
 
-def take_verdicts(url: str, paths: Sequence[str], *, as_json: bool = False) -> None:
-    """Work out what verdicts say of all labels, keep it in the run, and print it."""
-    run = _opened(url)
-    decisions = [item for path in paths for item in read_decisions(path, run.class_names, run.num_classes)]
-    _conclude(run, decisions, as_json=as_json)
+def _ask(
+    run: Run, found: CheckedList, smaller: Sequence[str], place: str | None, texts: Mapping[str, str], out: str
+) -> None:
+    """Ask in the terminal, card by card; every answer is kept in ``out`` at once, and asking goes on where it was.
 
+    Answers to the samples that this one extends, whose ids are ``smaller``, count as well.
+    """
+    from sgoif.review.decisions import Decision, read_decisions, write_decisions
 
-def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str, str] | None, out: str) -> None:
-    """Ask in the terminal, card by card; every answer is kept in ``out`` at once, and asking goes on where it was."""
-    run = _opened(url)
-    found = _drawn(run, cards, seed)
-    write_list(url, found)
-    texts = None if table is None else _read_texts(*table, found)
-    place = None if images is None else find_images(load(url), images)
-    earlier = _earlier(out, run)
-    decisions = [item for item in earlier if item.list_id == found.list_id]
-    others = [item for item in earlier if item.list_id != found.list_id]
+    earlier = read_decisions(out, run.class_names, run.num_classes) if Path(out).is_file() else []
+    decisions = [item for item in earlier if item.list_id in (found.list_id, *smaller)]
+    others = [item for item in earlier if item.list_id not in (found.list_id, *smaller)]
     known = {item.key for item in decisions}
     print_lines(
         [
@@ -91,20 +128,21 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         if card.key in known:
             continue
         shown = clean(card.id) if place is None else clean(f"{place.rstrip('/')}/{card.id}")
-        text = None if texts is None else texts.get(str(card.id))
+        text = texts.get(str(card.id))
         lines = [] if text is None else [shorten(" ".join(text.split()), _LONGEST)]
-        print_lines(
-            ["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {name_of(run, card.given_label)}"]
-        )
+        given = name_of(run, card.given_label)
+        print_lines(["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {given}"])
         try:
-            answer = _answer(run, card.given_label)
+            answer = _read_answer(run, card.given_label)
         except (EOFError, typer.Abort):  # no more input: what was answered is kept
             break
         if answer is None:
             break
-        kind, labels = answer
         at = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-        decisions.append(Decision(str(card.id), card.given_label, kind, labels, decided_at=at, list_id=found.list_id))
+        kind, labels = answer
+        names = {"given_name": given, "label_name": "|".join(name_of(run, label) for label in labels)}
+        about = {"decided_at": at, "list_id": found.list_id, **names}
+        decisions.append(Decision(str(card.id), card.given_label, kind, labels, **about))
         write_decisions([*others, *decisions], out)
     if not decisions:
         return
@@ -117,35 +155,43 @@ def ask(url: str, *, cards: int, seed: int, images: str | None, table: tuple[str
         print_lines(["Too few to estimate an error rate yet; the same command continues where you stopped."])
 
 
-def _opened(url: str) -> Run:
-    run = open_run(url)
-    need_examples(run)
-    need_trust(run, needs_holdout=False)  # a sample of a part is no sample of the whole
-    if has_tags(run):
-        raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
-    return run
-
-
-def _drawn(run: Run, cards: int, seed: int) -> CheckedList:
-    return draw_list(run.sql, run.files.url, num_cards=cards, seed=seed)
-
-
-def _read_texts(path: str, column: str, found: CheckedList) -> dict[str, str]:
-    """What the examples of a sample are, from the user's own table with a column ``id``."""
+def _read_texts(path: str, column: str | None, found: CheckedList) -> dict[str, str]:
+    """What the examples of a sample are, from the user's own table with a column ``id``: one column, or all of them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ids = pa.array([str(card.id) for card in found.cards])
-    table = read_columns(path, ["id", column])
+    table = read_columns(path, ["id", column] if column is not None else _list_columns(path))
     table = table.filter(pc.is_in(table["id"].cast(pa.string()), value_set=ids))
     if not table.num_rows:
         raise SgoifError(
             f"none of the examples of the sample, such as {ids[0].as_py()!r}, is in the column id of '{path}'."
         )
-    return {str(ident): str(text) for ident, text in zip(table["id"].to_pylist(), table[column].to_pylist())}
+    rows = {str(row.pop("id")): row for row in table.to_pylist()}
+    if column is not None:
+        return {ident: str(row[column]) for ident, row in rows.items()}
+    return {ident: "; ".join(f"{name}: {value}" for name, value in row.items()) for ident, row in rows.items()}
+
+
+def _list_columns(path: str) -> list[str]:
+    """The columns of a table that can be read as text."""
+    if not path.endswith(".parquet"):
+        return list(next(read_csv_rows(path, ["id"]), (0, {"id": ""}))[1])
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    is_shown = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    return [
+        "id",
+        *(item.name for item in pq.read_schema(path) if item.name != "id" and any(f(item.type) for f in is_shown)),
+    ]
 
 
 def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False) -> None:
+    """Work out what verdicts say of all labels, keep it in the run, and print it."""
+    from sgoif.review.verify import figures_of, is_current, keep_checked, read_lists
+    from sgoif.summary import checked_lines
+
     named = {item.list_id for item in decisions}
     lists = [found for found in read_lists(run.files.url) if found.list_id in named]
     if not lists:
@@ -161,33 +207,32 @@ def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False)
     document = figures_of(lists, decisions)
     keep_checked(run.files.url, document)
     if as_json:
-        emit_json({"command": "verify", "run": run.url, **document})
-        return
+        return emit_json("verify", run=run.url, **document)
     print_lines(checked_lines(document))
     if document["num_open"]:
         print_lines([f"{count(document['num_open'], 'card')} of the sample are still open: more answers, less width."])
 
 
-def _earlier(out: str, run: Run) -> list[Decision]:
-    return read_decisions(out, run.class_names, run.num_classes) if Path(out).is_file() else []
-
-
-def _answer(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
+def _read_answer(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
     """Ask until the answer can be understood; None where the person stops."""
     while True:
-        said = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
-        if said in ("r", "right"):
+        answer = typer.prompt("right, wrong, ? or quit", prompt_suffix=" > ").strip().casefold()
+        if answer in ("r", "right"):
             return "keep", ()
-        if said in ("?", "u", "unsure"):
+        if answer in ("?", "u", "unsure"):
             return "unsure", ()
-        if said in ("q", "quit"):
+        if answer in ("q", "quit"):
             return None
-        if said in ("w", "wrong"):
-            return _class(run, given)
-        print_lines(["Answer r, w, ? or q."])
+        if answer not in ("w", "wrong"):
+            print_lines(["Answer r, w, ? or q."])
+        elif (found := _read_class(run, given)) is not None:
+            return found
 
 
-def _class(run: Run, given: int) -> tuple[str, tuple[int, ...]]:
+def _read_class(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
+    """Ask which class it is; None where it is the one that was called wrong."""
+    from sgoif.review.naming import find_class, some_of
+
     while True:
         name = typer.prompt("which class is it (Enter for none or unknown)", default="", show_default=False).strip()
         if not name:
@@ -196,5 +241,6 @@ def _class(run: Run, given: int) -> tuple[str, tuple[int, ...]]:
         if label is not None and label != given:
             return "relabel", (label,)
         if label == given:
-            return "keep", ()
+            print_lines([f"{clean(name)} is the label that it has. Is that right or wrong?"])
+            return None
         print_lines([f"There is no class {clean(name)!r}; there are {some_of(run.class_names, run.num_classes)}."])

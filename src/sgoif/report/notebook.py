@@ -72,15 +72,7 @@ def picture_grid(
     top: int = 24,
     display: Callable[[Any], Any] | None = None,
 ) -> PictureGrid:
-    """Show some examples, or the most suspicious ones.
-
-    Args:
-        run: what was found.
-        ids: which; the ``top`` most suspicious ones if left out.
-        images: where pictures are, see :func:`sgoif.pictures.find_pictures`.
-        top: how many.
-        display: see :func:`sgoif.pictures.displayed`.
-    """
+    """Show some examples, or the most suspicious ones; see :meth:`sgoif.Run.show`."""
     cards = flagged_cards(run, top=None if ids is not None else top, ids=ids)
     place = None if images is None else find_pictures(images)
     values = place.read([card.id for card in cards]) if place is not None else iter([None] * len(cards))

@@ -95,7 +95,7 @@ def write_suspects_page(
         asked=_find_nearest(rows, list(queries[:_MOST_ASKED]), place, display),
         typical={label: [Beside(row["id"], label) for row in _find_farthest(rows)]},
     )
-    return write_page(run, [_card(row) for row in flagged[:top]], out, page)
+    return write_page(run, [_card(row) for row in flagged[: top or None]], out, page)
 
 
 def write_sample_page(

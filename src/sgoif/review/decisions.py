@@ -19,7 +19,7 @@ from sgoif.files.tables import read_csv_rows, write_csv_rows
 from sgoif.review.naming import find_class, find_number, some_of
 
 __all__ = [
-    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "RIGHT", "WRONG", "Decision"),
+    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "WRONG", "Decision"),
     *("by_example", "find_past", "latest", "read_decisions", "write_decisions"),
 ]
 
@@ -27,7 +27,6 @@ COLUMNS = (
     *("id", "given_label", "given_name", "decision", "label", "label_name"),
     *("note", "reviewer", "decided_at", "content", "list"),
 )
-RIGHT = ("keep",)
 WRONG = ("relabel", "drop", "several", "none")  # none: of these classes
 KINDS = ("keep", "relabel", "drop", "unsure", "several", "none")
 _NEEDED = ("id", "given_label", "decision")

@@ -14,9 +14,9 @@ from sgoif.review.decisions import WRONG, Decision, by_example, latest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MACHINE", "Merged", "Outcome", "add_automatic", "disagreements", "merge"]
+__all__ = ["Merged", "Outcome", "add_automatic", "merge"]
 
-MACHINE = "sgoif"  # the reviewer of what nobody looked at
+_MACHINE = "sgoif"  # the reviewer of what nobody looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class Outcome:
         if self.action == "relabel":
             return self.labels[0]
         return None if self.action in ("drop", "none") else self.given_label
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether nobody looked at it."""
+        return self.reviewers == (_MACHINE,)
 
     @property
     def is_wrong(self) -> bool | None:
@@ -73,11 +78,6 @@ def merge(decisions: Iterable[Decision], canaries: Collection[tuple[str, int]] =
         num_decisions=len(last),
         num_canaries=len(last) - len(serious),
     )
-
-
-def disagreements(merged: Merged) -> list[str]:
-    """Ids of the examples that people disagree about, for them to look at again."""
-    return [item.id for item in merged.outcomes if item.is_disputed]
 
 
 def _outcome(votes: Sequence[Decision]) -> Outcome:
@@ -122,7 +122,7 @@ def add_automatic(
         if (str(ident), given) in known:
             continue
         if drop_from is not None and p >= drop_from:
-            added.append(Outcome(str(ident), given, "drop", reviewers=(MACHINE,)))
+            added.append(Outcome(str(ident), given, "drop", reviewers=(_MACHINE,)))
         elif relabel_from is not None and p >= relabel_from and suggested >= 0 and suggested != given:
-            added.append(Outcome(str(ident), given, "relabel", (suggested,), reviewers=(MACHINE,)))
+            added.append(Outcome(str(ident), given, "relabel", (suggested,), reviewers=(_MACHINE,)))
     return replace(merged, outcomes=(*merged.outcomes, *added))

@@ -19,7 +19,7 @@ import numpy as np
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
-from sgoif.findings.suspects import FLAGGED, columns_of
+from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.merge import merge
 
@@ -27,21 +27,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "CheckedCard",
-    "CheckedList",
-    "count_verdicts",
-    "draw_list",
-    "figures_of",
-    "find_state",
-    "is_current",
-    "keep_checked",
-    "read_checked",
-    "read_lists",
-    "write_list",
+    *("CheckedCard", "CheckedList", "count_verdicts", "draw_list", "figures_of", "find_extended", "find_state"),
+    *("is_current", "keep_checked", "read_checked", "read_lists", "write_list"),
 ]
 
 _FOLDER, _FILE = "verify", "checked.json"
-_DOUBTFUL = 0.1  # p_mislabeled from which a label is in some doubt
 
 Sql = Callable[..., "pa.Table"]
 
@@ -70,16 +60,23 @@ class CheckedList:
     num_flagged: int
     state: Mapping[str, float]  # of the ranking, see `find_state`
     seed: int
+    extends: str = ""  # the list that its first cards are
 
 
-def draw_list(sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0) -> CheckedList:
+def draw_list(
+    sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0, earlier: Sequence[CheckedList] = ()
+) -> CheckedList:
     """Draw a sample of a run's training examples.
+
+    A smaller sample of the same seed and ranking is extended: its cards come first, and others are drawn from the rest
+    of each stratum, so that all of them together are a random sample of it.
 
     Args:
         sql: answers a SELECT over the run's tables.
         run: names the run, for the list's id.
         num_cards: how many examples.
         seed: another seed gives another sample.
+        earlier: samples that were drawn before.
 
     Raises:
         SgoifError: The run has no labelled examples.
@@ -89,6 +86,13 @@ def draw_list(sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0) 
     if not total:
         raise SgoifError("there is nothing to verify: this run has no labelled training examples.")
     design = make_design(total, num_flagged, int(state["doubtful"]), num_cards)
+    alike = [item for item in earlier if item.seed == seed and _is_same(item.state, state)]
+    alike = [item for item in alike if item.design.edges == design.edges]
+    for item in alike:
+        if len(item.cards) == sum(design.num_cards):
+            return item
+    smaller = [item for item in alike if len(item.cards) < sum(design.num_cards)]
+    base = max(smaller, key=lambda item: len(item.cards), default=None)
     rng = np.random.default_rng(seed)
     drawn = draw_ranks(design, rng)
     stratum = {int(rank): number for number, ranks in enumerate(drawn) for rank in ranks}
@@ -98,9 +102,36 @@ def draw_list(sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0) 
         places=sorted(stratum),
     ).to_pylist()
     cards = sorted((CheckedCard(row["id"], int(row["given_label"]), stratum[row["place"]]) for row in rows), key=_text)
-    shown = tuple(cards[i] for i in rng.permutation(len(cards)))
+    shown = [cards[i] for i in rng.permutation(len(cards))]
+    if base is not None:
+        shown = _extend(base.cards, shown, design)
     text = json.dumps([run, state, num_cards, seed, [card.key for card in shown]])
-    return CheckedList(hashlib.sha256(text.encode()).hexdigest()[:10], shown, design, num_flagged, state, seed)
+    ident = hashlib.sha256(text.encode()).hexdigest()[:10]
+    extends = "" if base is None else base.list_id
+    return CheckedList(ident, tuple(shown), design, num_flagged, state, seed, extends)
+
+
+def _extend(first: Sequence[CheckedCard], drawn: Iterable[CheckedCard], design: Design) -> list[CheckedCard]:
+    """Add cards that are drawn, in their random order, until every stratum has as many as the design gives it."""
+    found, known = list(first), {card.key for card in first}
+    missing = list(design.num_cards)
+    for card in first:
+        missing[card.stratum] -= 1
+    for card in drawn:
+        if card.key not in known and missing[card.stratum] > 0:
+            missing[card.stratum] -= 1
+            found.append(card)
+    return found
+
+
+def find_extended(found: CheckedList, lists: Sequence[CheckedList]) -> list[CheckedList]:
+    """The samples that a sample extends, the largest first."""
+    by_id = {item.list_id: item for item in lists}
+    chain: list[CheckedList] = []
+    while found.extends in by_id and len(chain) < len(lists):
+        found = by_id[found.extends]
+        chain.append(found)
+    return chain
 
 
 def find_state(sql: Sql) -> dict[str, float]:
@@ -110,7 +141,7 @@ def find_state(sql: Sql) -> dict[str, float]:
     key = next((name for name in ("label_score", "worst") if name in present), "null::double")
     row = sql(
         f"select count(*) as examples, count(*) filter ({p} >= {FLAGGED}) as flagged, "
-        f"count(*) filter ({p} >= {_DOUBTFUL}) as doubtful, sum(given_label) as labels, sum({p}) as p, "
+        f"count(*) filter ({p} >= {UNLIKELY}) as doubtful, sum(given_label) as labels, sum({p}) as p, "
         f"sum({p} * {p}) as p_squared, sum({key}) filter (isfinite({key}::double)) as rest "
         "from examples where given_label >= 0"
     ).to_pylist()[0]
@@ -273,7 +304,8 @@ def _read_list(path: str, data: bytes) -> CheckedList:
         if any(not 0 <= card.stratum < len(design.num_cards) for card in cards):
             raise ValueError("a card of no stratum")
         state = {str(name): float(value) for name, value in row["state"].items()}
-        return CheckedList(str(row["list_id"]), cards, design, int(row["num_flagged"]), state, int(row["seed"]))
+        seed, extends = int(row["seed"]), str(row.get("extends", ""))
+        return CheckedList(str(row["list_id"]), cards, design, int(row["num_flagged"]), state, seed, extends)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SgoifError(f"{path} of this run is no sample of `sgoif verify` ({error}); remove it.") from error
 
