@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
 from sgoif.findings.label import class_name
+from sgoif.findings.suspects import suspects
 from sgoif.pictures import find_pictures
 from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE
-from sgoif.tables import with_holdout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ def fiftyone_samples(run: Run, images: Any, fiftyone: Any, *, top: int | None = 
         run: what was found.
         images: where pictures are, as in :meth:`Run.report`; they must be files, which FiftyOne shows where they lie.
         fiftyone: the module.
-        top: how many; all by default.
+        top: how many; None or 0 for all.
 
     Raises:
         SgoifError: A picture is no file.
@@ -114,13 +114,16 @@ def with_findings(
     Raises:
         SgoifError: Not one id is one of the run's.
     """
-    table = with_holdout(run.table, run._tables.columns("holdout"))  # an id in both is the training example's
-    own = range(len(dataset)) if ids is None else dataset[ids] if isinstance(ids, str) else ids
-    place = _find_places(table["id"], np.asarray(own))
-    if len(place) and (place < 0).all():
+    found = suspects(run.sql)
+    order = np.argsort(found["source"] == "holdout", kind="stable")  # an id in both is the training example's
+    table = {name: column[order] for name, column in found.items()}
+    own = np.asarray(range(len(dataset)) if ids is None else dataset[ids] if isinstance(ids, str) else ids)
+    places = {True: _find_places(table["id"], own), False: _find_places(run.table["id"], own)}
+    if len(own) and (places[True] < 0).all():
         raise SgoifError("no id of the dataset is one of this run's; pass ids=, the column that holds them.")
-    for name in (name for name in columns if name in table):
-        values = table[name][np.maximum(place, 0)].tolist()
+    for name in (name for name in columns if name in run.table):
+        place = places[name in table]  # columns that the hold-out lacks are those of training examples alone
+        values = table.get(name, run.table[name])[np.maximum(place, 0)].tolist()
         column = [None if row < 0 else value for value, row in zip(values, place.tolist(), strict=True)]
         dataset = dataset.add_column(f"sgoif_{name}", column)
     return dataset
@@ -130,7 +133,7 @@ def _find_places(known: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.int64]:
     """Where each id stands in the run's table, -1 where nowhere. Numbers and their text are the same id."""
     is_text = known.dtype.kind not in "iu" or asked.dtype.kind not in "iu"
     hashes = [hash_ids(ids.astype(str) if is_text else ids.astype(np.int64)) for ids in (known, asked)]
-    order = np.argsort(hashes[0])
+    order = np.argsort(hashes[0], kind="stable")
     place = np.minimum(np.searchsorted(hashes[0], hashes[1], sorter=order), len(known) - 1)
     return np.where(hashes[0][order[place]] == hashes[1], order[place], -1)
 
@@ -154,7 +157,7 @@ def label_studio_tasks(
     Args:
         run: what was found; its classes need names.
         images: where pictures are, as in :meth:`Run.report`. Label Studio shows addresses, not copies.
-        top: how many; None for all.
+        top: how many; None or 0 for all.
         address: from an id to what Label Studio shall open, where that is another address than ours.
 
     Raises:

@@ -64,15 +64,10 @@ def bench(
     model: nn.Module,
     batch: Batch | Callable[[], Batch],
     *,
-    optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-    forward: Callable[[nn.Module, Any], Tensor] | None = None,
-    anchors: tuple[Tensor, Tensor] | Dataset[Any] | None = None,
-    autocast: torch.dtype | None = None,
     blocks: int = 6,
     steps_per_block: int | None = None,
     warmup: int = 5,
-    **watch_arguments: Any,
+    **arguments: Any,
 ) -> BenchResult:
     """Measure what :func:`sgoif.watch` costs beside a bare training loop of your model, on the device it lies on.
 
@@ -83,16 +78,11 @@ def bench(
     Args:
         model: on the device to measure on.
         batch: inputs and labels as the training loop sees them, or a function that makes such a pair.
-        optimizer: an optimiser, of which class and settings are taken, or a function from parameters to one; SGD with
-            momentum by default.
-        loss: outputs and labels to *per-example* losses, whose mean is trained on; cross-entropy by default.
-        forward: model and inputs to logits; ``model(inputs)`` by default.
-        anchors: the hold-out; by default as many copies of the batch as a refresh reads.
-        autocast: train under autocast to this dtype.
         blocks: of each kind; even, since a round has two.
         steps_per_block: the plan's ``refresh_every`` by default; a multiple of it keeps every cost in every block.
         warmup: steps of each kind before the clock starts.
-        watch_arguments: whatever else :func:`sgoif.watch` takes.
+        arguments: ``optimizer``, ``loss``, ``forward``, ``anchors`` and ``autocast`` as in :class:`BenchLoop`, and
+            whatever else :func:`sgoif.watch` takes.
 
     Raises:
         SgoifError: the monitor could not score a step, so that there was nothing to measure.
@@ -101,16 +91,18 @@ def bench(
     >>> print(bench(nn.Linear(8, 4), batch, blocks=2))  # doctest: +ELLIPSIS
     a training step takes ... ms bare and ... ms watched: ...x [..., ...]
     """
-    settings: dict[str, Any] = {"optimizer": optimizer, "loss": loss, "forward": forward, "autocast": autocast}
     device = next(model.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        bare = BenchLoop(model, batch, is_watched=False, **settings)
+        bare = BenchLoop(model, batch, is_watched=False, **arguments)
         bare_peak = _peak_mb(device, bare.step, warmup)
-        watched = BenchLoop(model, batch, anchors=anchors, **settings, **watch_arguments)
+        watched = BenchLoop(model, batch, **arguments)
         every = watched.refresh_every
         resting = _allocated_mb(device, bare)
         watched_peak = _peak_mb(device, watched.step, max(warmup, every + 1))
-        took = _seconds_of(bare.step, device)
+        bare.step()
+        start = _read_clock(device)
+        bare.step()
+        took = _read_clock(device) - start
         timings = alternate(
             {"bare": bare.step, "watched": watched.step},
             blocks=blocks,
@@ -121,20 +113,26 @@ def bench(
         )
     watched.check()
     ratio = timings.ratio("watched")
-    return BenchResult(
-        ratio.value,
-        ratio.low,
-        ratio.high,
-        1e3 * timings.median_s("bare"),
-        1e3 * timings.median_s("watched"),
-        bare_peak,
-        None if watched_peak is None else watched_peak - resting,
-        timings,
-    )
+    bare_ms, watched_ms = (1e3 * timings.median_s(name) for name in ("bare", "watched"))
+    watched_peak = None if watched_peak is None else watched_peak - resting
+    return BenchResult(ratio.value, ratio.low, ratio.high, bare_ms, watched_ms, bare_peak, watched_peak, timings)
 
 
 class BenchLoop:
-    """A training loop on a copy of a model and one batch; :func:`bench` says what the arguments mean."""
+    """A training loop on a copy of a model and one batch.
+
+    Args:
+        model: on the device to measure on.
+        batch: inputs and labels, or a function that makes such a pair.
+        is_watched: whether :func:`sgoif.watch` watches it.
+        optimizer: an optimiser, of which class and settings are taken, or a function from parameters to one; SGD with
+            momentum by default.
+        loss: outputs and labels to *per-example* losses, whose mean is trained on; cross-entropy by default.
+        forward: model and inputs to logits; ``model(inputs)`` by default.
+        anchors: the hold-out; by default as many copies of the batch as a refresh reads.
+        autocast: train under autocast to this dtype.
+        watch_arguments: whatever else :func:`sgoif.watch` takes.
+    """
 
     def __init__(
         self,
@@ -243,16 +241,15 @@ class Timings:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Collect medians and ratios of all variants in plain numbers, for the raw results."""
-        rows = {}
-        for name in self.names:
-            ratio = self.ratio(name)
-            rows[name] = {
+        return {
+            name: {
                 "median_s": self.median_s(name),
                 "ratio": ratio.value,
                 "ratio_low": ratio.low,
                 "ratio_high": ratio.high,
             }
-        return rows
+            for name, ratio in zip(self.names, map(self.ratio, self.names))
+        }
 
 
 def alternate(
@@ -315,13 +312,6 @@ def _read_clock(device: torch.device) -> float:
     elif device.type == "mps":
         torch.mps.synchronize()
     return time.perf_counter()
-
-
-def _seconds_of(step: Callable[[], None], device: torch.device) -> float:
-    step()
-    start = _read_clock(device)
-    step()
-    return _read_clock(device) - start
 
 
 def _peak_mb(device: torch.device, step: Callable[[], None], steps: int) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sgoif.ood import OodScorer
-    from sgoif.report.gallery import Mode
     from sgoif.report.notebook import PictureGrid
     from sgoif.shift import ShiftSentinel
     from sgoif.store import RunFiles
@@ -129,15 +129,21 @@ class Run:
         ``no_p_reason`` says why; a run without any is ranked by ``label_score``.
 
         Args:
-            top: how many rows; all by default.
+            top: how many rows; None or 0 for all.
             given: only those labelled as this class, by number or name.
             min_p: only those at least this probably wrong.
-            by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera).
+            by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera); ``top`` is then how
+                many groups.
+
+        Raises:
+            SgoifError: ``by`` is given together with ``given`` or ``min_p``, or the run has no such class.
         """
         import pyarrow as pa
 
         if by is not None:
-            return pa.table(group_issues(self.table, by))
+            if given is not None or min_p is not None:
+                raise SgoifError("by= counts the errors of whole groups; it goes with neither given= nor min_p=.")
+            return pa.table(group_issues(self.table, by)).slice(0, top or None)
         from sgoif.report.notebook import show_issues_in_notebooks
 
         label = None if given is None else self.find_class(given)
@@ -157,7 +163,7 @@ class Run:
         """Which tags of a multi-label run are too many or missing, most suspicious first.
 
         Args:
-            top: how many rows; all that were kept by default.
+            top: how many rows; None or 0 for all that were kept.
             verdict: ``"extra tag"`` or ``"missing tag"`` only.
             tag: this tag only, by number.
             min_p: only what is at least this probably wrong.
@@ -169,7 +175,7 @@ class Run:
 
         if self.info.get("task") != "multilabel":
             raise SgoifError("this run has no tags; watch a training with task='multilabel', or ask label_issues().")
-        return pa.table(tag_issues(self.sql, self.class_names, top=top, verdict=verdict, tag=tag, min_p=min_p))
+        return pa.table(tag_issues(self.sql, self.class_names, top=top or None, verdict=verdict, tag=tag, min_p=min_p))
 
     def class_issues(self) -> pa.Table:
         """Estimated error rate of each class with a range, what it is confused with, and a verdict."""
@@ -256,7 +262,7 @@ class Run:
             target: the class that it is taken for, by number or name.
             model: trained; used in eval mode and left as found.
             dataset: the training examples, as in :func:`sgoif.audit`.
-            top: how many rows; None for all of the class.
+            top: how many rows; None or 0 for all of the class.
             settings: ``forward``, ``head`` and ``batch_size`` as in :func:`sgoif.audit`.
         """
         settings |= {"model": model, "dataset": dataset, "top": top, "is_one": True}
@@ -282,7 +288,7 @@ class Run:
         from sgoif.explain import examples_behind
 
         known = {"class_names": self.class_names, **settings}
-        rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top)
+        rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top or None)
         near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
         percent = pa.array(rows.pop("effect_percent"), pa.float64(), from_pandas=True)  # null without a loss
         table = pa.table(rows)
@@ -295,11 +301,7 @@ class Run:
         suspects: pa.Table,
         queries: Sequence[Any] | Tensor,
         out: str | os.PathLike[str] = "suspects.html",
-        *,
-        images: Any = None,
-        display: Callable[[Any], Any] | None = None,
-        top: int | None = 500,
-        title: str | None = None,
+        **options: Any,
     ) -> Path:
         """Write a page on bad predictions: the queries, the examples nearest to each, and the suspects to decide about.
 
@@ -307,14 +309,12 @@ class Run:
             suspects: the table of :meth:`poison_suspects` or :meth:`explain`.
             queries: those that were asked about, in the same order: anything that can be shown as a picture.
             out: the file.
-            images: where pictures of the training examples are, as in :meth:`report`.
-            display: as in :meth:`report`; made use of for queries, too.
-            top: how many suspects at most; None for all.
-            title: of the page.
+            options: ``images``, where pictures of the training examples are, and ``display``, for queries too, as in
+                :meth:`report`; ``top``, how many suspects at most (500; None or 0 for all); ``title`` of the page.
         """
         from sgoif.report.questions import write_suspects_page
 
-        return write_suspects_page(self, suspects, queries, out, images=images, display=display, top=top, title=title)
+        return write_suspects_page(self, suspects, queries, out, **options)
 
     def unlearning_plan(
         self, ids: Sequence[Any], *, model: nn.Module, dataset: Any, holdout: Any, **settings: Any
@@ -332,49 +332,32 @@ class Run:
         images: Any = None,
         top: int | None = 500,
         ids: Sequence[Any] | None = None,
-        pictures: Mode = "embed",
-        display: Callable[[Any], Any] | None = None,
-        decisions: Sequence[str | os.PathLike[str]] = (),
-        reviewers: Sequence[str] = (),
-        overlap: float = 0.05,
-        checks: float = 0.05,
-        blind: bool = False,
-        title: str | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> list[Path]:
         """Write a page on which people look and decide: one HTML file that needs no server; returns where.
 
         Args:
             out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
             images: where pictures are: a folder, a URL, Parquet, tar shards, a dataset, or a function of an id.
-            top: how many examples, most suspicious first; None for all.
+            top: how many examples, most suspicious first; None or 0 for all.
             ids: show these instead.
-            pictures: ``embed`` them into the page, ``link`` to them, or ``none``.
-            display: makes something to look at of what a picture is in the data, where that is not plain.
-            decisions: files of earlier decisions: what was decided is not asked again, and corrects the rest.
-            reviewers: names of people who share the work; each gets a page.
-            overlap: share of the cards that all of them get.
-            checks: random examples among the cards, as a share of them; only with reviewers, as are canaries.
-            blind: hide what the run thinks.
-            title: of the page.
-            seed: of what is drawn.
+            options: further fields of :class:`sgoif.report.make.ReportSettings`: ``pictures`` (``"embed"`` them into
+                the page, ``"link"`` to them, or ``"none"``); ``display``, a function that makes something to look at
+                of an item of the data; ``decisions``, files of earlier decisions, which are not asked again and
+                correct the rest; ``reviewers``, names of people who share the work and get a page each; ``overlap``,
+                the share of the cards that all of them get, and ``checks``, random examples among the cards, both 0.05;
+                ``blind``, to hide what the run thinks; ``title`` of the page; ``seed`` of what is drawn.
+
+        Raises:
+            SgoifError: An option is unknown, there is nothing to show, or pictures cannot be found.
         """
         from sgoif.report.make import ReportSettings, make_report
 
-        settings = ReportSettings(
-            images=images,
-            top=top,
-            ids=ids,
-            pictures=pictures,
-            display=display,
-            decisions=decisions,
-            reviewers=reviewers,
-            overlap=overlap,
-            checks=checks,
-            blind=blind,
-            title=title,
-            seed=seed,
-        )
+        known = [item.name for item in fields(ReportSettings)]
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise SgoifError(f"report() has no option {unknown[0]!r}; it has {', '.join(known)}.")
+        settings = ReportSettings(images=images, top=top, ids=ids, **options)
         return make_report(self, out, settings, run_url=self.url)
 
     def show(
@@ -425,9 +408,10 @@ class Run:
         return self._tables.files
 
     def worst(self, count: int = 20, by: str | None = None) -> dict[str, NDArray[Any]]:
-        """The rows with the largest value of a column, most suspicious first.
+        """The training examples with the largest value of a column, most suspicious first, as arrays.
 
-        Without a column, by ``p_mislabeled`` where the run could be calibrated, else by ``worst``.
+        Hold-out examples are not among them; :meth:`label_issues` ranks both. Without a column, by ``p_mislabeled``
+        where the run could be calibrated, else by ``worst``.
         """
         name = by or ("p_mislabeled" if self.is_calibrated else "worst")
         order = np.argsort(-np.nan_to_num(self.table[name].astype(np.float64), nan=-np.inf), kind="stable")[:count]

@@ -24,7 +24,6 @@ __all__ = [
 _SHOWN_LEAKS = 4
 _NOTABLE_LEAK = 0.01
 _ABOVE_OTHERS = 1.5  # times the mean of all leaks
-_SIDES = {"extra": "num_present", "missing": "num_absent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Summary:
         held = "" if self.num_held_out is None else f" of {count(self.num_held_out)}"
         known = competence_line(self.competence, has_trained=self.has_trained_on_holdout)
         lines = [f"{about}; hold-out{held} {self.holdout}.{'' if known is None else f' {known}'}"]
-        lines += _warning_lines(self.warnings)
+        lines += [f"Warning: {text}." for text in self.warnings]
         if not self.num_examples:
             return lines
         lines += [] if self.checked is None else checked_lines(self.checked)
@@ -167,17 +166,12 @@ def checked_lines(checked: Mapping[str, Any]) -> list[str]:
         f"Wrong labels: {about} of {count(found['count'])} ({rates}); at 90% confidence at most "
         f"{percent(found['at_most'])}.",
     ]
-    firsts = [
-        f"{percent(item['value'])} of the {_first(item)} [{percents(item['low'], item['high'])}]"
-        for item in checked["firsts"]
-    ]
+    firsts = []
+    for item in checked["firsts"]:
+        number = count(item["count"])
+        name = f"{number} flagged" if item["name"] == "flagged" else f"{item['name']} ({number})"
+        firsts.append(f"{percent(item['value'])} of the {name} [{percents(item['low'], item['high'])}]")
     return [*lines, f"Precision: {', '.join(firsts)}."] if firsts else lines
-
-
-def _first(item: Mapping[str, Any]) -> str:
-    return (
-        f"{count(item['count'])} flagged" if item["name"] == "flagged" else f"{item['name']} ({count(item['count'])})"
-    )
 
 
 def _widen_rate(info: Mapping[str, Any], high: float) -> float:
@@ -220,16 +214,15 @@ class TagSummary:
     def lines(self) -> list[str]:
         """The summary for people."""
         about = f"{clean(self.run)}: {count(self.num_examples, 'example')}, each with or without {self.num_tags} tags"
-        lines = [f"{about}; hold-out of {count(self.num_held_out)} {self.holdout}.", *_warning_lines(self.warnings)]
+        lines = [f"{about}; hold-out of {count(self.num_held_out)} {self.holdout}."]
+        lines += [f"Warning: {text}." for text in self.warnings]
         lines.append(f"Kept: {count(self.num_pairs)} of {count(self.num_present + self.num_absent)} pairs.")
         if not self.is_calibrated:
             return [*lines, f"Not calibrated, so ranked by loss without probabilities: {self.no_p_reason}."]
-        for side, total in _SIDES.items():
-            if side not in self.expected_errors:
-                lines.append(f"{side.capitalize()} tags: no held-out example to judge them by.")
-                continue
-            of = "given" if side == "extra" else "not given"
-            expected = f"{count(self.expected_errors[side])} estimated among {count(getattr(self, total))} {of}"
+        for side, total, of in (("extra", self.num_present, "given"), ("missing", self.num_absent, "not given")):
+            expected = "no held-out example to judge them by"
+            if side in self.expected_errors:
+                expected = f"{count(self.expected_errors[side])} estimated among {count(total)} {of}"
             lines.append(f"{side.capitalize()} tags: {expected}.")
         if self.share_noticed is not None and self.share_noticed < 0.995:
             lines.append(f"Of tags that are missing, {percent(self.share_noticed)} would be noticed at all.")
@@ -302,10 +295,6 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
     return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
 
 
-def _warning_lines(warnings: Sequence[str]) -> list[str]:
-    return [f"Warning: {text}." for text in warnings]
-
-
 def _num_examples(sql: Sql) -> int:
     return int(sql("select count(*) as n from examples")["n"][0].as_py()) if columns_of(sql, "examples") else 0
 
@@ -322,10 +311,10 @@ def read_transition(info: Mapping[str, Any]) -> Floats:
 def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:
     transition = read_transition(info)
     shares = np.nan_to_num(transition) * (1 - np.eye(len(transition)))
+    usual = shares.sum() / max(len(shares) * (len(shares) - 1), 1)
+    if shares.max(initial=-1) < _ABOVE_OTHERS * usual:  # errors that are spread evenly
+        return []
     order = np.argsort(-shares, axis=None, kind="stable")[:_SHOWN_LEAKS]
     pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, shares.shape), strict=True)]
-    named = [Leak(class_name(i, class_names), class_name(j, class_names), float(shares[i, j])) for i, j in pairs]
-    usual = shares.sum() / max(len(shares) * (len(shares) - 1), 1)
-    if not named or named[0].share < _ABOVE_OTHERS * usual:  # errors that are spread evenly
-        return []
-    return [leak for leak in named if leak.share >= _NOTABLE_LEAK]
+    pairs = [(i, j) for i, j in pairs if shares[i, j] >= _NOTABLE_LEAK]
+    return [Leak(class_name(i, class_names), class_name(j, class_names), float(shares[i, j])) for i, j in pairs]

@@ -14,7 +14,7 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Columns", "FileTables", "MemoryTables", "Tables", "arrow_table", "with_holdout"]
+__all__ = ["Columns", "FileTables", "MemoryTables", "Tables", "arrow_table"]
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -115,26 +115,3 @@ def arrow_table(rows: Columns) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({name: _arrow(name, column) for name, column in rows.items()})
-
-
-def with_holdout(examples: Columns, held: Columns) -> Columns:
-    """Add the hold-out's own rows, where their labels are not verified; columns they lack are empty."""
-    if not held or held["trusted"].all():
-        return examples
-    held = {name: column[~held["trusted"].astype(bool)] for name, column in held.items()}
-    count = len(held["id"])
-    rows: dict[str, NDArray[Any]] = {}
-    for name, column in examples.items():
-        if name in held:
-            extra = held[name]
-        elif name.startswith("suggested_label"):
-            extra = np.full(count, -1)
-        elif f"{name}_solved" in held:
-            extra = held[f"{name}_solved"]
-        elif name in ("n_visits", "suggested_share"):
-            extra = np.ones(count, dtype=column.dtype)
-        else:
-            extra = np.full(count, np.nan)
-        rows[name] = np.concatenate([column, extra])
-    rows["source"] = np.repeat(np.array(["train", "holdout"]), [len(examples["id"]), count])
-    return rows
