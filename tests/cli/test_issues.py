@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import sgoif
+from sgoif.errors import SgoifError
 from sgoif.findings import label_issues
 from tests.cli.runs import NAMES, NASTY, answer, golden, held_out, invoke, noisy, table, write_run
 
@@ -169,3 +171,24 @@ def test_one_label_is_spoken_of_as_one(tmp_path):
     """Before, "1 are more likely wrong than right"."""
     run = write_run(tmp_path / "run", noisy((0.01, 0.0, 0.0, 0.0)))
     assert "1 is more likely wrong than right" in " ".join(invoke("issues", run).stdout.split())
+
+
+def test_no_limit_is_written_alike_everywhere(run):
+    found = sgoif.load(run)
+    everything = found.label_issues()
+    assert len(found.label_issues(top=0)) == len(everything) == len(answer("issues", run, "--top", 0)["issues"]) == 400
+    assert len(found.label_issues(top=3)) == 3
+
+
+def test_groups_take_a_limit_and_refuse_what_they_cannot_heed(run):
+    found = sgoif.load(run)
+    by = np.arange(found.num_examples) % 3
+    assert len(found.label_issues(by=by)) == 3 and len(found.label_issues(by=by, top=2)) == 2
+    for options in ({"given": "cat"}, {"min_p": 0.5}):
+        with pytest.raises(SgoifError, match="neither given= nor min_p="):
+            found.label_issues(by=by, **options)
+
+
+def test_a_report_names_its_options(run):
+    with pytest.raises(SgoifError, match="no option 'reviewer'; it has images, top"):
+        sgoif.load(run).report("page.html", reviewer="ann")

@@ -206,3 +206,51 @@ def test_a_run_that_does_not_know_its_examples_cannot_be_sampled(tmp_path, warni
     if not is_refused:
         verified(run, tmp_path, wrong=())
         assert invoke("check", run, "--max-error-rate", "10%").exit_code == 0
+
+
+def test_a_wrong_label_that_is_named_again_is_asked_about_once_more(run, tmp_path):
+    out = tmp_path / "verdicts.csv"
+    first = draw_list(load(run).sql, run).cards[0]
+    given, other = (("cat", "dog", "bird", "fox")[(first.given_label + i) % 4] for i in (0, 1))
+    done = CliRunner().invoke(app, ["verify", run, "--out", str(out)], input=f"w\n{given}\nw\n{other}\nq\n")
+    assert done.exit_code == 0 and f"{given} is the label that it has" in done.output
+    (row,) = csv.DictReader(out.read_text().splitlines())
+    assert (row["decision"], row["given_name"], row["label_name"]) == ("relabel", given, other)
+
+
+def test_more_cards_extend_a_sample(run, tmp_path):
+    out = tmp_path / "verdicts.csv"
+    assert CliRunner().invoke(app, ["verify", run, "--out", str(out)], input="r\n" * 60).exit_code == 0
+    (small,) = read_lists(run)
+    more = CliRunner().invoke(app, ["verify", run, "--out", str(out), "--cards", "120"], input="r\n" * 60)
+    assert more.exit_code == 0 and "\n61 of 120" in more.output and "\n60 of 120" not in more.output
+    assert "Checked labels: 120" in more.output
+    large = next(found for found in read_lists(run) if found.list_id != small.list_id)
+    assert large.cards[:60] == small.cards and len({card.key for card in large.cards}) == 120
+    numbers = [sum(card.stratum == i for card in large.cards) for i in range(len(large.design.num_cards))]
+    assert tuple(numbers) == large.design.num_cards and large.extends == small.list_id
+    told = invoke("verify", run, "--page", tmp_path / "check.html", "--cards", 120).stdout
+    assert "first 60 are those of the sample drawn before" in told and "--verdicts EARLIER.csv" in told
+
+
+def test_an_extension_is_as_random_as_a_sample_drawn_at_once(run):
+    sql, first = load(run).sql, []
+    for seed in range(40):
+        small = draw_list(sql, run, num_cards=20, seed=seed)
+        large = draw_list(sql, run, num_cards=60, seed=seed, earlier=[small])
+        first += [number_of(card) for card in large.cards[20:] if card.stratum == large.cards[0].stratum]
+    ranks = np.sort(first) / max(first)
+    assert abs(ranks.mean() - np.mean([min(first) / max(first), 1])) < 0.1  # no half of a stratum is preferred
+
+
+def test_a_table_shows_all_columns_of_a_row(run, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,age,job\n" + "".join(f"img/{i:03d}.png,{i % 90},clerk\n" for i in range(COUNT)))
+    answer("verify", run, "--page", tmp_path / "check.html", "--table", rows)
+    page = (tmp_path / "check.html").read_text()
+    assert page.count("job: clerk") == 60 and "age: " in page
+    asked = CliRunner().invoke(
+        app, ["verify", run, "--out", str(tmp_path / "v.csv"), "--table", str(rows)], input="q\n"
+    )
+    assert "job: clerk" in asked.output
+    assert "goes with --table" in invoke("verify", run, "--text", "job").stderr

@@ -155,7 +155,7 @@ def test_a_watched_training_says_why_it_knows_no_copies():
     train(monitor.model, train_set, monitor)
     run = monitor.close()
     assert LIKENESS_COLUMNS[0] in run.table
-    with pytest.raises(SgoifError, match=r"augmented, which hides copies.*sgoif.audit"):
+    with pytest.raises(SgoifError, match=r"augmentation, which it cannot tell, would hide copies.*sgoif.audit"):
         run.duplicates()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.findings import class_issues, group_issues, label_issues
-from sgoif.findings.classes import FINE, MISLABELLED, OVERLAPPING, TOO_FEW
+from sgoif.findings.classes import EVEN, FINE, MISLABELLED, OVERLAPPING, TOO_FEW
 
 NAMES = ("cat", "dog", "bird", "fox")
 
@@ -102,6 +102,22 @@ def test_classes_without_a_probability_say_why():
 def test_an_empty_run_gives_an_empty_table():
     found = label_issues(examples([], np.zeros(0, int), np.zeros(0, int)))
     assert len(found["id"]) == len(found["why"]) == 0
+
+
+def test_noise_that_is_even_over_the_classes_singles_out_none():
+    p = np.tile(np.where(np.arange(100) < 20, 0.97, 0.01), 4)
+    given = np.repeat(np.arange(4), 100)
+    found = class_issues(examples(p, given, (given + 1) % 4), class_names=NAMES)
+    assert set(found["verdict"]) == {EVEN}
+    p[:100] = np.where(np.arange(100) < 60, 0.97, 0.01)  # one class is worse than the rest
+    found = class_issues(examples(p, given, (given + 1) % 4), class_names=NAMES)
+    assert dict(zip(found["name"], found["verdict"])) == {**dict.fromkeys(NAMES, EVEN), NAMES[0]: MISLABELLED}
+
+
+def test_a_label_that_is_unlikely_to_be_wrong_gets_no_reason_against_it():
+    found = label_issues(examples([0.004, 0.9], [0, 0], [1, 1]), NAMES)
+    why = dict(zip(found["p_mislabeled"].tolist(), found["why"]))
+    assert why[0.004] == f"nothing speaks against {NAMES[0]}" and "looks like" in why[0.9]
 
 
 def test_classes_are_told_apart_by_how_sure_their_errors_are():

@@ -36,3 +36,8 @@ def test_curves_pass_over_what_is_not_known():
     x = np.arange(4.0)
     svg = curve(x, [("a", np.array([0.0, np.nan, 0.5, 1.0]))], title="t", top=1.0)
     assert len(ElementTree.fromstring(svg).find("polyline").get("points").split()) == 3
+
+
+def test_a_bar_counts_one_example_and_several_examples():
+    svg = bars([1, 2], title="t", unit="example", first=0, last=1)
+    assert "0.00 to 0.50: 1 example" in texts(svg) and "0.50 to 1.00: 2 examples" in texts(svg)

@@ -1,7 +1,8 @@
 """Where the errors are: expected error rates by class, or by any column of the user's own, with a verdict.
 
 A class can be full of wrong labels, or overlap with another by its very definition. The two look different: wrong
-labels are examples that are surely something else, overlap shows as many examples that might be either.
+labels are examples that are surely something else, overlap shows as many examples that might be either. Where errors
+are spread evenly over the classes, no class is singled out as mislabelled.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import ErrorRates, error_rates
 from sgoif.findings.label import class_name
 
-__all__ = ["FINE", "MISLABELLED", "OVERLAPPING", "TOO_FEW", "class_issues", "group_issues"]
+__all__ = ["EVEN", "FINE", "MISLABELLED", "OVERLAPPING", "TOO_FEW", "class_issues", "group_issues"]
 
 Columns = Mapping[str, NDArray[Any]]
 
 FINE, MISLABELLED, OVERLAPPING, TOO_FEW = "fine", "mislabelled", "overlapping definition", "too few to judge"
+EVEN = "no worse than most classes"  # it has wrong labels, and so have the others
 
 _OF_CLASSES = (
     *("given_label", "suggested_label"),
@@ -28,6 +30,7 @@ _OF_CLASSES = (
 )
 _MIN_EXAMPLES = 20  # of a class or group, to judge it
 _MIN_HELD_OUT = 5  # of a class
+_MIN_CLASSES = 3  # that are judged, to call one worse than most
 _NOTABLE = 0.01  # error rate whose interval must lie above it for a verdict
 _SURE = 0.8  # an example this probably wrong is a wrong label, not a borderline case
 
@@ -62,8 +65,12 @@ def class_issues(
     source = _true_class(examples, place, p, len(classes))
     with np.errstate(invalid="ignore"):
         notable = rates.low > _NOTABLE
-        verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, OVERLAPPING), FINE)
-    verdict = np.where(few, TOO_FEW, verdict)
+        verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, OVERLAPPING), FINE).astype(object)
+        if (~few).sum() >= _MIN_CLASSES:  # most others may be as bad, by their intervals
+            highs = np.sort(np.nan_to_num(rates.high[~few], nan=-1.0))
+            num_alike = len(highs) - np.searchsorted(highs, rates.low) - 1
+            verdict[(verdict == MISLABELLED) & (num_alike > 0.5 * (len(highs) - 1))] = EVEN
+    verdict = np.where(few, TOO_FEW, verdict).astype(str)
     order = np.argsort(-np.nan_to_num(np.where(few, -1.0, rates.rate), nan=-2.0), kind="stable")
     names = np.array([class_name(c, class_names) for c in classes.tolist()], dtype=object)
     confused = np.array([class_name(c, class_names) if c >= 0 else "" for c in source.tolist()], dtype=object)

@@ -94,8 +94,8 @@ def duplicates_of_run(sql: Sql, nearly_same: int | None) -> pa.Table:
         bits, by = bits_of_copies(sql, nearly_same), LIKENESS_COLUMNS
     else:
         raise SgoifError(
-            "this run has no sketches to compare examples by. A training that is watched shows its examples "
-            "augmented, which hides copies; `sgoif scan` makes sketches, and so does sgoif.audit() of a model."
+            "this run has no sketches to compare examples by. A watched training makes none, since augmentation, which "
+            "it cannot tell, would hide copies; `sgoif scan` makes sketches, and so does sgoif.audit() of a model."
         )
     return find_duplicates(sql, max_bits=bits, has_holdout=by[0] in held, by=by)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.findings.suspects import FLAGGED
+from sgoif.findings.suspects import FLAGGED, UNLIKELY
 
 __all__ = ["class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_suspicion"]
 
@@ -105,7 +105,10 @@ def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
 
 def _phrases(rows: Columns, names: Sequence[str]) -> NDArray[Any]:
     """One plain phrase per row. Rows that would read alike share the work: there are few kinds of them."""
-    keys = np.column_stack([rows["given_label"], rows["suggested_label"], phrase_kinds(rows)]).astype(np.int64)
+    suggested = rows["suggested_label"]
+    if "p_mislabeled" in rows:  # a label that is unlikely to be wrong needs no reason against it
+        suggested = np.where(rows["p_mislabeled"].astype(np.float64) < UNLIKELY, -1, suggested)
+    keys = np.column_stack([rows["given_label"], suggested, phrase_kinds(rows)]).astype(np.int64)
     if not len(keys):
         return np.empty(0, dtype=object)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)

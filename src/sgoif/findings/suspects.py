@@ -16,9 +16,10 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FLAGGED", "Sql", "columns_of", "has_probabilities", "rate_columns", "suspects"]
+__all__ = ["FLAGGED", "UNLIKELY", "Sql", "columns_of", "has_probabilities", "rate_columns", "suspects"]
 
 FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
+UNLIKELY = 0.1  # below this one it is unlikely to be wrong
 
 Sql = Callable[..., "pa.Table"]
 
@@ -43,7 +44,7 @@ def suspects(
 
     Args:
         sql: answers a SELECT over a run's tables.
-        top: how many; None for all.
+        top: how many; None or 0 for all.
         given: only those labelled as this class.
         min_p: only those at least this probably wrong.
         ids: only these.
@@ -62,7 +63,7 @@ def suspects(
         parameters["ids"] = [str(value) for value in ids]
     is_calibrated = has_probabilities(sql)
     key = "p_mislabeled" if is_calibrated else _key_without_p(sql)
-    limit = "" if top is None else f" limit {int(top)}"
+    limit = f" limit {int(top)}" if top else ""
     table = sql(
         f"select * from ({_select(sql)}) where {' and '.join(where)} "
         f"order by {key} desc nulls last, source desc, id{limit}",

@@ -8,6 +8,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.wording import count
+
 __all__ = ["bars", "curve", "heat_map", "shorten"]
 
 _LETTER = 6.4  # pixels that a letter of the figures' text takes, about
@@ -71,7 +73,7 @@ def bars(counts: Sequence[float], *, title: str, unit: str, first: float, last: 
         parts.append(
             f'<rect class="bar" x="{left + i * step + 1:.1f}" y="{height - bottom - high:.1f}" '
             f'width="{max(step - 2, 1):.1f}" height="{high:.1f}"><title>{low_edge:.2f} to {high_edge:.2f}: '
-            f"{number:,.0f} {escape(unit)}</title></rect>"
+            f"{escape(count(number, unit))}</title></rect>"
         )
     parts += [f'<text x="{left - 6}" y="26" text-anchor="end">{max(counts, default=0):,.0f}</text>']
     parts += _axis(width, height, left, bottom, f"{first:g}", f"{(first + last) / 2:g}", f"{last:g}")

@@ -181,7 +181,7 @@ def _draw_scores(p: NDArray[np.float64]) -> list[Figure]:
     shown = counts.reshape(_SHOWN_BINS, -1).sum(1)
     histogram = Figure(
         "Distribution of probabilities",
-        bars(shown.tolist(), title="Histogram of the probability of a wrong label", unit="examples", first=0, last=1),
+        bars(shown.tolist(), title="Histogram of the probability of a wrong label", unit="example", first=0, last=1),
         "Probability that a label is wrong, from surely right (0) to surely wrong (1). Heights are square roots.",
     )
     reviewed, found = np.cumsum(counts[::-1]), np.cumsum(sums[::-1])

@@ -31,7 +31,7 @@ class ReportSettings:
     """What the pages of a run show, and to whom."""
 
     images: Any = None  # where pictures are, see `sgoif.pictures.find_pictures`; without, cards show ids
-    top: int | None = 500  # how many examples, most suspicious first; None for all
+    top: int | None = 500  # how many examples, most suspicious first; None or 0 for all
     ids: Sequence[Any] | None = None  # show these instead
     pictures: Mode = "embed"  # them into the page, "link" to them, or "none"
     display: Callable[[Any], Any] | None = None  # makes a picture of an item of the data, where it is not a plain one
@@ -61,7 +61,7 @@ def make_report(
     Raises:
         SgoifError: There is nothing to show, pictures cannot be found, or a file cannot be understood.
     """
-    top, ids, reviewers = settings.top, settings.ids, settings.reviewers
+    top, ids, reviewers = settings.top or None, settings.ids, settings.reviewers
     place = None if settings.images is None else find_pictures(settings.images)
     page = Page(settings.title or "Label review", place=place, mode=settings.pictures, display=settings.display)
     page = replace(page, blind=settings.blind)
