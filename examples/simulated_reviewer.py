@@ -19,7 +19,7 @@ import numpy as np
 
 import sgoif
 from sgoif.files.tables import read_csv_rows
-from sgoif.report.cards import flagged_cards
+from sgoif.report.cards import select_cards
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans
 
@@ -40,7 +40,7 @@ def answers(cards: Sequence[Shown], truth: Mapping[str, str], names: Sequence[st
 
 def decide(run: sgoif.Run, truth: Mapping[str, str], *, top: int, slips: float) -> list[Decision]:
     """Decide on the one page of a run."""
-    cards = [(str(card.id), card.given) for card in flagged_cards(run, top=top)]
+    cards = [(str(card.id), card.given) for card in select_cards(run, top=top)]
     return [replace(item, reviewer="simulated") for item in answers(cards, truth, run.class_names, slips)]
 
 

@@ -37,8 +37,9 @@ def main() -> None:
     """Print a line for each number."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
     package = root / "src" / "sgoif"
-    functions = list(_functions(package))
-    options = list(_functions(package / "cli" / "commands"))  # of commands are arguments too, by the library's form
+    functions = [node for _, node in _functions(package)]
+    # options of commands are arguments too, by the library's form; a command has the name of its file
+    options = [node for path, node in _functions(package / "cli") if node.name == path.stem]
     are_long = [sum(_num_arguments(node) >= MANY for node in some) for some in (functions, options)]
     rows = {
         "entries at the top level": len(
@@ -57,11 +58,11 @@ def main() -> None:
         print(f"{name:42s}{value:8,d}")
 
 
-def _functions(folder: Path) -> Iterator[ast.FunctionDef]:
+def _functions(folder: Path) -> Iterator[tuple[Path, ast.FunctionDef]]:
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
-                yield node
+                yield path, node
 
 
 def _num_arguments(node: ast.FunctionDef) -> int:

@@ -97,7 +97,7 @@ def bench(
         bare_peak = _peak_mb(device, bare.step, warmup)
         watched = BenchLoop(model, batch, **arguments)
         every = watched.refresh_every
-        resting = _allocated_mb(device, bare)
+        resting = _count_allocated_mb(device, bare)
         watched_peak = _peak_mb(device, watched.step, max(warmup, every + 1))
         bare.step()
         start = _read_clock(device)
@@ -323,7 +323,7 @@ def _peak_mb(device: torch.device, step: Callable[[], None], steps: int) -> floa
     return torch.cuda.max_memory_allocated(device) / 2**20
 
 
-def _allocated_mb(device: torch.device, loop: BenchLoop) -> float:
+def _count_allocated_mb(device: torch.device, loop: BenchLoop) -> float:
     """What the bare loop holds between two steps: its parameters and the optimiser's state."""
     if device.type != "cuda":
         return 0.0

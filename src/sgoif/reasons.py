@@ -109,8 +109,8 @@ def append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
     names = dict.fromkeys([*examples, *unjudged])
     found = {name: examples.get(name, np.full(len(examples["id"]), None, dtype=object)) for name in names}
 
-    def added(name: str, like: NDArray[Any]) -> NDArray[Any]:
+    def add(name: str, like: NDArray[Any]) -> NDArray[Any]:
         empty = {"f": np.nan, "i": -1, "O": None}.get(like.dtype.kind)
         return unjudged[name] if name in unjudged else np.full(count, none.get(name, empty), dtype=like.dtype)
 
-    return {name: np.concatenate([values, added(name, values)]) for name, values in found.items()}
+    return {name: np.concatenate([values, add(name, values)]) for name, values in found.items()}

@@ -17,7 +17,7 @@ from sgoif.types import Floats
 from sgoif.wording import clean, count, percent, percents
 
 __all__ = [
-    *("Leak", "Summary", "TagSummary", "checked_lines", "competence_line", "kind_of_holdout"),
+    *("Leak", "Summary", "TagSummary", "describe_checked", "competence_line", "kind_of_holdout"),
     *("read_transition", "summarise", "summarise_tags", "why_no_probabilities"),
 ]
 
@@ -74,7 +74,7 @@ class Summary:
         lines += [f"Warning: {text}." for text in self.warnings]
         if not self.num_examples:
             return lines
-        lines += [] if self.checked is None else checked_lines(self.checked)
+        lines += [] if self.checked is None else describe_checked(self.checked)
         if not self.is_calibrated:
             return [*lines, f"No probabilities, so ranked by `label_score`: {clean(self.no_p_reason)}."]
         verb = "is" if self.num_flagged == 1 else "are"
@@ -154,7 +154,7 @@ def summarise(
     )
 
 
-def checked_lines(checked: Mapping[str, Any]) -> list[str]:
+def describe_checked(checked: Mapping[str, Any]) -> list[str]:
     """Say what checked labels say of all of them; ``checked`` is the document of ``checked.json``."""
     found = checked["all"]
     unsure = "" if not found["num_unsure"] else f", {count(found['num_unsure'])} could not be told"

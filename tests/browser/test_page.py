@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sgoif.report import make
-from sgoif.review.estimate import left_over, recalibrate
+from sgoif.review.estimate import count_left_over, recalibrate
 from sgoif.run import load
 from tests.cli.runs import table, write_run
 
@@ -269,7 +269,7 @@ def test_the_page_estimates_as_python_does(page):
     rows = rng.permutation(200)[:60]
     wrong = rng.random(60) < 0.3
     after = recalibrate(p, pairs, rows, wrong)
-    expected, deviation = left_over(after)
+    expected, deviation = count_left_over(after)
     found = page.evaluate(
         """([p, pairs, rows, wrong]) => {
             const { p: q, variance } = sgoif.recalibrate(p, pairs, new Map(rows.map((r, n) => [r, Number(wrong[n])])));

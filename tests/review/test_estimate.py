@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from sgoif.review.estimate import Unlisted, error_rate, left_over, recalibrate, wilson
+from sgoif.review.estimate import Unlisted, count_left_over, error_rate, recalibrate, wilson
 
 
 def posterior_mode(p, pair, rows, wrong, num_pairs):
@@ -47,7 +47,7 @@ def test_what_was_not_judged_stays_unknown_unless_decided():
     p = np.array([np.nan, np.nan, 0.5, 0.5])
     found = recalibrate(p, np.zeros(4, int), np.array([0, 2]), np.array([True, True]))
     assert found.p[0] == 1 and np.isnan(found.p[1]) and found.p[3] > 0.5
-    assert left_over(found)[0] == pytest.approx(found.p[3])
+    assert count_left_over(found)[0] == pytest.approx(found.p[3])
 
 
 def test_the_number_left_over_holds_what_is_true():
@@ -57,7 +57,7 @@ def test_the_number_left_over_holds_what_is_true():
         p, pair = rng.beta(2, 1, 400), rng.integers(0, 6, 400)
         a, b = rng.normal(), rng.normal(0, 0.5, 6)
         truth = rng.random(400) < 1 / (1 + np.exp(-(np.log(p / (1 - p)) + a + b[pair])))
-        expected, deviation = left_over(recalibrate(p, pair, np.arange(60), truth[:60]))
+        expected, deviation = count_left_over(recalibrate(p, pair, np.arange(60), truth[:60]))
         inside += abs(truth[60:].sum() - expected) < 1.645 * deviation
     assert 0.85 <= inside / trials <= 0.97
 

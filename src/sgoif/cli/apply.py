@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sgoif.cli.export import describe_left_out
-from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table, need_both, parse_share, required
+from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table, need_both, parse_share, require
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.cli.run import name_of, open_run
@@ -44,7 +44,7 @@ class _Review:
     losses: list[tuple[str, Loss]]  # name of the class or group
 
     @property
-    def disputed(self) -> list[str]:
+    def disagreements(self) -> list[str]:
         """Ids of the examples that people disagree about."""
         return [item.id for item in self.settled.merged.outcomes if item.is_disputed]
 
@@ -77,7 +77,7 @@ class _Review:
 
 def apply(
     run: RunPath,
-    out: Annotated[str, required("FILE", "The manifest: .parquet or .csv.")],
+    out: Annotated[str, require("FILE", "The manifest: .parquet or .csv.")],
     files: Annotated[
         MaybeTexts,
         typer.Argument(
@@ -112,10 +112,10 @@ def apply(
     found = _apply(open_run(run, needs_examples=True), run, files or [], own, shares)
     write_manifest(found.run.files, found.settled, out, found.run.class_names)
     second = None
-    if disagreements is not None and found.disputed:
-        title = f"What people disagree about: {count(len(found.disputed), 'example')}"
+    if disagreements is not None and found.disagreements:
+        title = f"What people disagree about: {count(len(found.disagreements), 'example')}"
         pictures = find_images(found.run, images)
-        second = str(found.run.report(disagreements, ids=found.disputed, images=pictures, title=title)[0])
+        second = str(found.run.report(disagreements, ids=found.disagreements, images=pictures, title=title)[0])
     if as_json:
         return emit_json("apply", run=run, out=out, second_page=second, **_document(found))
     results = found.results
@@ -232,8 +232,8 @@ def _describe_examples(found: _Review) -> list[str]:
     lines = [f"{changed or 'Nothing is changed'}{'; ' if kept else ''}{kept}."]
     if found.num_automatic:
         lines.append(f"{count(found.num_automatic)} of these by their probability alone, without anybody looking.")
-    if found.disputed:
-        lines.append(f"People disagree about {count(len(found.disputed), 'example')}, kept as given.")
+    if found.disagreements:
+        lines.append(f"People disagree about {count(len(found.disagreements), 'example')}, kept as given.")
     return lines
 
 
@@ -246,7 +246,7 @@ def _document(found: _Review) -> dict[str, Any]:
         "num_automatic": found.num_automatic,
         "not_in_run": len(settled.strangers),
         "other_label_in_run": len(settled.changed),
-        "disagreements": found.disputed,
+        "disagreements": found.disagreements,
         "warnings": found.warnings(),
     }
 

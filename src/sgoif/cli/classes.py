@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sgoif.cli.issues import RATES
 from sgoif.cli.options import Json, RunPath
-from sgoif.cli.output import emit_json, print_lines, print_table, shorten
+from sgoif.cli.output import RATES, emit_json, print_lines, print_table, shorten
 from sgoif.cli.run import need_probabilities, open_run
 
 

@@ -6,22 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sgoif.cli.models import load_model, load_transform
-from sgoif.cli.options import (
-    Csv,
-    Device,
-    Json,
-    MaybeText,
-    Model,
-    RunPath,
-    Size,
-    Transform,
-    how_many,
-    need_one_of,
-    required,
-)
+from sgoif.cli.options import Csv, Device, Json, Model, Page, RunPath, Size, Transform, how_many, need_one_of, require
 from sgoif.cli.output import clean, count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_csv
@@ -36,13 +22,13 @@ if TYPE_CHECKING:
 def explain(
     run: RunPath,
     model: Model,
-    data: Annotated[str, required("DATA", "What it was trained on: class folders, Parquet.")],
-    queries: Annotated[str, required("DIR", "Pictures that it gets wrong; folder or Parquet.")],
-    target: Annotated[str, required("CLASS", "What it takes them for.")],
+    data: Annotated[str, require("DATA", "What it was trained on: class folders, Parquet.")],
+    queries: Annotated[str, require("DIR", "Pictures that it gets wrong; folder or Parquet.")],
+    target: Annotated[str, require("CLASS", "What it takes them for.")],
     transform: Transform = None,
     top: Annotated[int, how_many("examples")] = 50,
     csv: Csv = None,
-    page: Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write a page to look and decide.")] = None,
+    page: Page = None,
     batch: Size = 256,
     device: Device = "cpu",
     as_json: Json = False,

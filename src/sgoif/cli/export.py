@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sgoif.cli.options import Images, RunPath, how_many, required
+from sgoif.cli.options import Images, RunPath, how_many, require
 from sgoif.cli.output import clean, count, print_lines
 from sgoif.cli.report import find_images
 from sgoif.cli.run import open_run
@@ -21,8 +21,8 @@ _ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",)}
 
 def export(
     run: RunPath,
-    to: Annotated[str, required("TOOL", "cleanlab or label-studio.")],
-    out: Annotated[str, required("FILE", "Where to; .csv or .parquet, .json.")],
+    to: Annotated[str, require("TOOL", "cleanlab or label-studio.")],
+    out: Annotated[str, require("FILE", "Where to; .csv or .parquet, .json.")],
     images: Images = None,
     top: Annotated[int, how_many("tasks")] = 500,
 ) -> None:

@@ -134,7 +134,7 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
 
 
 def _describe_calibration(run: Run) -> Facts:
-    from sgoif.summary import checked_lines, kind_of_holdout
+    from sgoif.summary import describe_checked, kind_of_holdout
 
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")
@@ -148,7 +148,7 @@ def _describe_calibration(run: Run) -> Facts:
     summary = run.summary()
     lines = summary.lines()
     if not summary.is_calibrated:
-        lines = checked_lines(run.info["checked"]) if "checked" in run.info else []
+        lines = describe_checked(run.info["checked"]) if "checked" in run.info else []
         return [*found, ("calibrated", f"no: {clean(summary.no_p_reason)}"), *_parts(lines)]
     judged = f"yes, {count(run.num_judged)} of {count(run.num_examples)} examples judged"
     return [*found, ("calibrated", judged), *_parts(lines[1 + len(summary.warnings) :])]

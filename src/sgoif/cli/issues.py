@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sgoif.cli.options import Json, MaybeFloat, MaybeText, RunPath, Table, how_many, need_both, need_one_of
-from sgoif.cli.output import (
-    clean,
-    console,
-    count,
-    emit_json,
-    interval,
-    percent,
-    percents,
-    print_lines,
-    print_table,
-    shorten,
-)
+from sgoif.cli.output import RATES, clean, console, count, emit_json, interval, print_lines, print_table, shorten
 from sgoif.cli.run import name_of, need_probabilities, open_run, open_tables, read_one
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns, write_csv, write_parquet
@@ -34,13 +23,6 @@ if TYPE_CHECKING:
 
 _WIDE = 120  # columns from which on a reason has a column of its own
 _UNKNOWN_GROUP = "(not in the table)"
-RATES: Mapping[str, Callable[[Any], object]] = {
-    "error rate (range)": lambda row: (
-        f"{percent(row['error_rate'])} ({percents(row['error_rate_low'], row['error_rate_high'])})"
-    ),
-    "errors": lambda row: count(row["expected_errors"]),
-    "examples": lambda row: count(row["num_examples"]),
-}
 
 
 def issues(

@@ -51,12 +51,12 @@ class LabelledPictures(Dataset[tuple[Tensor, int]]):
 
     def _read(self, position: int) -> Tensor | None:
         try:
-            return self._prepare(decode(self._encoded(position)))
+            return self._prepare(decode(self._read_encoded(position)))
         except Exception as error:  # broken files, and the user's transform may raise anything
             self.broken[position] = f"{type(error).__name__}: {error}"[:300]
             return None
 
-    def _encoded(self, position: int) -> bytes | Path | PictureError:
+    def _read_encoded(self, position: int) -> bytes | Path | PictureError:
         block, place = divmod(position, _BLOCK)
         if block != self._block:
             self._held = list(self._source.encoded(self._positions[block * _BLOCK : (block + 1) * _BLOCK]))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sgoif.cli.models import load_model, load_transform
-from sgoif.cli.options import Csv, Device, Json, Model, Size, Transform, how_many, need_one_of, parse_share, required
+from sgoif.cli.options import Csv, Device, Json, Model, Size, Transform, how_many, need_one_of, parse_share, require
 from sgoif.cli.output import count, emit_json, percent, print_lines, print_table, shorten
 from sgoif.files.tables import write_csv
 
@@ -16,7 +16,7 @@ from sgoif.files.tables import write_csv
 def ood(
     scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
     model: Model,
-    data: Annotated[str, required("DATA", "Folder of pictures, or Parquet.")],
+    data: Annotated[str, require("DATA", "Folder of pictures, or Parquet.")],
     rate: Annotated[
         str,
         typer.Option("--false-alarms", metavar="SHARE", help="Share of in-distribution pictures that raise an alarm."),

@@ -22,7 +22,7 @@ __all__ = [
         "need_both",
         "need_one_of",
         "parse_share",
-        "required",
+        "require",
     ),
 ]
 
@@ -55,7 +55,7 @@ def how_many(what: str) -> Any:
     return typer.Option(min=0, help=f"How many {what}; 0 for all.")
 
 
-def required(metavar: str, help: str) -> Any:
+def require(metavar: str, help: str) -> Any:
     """Make an option that has no default."""
     return typer.Option(metavar=metavar, help=help, show_default=False)
 

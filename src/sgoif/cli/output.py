@@ -19,13 +19,30 @@ from sgoif.wording import clean, count, interval, percent, percents
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["console", "emit_json", "plain", "print_facts", "print_lines", "print_table", "shorten", "stderr_console"]
+__all__ = [
+    "RATES",
+    "console",
+    "emit_json",
+    "plain",
+    "print_facts",
+    "print_lines",
+    "print_table",
+    "shorten",
+    "stderr_console",
+]
 __all__ += ["clean", "count", "interval", "percent", "percents"]
 
 LONGEST_SHOWN = 1000  # characters of an id in a pipe: longer than file names, short enough for a line
 _PIPE_WIDTH = 1_000_000  # nothing is wrapped there
 # what JSON leaves as it is and a terminal obeys: controls of the second set, marks of direction, lone surrogates
 _NOT_SHOWN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+RATES: Mapping[str, Callable[[Any], object]] = {  # columns that show error rates
+    "error rate (range)": lambda row: (
+        f"{percent(row['error_rate'])} ({percents(row['error_rate_low'], row['error_rate_high'])})"
+    ),
+    "errors": lambda row: count(row["expected_errors"]),
+    "examples": lambda row: count(row["num_examples"]),
+}
 
 
 def console() -> Console:

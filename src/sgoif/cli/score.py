@@ -10,7 +10,7 @@ import typer
 
 from sgoif.cli.issues import show_labels
 from sgoif.cli.models import load_model, load_transform
-from sgoif.cli.options import Device, Json, MaybeText, Model, Size, Transform, required
+from sgoif.cli.options import Device, Json, MaybeText, Model, Size, Transform, require
 from sgoif.cli.output import count, emit_json, print_lines
 from sgoif.cli.run import open_run
 from sgoif.cli.scan import progress_bars
@@ -29,8 +29,8 @@ def score(
         str, typer.Argument(metavar="SNAPSHOT", help="File or URL of `monitor.snapshot`.", show_default=False)
     ],
     model: Model,
-    data: Annotated[str, required("DATA", "Parquet, tar shards or class folders; a URL too.")],
-    out: Annotated[str, required("RUN", "Where the run goes, or goes on.")],
+    data: Annotated[str, require("DATA", "Parquet, tar shards or class folders; a URL too.")],
+    out: Annotated[str, require("RUN", "Where the run goes, or goes on.")],
     only_unjudged: Annotated[
         MaybeText, typer.Option(metavar="RUN", help="Score what this run has not judged, copy the rest.")
     ] = None,

@@ -9,7 +9,7 @@ import typer
 
 from sgoif.cli.errors import EXCEEDED, FINE
 from sgoif.cli.models import load_model, load_transform
-from sgoif.cli.options import Device, Json, MaybeText, Model, Transform, how_many, required
+from sgoif.cli.options import Device, Json, MaybeText, Model, Transform, how_many, require
 from sgoif.cli.output import count, emit_json, print_lines, print_table
 from sgoif.errors import SgoifError
 
@@ -28,7 +28,7 @@ def sentinel(
         str, typer.Argument(metavar="SENTINEL", help="File of `ShiftSentinel.save`.", show_default=False)
     ],
     model: Model,
-    data: Annotated[str, required("DATA", "Folder of pictures, or Parquet, in its order.")],
+    data: Annotated[str, require("DATA", "Folder of pictures, or Parquet, in its order.")],
     out: Annotated[
         MaybeText, typer.Option(metavar="FILE", help="Write the sentinel as it stands then, to go on from there.")
     ] = None,

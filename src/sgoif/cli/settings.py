@@ -70,7 +70,7 @@ def read_settings(path: str) -> dict[str, Any]:
             raise SgoifError(
                 f"line {number} of '{path}' must be `name: value` with one of {', '.join(known)}: {line!r}."
             )
-        found[name] = _checked(name, _value(rest.strip()), f"line {number} of '{path}'")
+        found[name] = _check_value(name, _value(rest.strip()), f"line {number} of '{path}'")
     return found
 
 
@@ -110,7 +110,7 @@ def _value(text: str) -> Any:
     return None if bare in ("", "~", "null", "Null", "NULL") else bare
 
 
-def _checked(name: str, value: Any, where: str) -> Any:
+def _check_value(name: str, value: Any, where: str) -> Any:
     if value is None and name not in ("data", "seed"):
         return None
     if name in _NUMBERS:

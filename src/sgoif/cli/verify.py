@@ -190,7 +190,7 @@ def _list_columns(path: str) -> list[str]:
 def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False) -> None:
     """Work out what verdicts say of all labels, keep it in the run, and print it."""
     from sgoif.review.verify import figures_of, is_current, keep_checked, read_lists
-    from sgoif.summary import checked_lines
+    from sgoif.summary import describe_checked
 
     named = {item.list_id for item in decisions}
     lists = [found for found in read_lists(run.files.url) if found.list_id in named]
@@ -208,7 +208,7 @@ def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False)
     keep_checked(run.files.url, document)
     if as_json:
         return emit_json("verify", run=run.url, **document)
-    print_lines(checked_lines(document))
+    print_lines(describe_checked(document))
     if document["num_open"]:
         print_lines([f"{count(document['num_open'], 'card')} of the sample are still open: more answers, less width."])
 

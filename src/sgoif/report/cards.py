@@ -21,7 +21,7 @@ from sgoif.review.decisions import Decision, by_example, find_past
 from sgoif.review.estimate import recalibrate_cards
 from sgoif.types import Floats
 
-__all__ = ["Beside", "Card", "Context", "apply_past_decisions", "cards_from", "context_of", "flagged_cards", "isolate"]
+__all__ = ["Beside", "Card", "Context", "apply_past_decisions", "cards_from", "context_of", "isolate", "select_cards"]
 
 _MOST_VISITS = 1_000_000_000  # above, asking for the visits of some examples takes minutes
 _NUM_TYPICAL, _NUM_HARMED, _NUM_NEAREST = 3, 3, 6
@@ -62,7 +62,7 @@ class Context:
     epochs: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)  # epoch, belief in the label, score
 
 
-def flagged_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None = None) -> list[Card]:
+def select_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None = None) -> list[Card]:
     """The most suspicious examples as cards; or those with some ids."""
     return cards_from(suspects(run.sql, top=top, ids=ids), run.class_names)
 

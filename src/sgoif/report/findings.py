@@ -96,7 +96,7 @@ def share(value: float | None, digits: int | None = None) -> str:
 
 def _numbers(info: Mapping[str, Any], summary: Summary) -> tuple[Any, ...]:
     found = [(f"{summary.num_examples:,}", "examples", f"in {summary.num_classes:,} classes")]
-    found += _checked(summary.checked)
+    found += _describe_checked(summary.checked)
     if not summary.is_calibrated:
         found.append(("no", "probabilities", f"{summary.no_p_reason}; cards are ranked by label score"))
     elif summary.no_totals_reason is not None:
@@ -114,7 +114,7 @@ def _numbers(info: Mapping[str, Any], summary: Summary) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _checked(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+def _describe_checked(checked: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """What checked labels say, as `sgoif verify` found it."""
     if checked is None:
         return []

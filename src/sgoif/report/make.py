@@ -13,7 +13,7 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
 from sgoif.pictures import find_pictures
-from sgoif.report.cards import Card, apply_past_decisions, context_of, flagged_cards
+from sgoif.report.cards import Card, apply_past_decisions, context_of, select_cards
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
 from sgoif.report.page import Page, render_page
@@ -66,7 +66,7 @@ def make_report(
     page = Page(settings.title or "Label review", place=place, mode=settings.pictures, display=settings.display)
     page = replace(page, blind=settings.blind)
     past = _read_past(run, settings.decisions, run_url)
-    cards = flagged_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
+    cards = select_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
     cards = apply_past_decisions(cards, past, place) if past else cards
     cards = cards if top is None or ids is not None else cards[:top]
     if not cards:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgoif.findings.label import class_name
 from sgoif.pictures import data_uri, find_pictures, thumbnail
-from sgoif.report.cards import Card, flagged_cards
+from sgoif.report.cards import Card, select_cards
 from sgoif.report.findings import Findings, overview, share
 from sgoif.report.gallery import read_image
 
@@ -73,7 +73,7 @@ def picture_grid(
     display: Callable[[Any], Any] | None = None,
 ) -> PictureGrid:
     """Show some examples, or the most suspicious ones; see :meth:`sgoif.Run.show`."""
-    cards = flagged_cards(run, top=None if ids is not None else top, ids=ids)
+    cards = select_cards(run, top=None if ids is not None else top, ids=ids)
     place = None if images is None else find_pictures(images)
     values = place.read([card.id for card in cards]) if place is not None else iter([None] * len(cards))
     cells = "".join(_cell(card, value, display, run.class_names) for card, value in zip(cards, values))

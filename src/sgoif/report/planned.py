@@ -73,13 +73,13 @@ def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng:
 def _suggest(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ...]:
     """As many suggestions as others have; the truth of a canary is always among them."""
     others = [label for label in planned.suggested if label != planned.given_label]
-    others = others or [_confused_with(planned.given_label, run)]
+    others = others or [_find_confused(planned.given_label, run)]
     if planned.truth is not None and planned.truth not in others[:count]:
         others = [planned.truth, *(label for label in others if label != planned.truth)]
     return tuple(others[:count])
 
 
-def _confused_with(label: int, run: Findings) -> int:
+def _find_confused(label: int, run: Findings) -> int:
     """The class that a label most often stands for by mistake; the next one where the run does not know."""
     shares = read_transition(run.info)
     if label < len(shares) > 1:

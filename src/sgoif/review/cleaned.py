@@ -94,7 +94,7 @@ class CleanedDataset(Dataset[Any]):
         """Labels of all examples that stay, under the name that the dataset itself has for them."""
         if name not in ("targets", "labels"):
             raise AttributeError(name)
-        known = _listed(self.dataset, name)
+        known = _list_labels(self.dataset, name)
         if known is None:
             raise AttributeError(name)
         changed = self.relabelled
@@ -220,19 +220,20 @@ def _positions_of(ids: Sequence[Any], changes: Changes) -> dict[int, Change]:
 
 
 def _check_labels(dataset: Any, ids: Sequence[Any], found: Mapping[int, Change], path: str) -> None:
-    listed = [labels for labels in (_listed(dataset, name) for name in ("targets", "labels")) if labels is not None]
+    known = (_list_labels(dataset, name) for name in ("targets", "labels"))
+    listed = [labels for labels in known if labels is not None]
     for position, change in found.items() if listed else ():
         need_reviewed(change, listed[0][position], ids[position], path)
 
 
-def _listed(dataset: Any, name: str) -> Sequence[Any] | None:
+def _list_labels(dataset: Any, name: str) -> Sequence[Any] | None:
     """Labels of all examples, where a dataset lists them."""
     if isinstance(dataset, Subset):
-        inner = _listed(dataset.dataset, name)
+        inner = _list_labels(dataset.dataset, name)
         return None if inner is None else _Picked(inner, np.asarray(dataset.indices, dtype=np.int64))
     known = getattr(dataset, name, None)
     if known is None and hasattr(dataset, "dataset"):  # with_ids
-        return _listed(dataset.dataset, name)
+        return _list_labels(dataset.dataset, name)
     return known if known is not None and hasattr(known, "__len__") and len(known) == len(dataset) else None
 
 

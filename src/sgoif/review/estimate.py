@@ -21,8 +21,8 @@ __all__ = [
     "ErrorRate",
     "Recalibrated",
     "Unlisted",
+    "count_left_over",
     "error_rate",
-    "left_over",
     "recalibrate",
     "recalibrate_cards",
     "wilson",
@@ -95,7 +95,7 @@ def recalibrate_cards(
     )
 
 
-def left_over(found: Recalibrated) -> tuple[float, float]:
+def count_left_over(found: Recalibrated) -> tuple[float, float]:
     """Count the wrong labels among the cards that are not decided: expectation and standard deviation."""
     rest = found.p[~found.is_decided]
     spread = float(np.nansum(rest * (1 - rest)))
@@ -137,7 +137,7 @@ def error_rate(listed: Recalibrated, unlisted: Unlisted, sample_is_wrong: NDArra
         sample_is_wrong: what was decided on a random sample of the rest.
     """
     known = float(np.nansum(listed.p[listed.is_decided]))
-    by_model, deviation = left_over(listed)
+    by_model, deviation = count_left_over(listed)
     variance = deviation**2
     rest = low = high = 0.0
     sampled, wrong = len(sample_is_wrong), int(sample_is_wrong.sum())

@@ -147,7 +147,7 @@ def _pieces(files: RunFiles, settled: Settled, class_names: Sequence[str]) -> It
 
     schema = _schema(files)
     with duckdb.connect(":memory:", config={"threads": "1"}) as connection:
-        connection.register("decided", _decided(settled))
+        connection.register("decided", _tabulate(settled))
         connection.register("classes", _classes(files, settled, class_names))
         for table, source in _TABLES.items():
             for rows in files.batches(table, _columns(files, table)):
@@ -179,7 +179,7 @@ def _judges_holdout(files: RunFiles) -> bool:
     return "p_mislabeled" in files.sql("select * from holdout limit 0").column_names
 
 
-def _decided(settled: Settled) -> pa.Table:
+def _tabulate(settled: Settled) -> pa.Table:
     import pyarrow as pa
 
     outcomes = [item.outcome for item in settled.applied]

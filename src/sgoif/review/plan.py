@@ -259,7 +259,7 @@ def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0)
         PlannedCard(
             row["id"],
             row["given_label"],
-            _suggested([row[name] for name in suggested]),
+            _read_suggested([row[name] for name in suggested]),
             None,
             RANDOM,
             p=_number(row["p_mislabeled"]),
@@ -341,7 +341,7 @@ def _shares(transition: ArrayLike | None, num_classes: int) -> NDArray[np.float6
     return np.nan_to_num(found)
 
 
-def _suggested(labels: Iterable[Any]) -> tuple[int, ...]:
+def _read_suggested(labels: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(label) for label in labels if label is not None and label >= 0)
 
 

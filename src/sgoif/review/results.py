@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sgoif.review.decisions import Decision, latest
-from sgoif.review.estimate import ErrorRate, Recalibrated, Unlisted, error_rate, left_over, recalibrate_cards, wilson
+from sgoif.review.estimate import (
+    ErrorRate,
+    Recalibrated,
+    Unlisted,
+    count_left_over,
+    error_rate,
+    recalibrate_cards,
+    wilson,
+)
 from sgoif.review.manifest import Settled
 from sgoif.review.plan import FLAGGED, RANDOM, PlannedCard, ReviewPlan
 
@@ -107,7 +115,7 @@ def review_results(
         canaries=canary_scores(decisions, canaries_of(plans)),
         precision=Precision(hits / len(on_list), *wilson(hits, len(on_list)), len(on_list)) if on_list else None,
         num_undecided=len(cards) - len(on_list),
-        left_over=left_over(listed) if np.isfinite(listed.p[~listed.is_decided]).any() else None,
+        left_over=count_left_over(listed) if np.isfinite(listed.p[~listed.is_decided]).any() else None,
         error_rate=_error_rate(files, cards, verdicts, plans),
     )
 
