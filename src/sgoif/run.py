@@ -26,7 +26,7 @@ from sgoif.findings import (
     with_probabilities,
 )
 from sgoif.findings.suspects import columns_of, rate_columns, suspects
-from sgoif.review.naming import find_class, some_of
+from sgoif.review.decisions import find_class, some_of
 from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
 from sgoif.tables import Columns, FileTables, Tables, arrow_table
 

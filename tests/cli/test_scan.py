@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import sgoif
-from sgoif.cli.settings import read_settings
+from sgoif.cli.scan import read_settings
 from tests.cli.runs import answer, invoke
 
 NAMES = ("ant", "bee", "cow")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgoif.cli.settings import ScanSettings, read_settings, settings_text
+from sgoif.cli.scan import ScanSettings, read_settings, settings_text
 from sgoif.errors import SgoifError
 
 

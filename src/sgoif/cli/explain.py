@@ -91,7 +91,7 @@ def explain(
 
 def _find_target(text: str, run: Run, names: tuple[str, ...]) -> int:
     """The class by the number that it has in the data, which must be the one that it has in the run."""
-    from sgoif.review.naming import find_class, some_of
+    from sgoif.review.decisions import find_class, some_of
 
     known = list(run.class_names)
     if known and list(names) != known:

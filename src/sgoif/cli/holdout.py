@@ -177,7 +177,7 @@ def _is_filled(path: str) -> bool:
 
 def _read_filled(run: Run, path: str, held: set[str]) -> dict[str, str]:
     """Ids and true classes that a person wrote down, by name where classes have names."""
-    from sgoif.review.naming import find_class, some_of
+    from sgoif.review.decisions import find_class, some_of
 
     if not Path(path).is_file():
         raise SgoifError(f"'{path}' is no file; pass the CSV file that `sgoif holdout` wrote, filled in.")

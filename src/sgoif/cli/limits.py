@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgoif.cli.compare import compare_runs
 from sgoif.cli.output import count, percent, percents
-from sgoif.cli.run import (
-    need_checked_labels,
-    need_examples,
-    need_probabilities,
-    need_totals,
-    need_trust,
-    need_verified_holdout,
-)
+from sgoif.cli.run import need_examples, need_probabilities, need_trust
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import cards_needed
 from sgoif.findings.classes import TOO_FEW
@@ -94,10 +87,16 @@ def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
         if limits.max_new is not None and against is not None:
             outcomes.append(_judge_new(run, against, limits.max_new))
         if limits.max_error_rate is not None and checked is None:
-            need_checked_labels(run)
+            unchecked = "nobody has checked labels, and what the run says itself is an estimate"
+            why = run.info.get("why_not_checked", unchecked)
+            raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {run.url} --page check.html`.")
         if limits.max_class_error_rate is not None:
-            need_verified_holdout(run)
-            need_totals(run)
+            if not run.info.get("trusted"):  # a sample of all labels is too small to judge each class
+                raise SgoifError(
+                    "classes are judged by a verified hold-out, and this run has none: see `sgoif holdout`."
+                )
+            if doubt := run.info.get("no_totals_reason"):  # probabilities rank, and their sum is not to be believed
+                raise SgoifError(f"{run.url!r} gives no numbers of errors: {doubt}. Look at a sample: `sgoif report`.")
             outcomes += _judge_classes(run, limits.max_class_error_rate)
     except SgoifError as error:
         return Verdict(outcomes, str(error))

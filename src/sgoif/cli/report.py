@@ -9,7 +9,7 @@ import typer
 
 from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, how_many, parse_share
 from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
-from sgoif.cli.settings import read_settings
+from sgoif.cli.scan import read_settings
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:

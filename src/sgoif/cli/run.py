@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from sgoif.run import Run
 
-__all__ = [
-    *("name_of", "need_checked_labels", "need_examples", "need_probabilities", "need_totals", "need_trust"),
-    *("need_verified_holdout", "open_run", "open_tables", "read_one"),
-]
+__all__ = ["name_of", "need_examples", "need_probabilities", "need_trust", "open_run", "open_tables", "read_one"]
 
 
 def open_run(url: str, *, needs_examples: bool = False) -> Run:
@@ -88,24 +85,3 @@ def need_trust(run: Run, *, needs_holdout: bool = True) -> None:
     spoiled = [doubt.text for doubt in doubts if needs_holdout or not doubt.is_of_holdout]
     if spoiled:
         raise SgoifError(f"the figures of {run.url!r} cannot be trusted: {'; and '.join(spoiled)}.")
-
-
-def need_checked_labels(run: Run) -> None:
-    """Raise where nobody checked any label: what the run says of the whole is an estimate then."""
-    if "checked" not in run.info:
-        unchecked = "nobody has checked labels, and what the run says itself is an estimate"
-        why = run.info.get("why_not_checked", unchecked)
-        raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {run.url} --page check.html`.")
-
-
-def need_verified_holdout(run: Run) -> None:
-    """Raise where the hold-out was not verified: a sample of all labels is too small to judge each class."""
-    if not run.info.get("trusted"):
-        raise SgoifError("classes are judged by a verified hold-out, and this run has none: see `sgoif holdout`.")
-
-
-def need_totals(run: Run) -> None:
-    """Raise where probabilities rank, and their sum is not to be believed."""
-    doubt = run.info.get("no_totals_reason")
-    if doubt:
-        raise SgoifError(f"{run.url!r} gives no numbers of errors: {doubt}. Look at a sample: `sgoif report`.")

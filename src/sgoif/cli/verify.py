@@ -231,7 +231,7 @@ def _read_answer(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
 
 def _read_class(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
     """Ask which class it is; None where it is the one that was called wrong."""
-    from sgoif.review.naming import find_class, some_of
+    from sgoif.review.decisions import find_class, some_of
 
     while True:
         name = typer.prompt("which class is it (Enter for none or unknown)", default="", show_default=False).strip()

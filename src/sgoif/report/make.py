@@ -13,11 +13,10 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
 from sgoif.pictures import find_pictures
-from sgoif.report.cards import Card, apply_past_decisions, context_of, select_cards
+from sgoif.report.cards import Card, apply_past_decisions, cards_of, context_of, plan_review, select_cards
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
 from sgoif.report.page import Page, render_page
-from sgoif.report.planned import cards_of, plan_review
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
 
