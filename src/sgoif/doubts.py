@@ -35,10 +35,6 @@ def has_trained_on_holdout(info: Mapping[str, Any]) -> bool:
 def doubts_of(info: Mapping[str, Any], num_examples: int) -> list[Doubt]:
     """Collect what was noticed while training, visits that are gone, and examples that were not seen.
 
-    Args:
-        info: how the run went, as ``Run.info`` has it.
-        num_examples: that it has seen.
-
     >>> info = {"counters": {"visits_offered": 300}, "train_size": 100}
     >>> [doubt.text for doubt in doubts_of(info, 30)]
     ['the ids of 30 examples were seen, where train_size is 100; the figures are about these 30 only']

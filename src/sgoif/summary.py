@@ -103,15 +103,7 @@ def summarise(
     class_names: Sequence[str] = (),
     columns: Mapping[str, NDArray[Any]] | None = None,
 ) -> Summary:
-    """Collect the summary of a run.
-
-    Args:
-        sql: answers a SELECT over its tables.
-        info: how it went, as ``Run.info`` has it.
-        run: its name.
-        class_names: names, where there are any.
-        columns: of its examples, as ``rate_columns`` reads them; read here if left out.
-    """
+    """Collect the summary of a run; ``columns``, as ``rate_columns`` reads them, are read here if left out."""
     held = info.get("held_out_per_class")
     if columns is None:
         columns = rate_columns(sql) if columns_of(sql, "examples") else {}
@@ -230,7 +222,7 @@ class TagSummary:
 
 
 def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary:
-    """Collect the summary of a multi-label run; arguments as for :func:`summarise`."""
+    """Collect the summary of a multi-label run."""
     expected, noticed = info.get("expected_tag_errors") or {}, info.get("share_noticed")
     num_examples = _num_examples(sql)
     return TagSummary(
@@ -255,9 +247,7 @@ def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary
 def competence_line(competence: Mapping[str, Any] | None, *, has_trained: bool = False) -> str | None:
     """Say how often the model is right on the hold-out, beside guessing; None where that was not measured.
 
-    Args:
-        competence: as the run measured it.
-        has_trained: whether the hold-out was noticed to be trained on.
+    ``has_trained`` tells whether the hold-out was noticed to be trained on.
     """
     try:
         accuracy, number = float(competence["accuracy"]), int(competence["num_examples"])  # type: ignore[index]

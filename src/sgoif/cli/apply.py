@@ -136,14 +136,10 @@ def apply(
 
 
 def _apply(run: Run, url: str, files: Sequence[str], own: tuple[str, str] | None, unseen: dict[str, float]) -> _Review:
-    """Hold the decisions of some files against a run.
+    """Match the decisions of some files with a run.
 
-    Args:
-        run: what was found.
-        url: of the run.
-        files: a ``decisions.csv`` of each person.
-        own: a column and the user's own table: groups that would lose many of their examples are listed, as classes are.
-        unseen: ``relabel_from`` and ``drop_from``, see :func:`sgoif.review.merge.add_automatic`.
+    ``own`` is a column and the user's own table: groups that would lose many of their examples are listed like classes.
+    ``unseen`` holds ``relabel_from`` and ``drop_from``, see :func:`sgoif.review.merge.add_automatic`.
     """
     from sgoif.review.decisions import read_decisions
     from sgoif.review.manifest import class_losses, group_losses, settle

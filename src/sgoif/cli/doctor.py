@@ -25,7 +25,6 @@ _EXTRAS = {
     "transformers": "backbones for scan",
 }
 _LOW_DISK_GB = 5
-_SHOWN_TRAIN_SIZE = 50_000
 
 
 def doctor(
@@ -111,12 +110,7 @@ def warnings_about(found: dict[str, Any]) -> list[str]:
 
 
 def predict_cost(
-    name: str,
-    shape: tuple[int, ...],
-    batch: int,
-    classes: int,
-    train_size: int = _SHOWN_TRAIN_SIZE,
-    device: str = "cpu",
+    name: str, shape: tuple[int, ...], batch: int, classes: int, train_size: int, device: str
 ) -> dict[str, Any]:
     """Forecast what watching a model costs, from its shapes; nothing is trained."""
     import sgoif
@@ -130,11 +124,10 @@ def predict_cost(
     monitor.detach()
     if forecast is None:
         return {"head": "?", "plan": "watching is disabled", "text": "SGOIF_DISABLE=1 is set, so it costs nothing."}
-    plan = str(monitor.plan).splitlines()[0]
     return {
         "model": name,
         "head": monitor.engine.head.name or "the model itself",
-        "plan": plan,
+        "plan": str(monitor.plan).splitlines()[0],
         "text": str(forecast),
         "total_share": forecast.total_share,
         **asdict(forecast),

@@ -15,8 +15,6 @@ from sgoif.errors import SgoifError
 from sgoif.pictures.decode import PictureError, decode
 from sgoif.pictures.sources import Source
 
-__all__ = ["LabelledPictures"]
-
 _BLOCK = 256  # pictures whose files are asked for together: rows of a Parquet group are not read one by one
 
 

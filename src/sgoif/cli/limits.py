@@ -22,8 +22,6 @@ from sgoif.findings.classes import TOO_FEW
 if TYPE_CHECKING:
     from sgoif.run import Run
 
-__all__ = ["EXCEEDED", "FINE", "UNJUDGED", "UNSURE", "Limits", "Outcome", "Verdict", "judge"]
-
 FINE, UNSURE, EXCEEDED, UNJUDGED = "fine", "unsure", "exceeded", "not judged"
 
 

@@ -10,8 +10,6 @@ from sgoif.usercode import describe_error, import_named
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["load_model", "load_transform", "parse_shape", "random_batch"]
-
 
 def load_model(name: str, device: str = "cpu") -> nn.Module:
     """Call ``module:factory`` without arguments and return the model that it makes.

@@ -9,23 +9,6 @@ import typer
 
 from sgoif.errors import SgoifError
 
-__all__ = [
-    *("Classes", "Csv", "Device", "Images", "Json", "MaybeFloat", "MaybeInt", "MaybeText", "MaybeTexts", "Model"),
-    *(
-        "Page",
-        "RunPath",
-        "Shape",
-        "Size",
-        "Table",
-        "Transform",
-        "how_many",
-        "need_both",
-        "need_one_of",
-        "parse_share",
-        "require",
-    ),
-]
-
 MaybeText = Optional[str]  # noqa: UP045 - older typer reads no `|` on Python 3.10
 MaybeTexts = Optional[list[str]]  # noqa: UP045
 MaybeInt = Optional[int]  # noqa: UP045

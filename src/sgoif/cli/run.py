@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from sgoif.run import Run
 
-__all__ = ["name_of", "need_examples", "need_probabilities", "need_trust", "open_run", "open_tables", "read_one"]
-
 
 def open_run(url: str, *, needs_examples: bool = False) -> Run:
     """Open a run without a word about its state; where examples are needed and there are none, say what to do."""

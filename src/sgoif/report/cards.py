@@ -94,12 +94,7 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
     """Leave out cards that were decided on, and correct the others' probabilities by what was decided.
 
     A decision holds while the example's label and picture are the same. Only pictures of examples that were decided on
-    are read for that.
-
-    Args:
-        cards: in order of suspicion, those that were decided on among them.
-        decisions: of any earlier run.
-        place: where pictures are; without, a decision holds by its label alone.
+    are read for that; without a place of pictures, a decision holds by its label alone.
     """
     past = by_example(decisions)
     known = [card for card in cards if (str(card.id), card.given) in past]

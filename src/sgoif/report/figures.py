@@ -91,13 +91,7 @@ def curve(
 ) -> str:
     """Lines over a common axis, told apart by their dashes and names; a band behind them where there is one.
 
-    Args:
-        x: where.
-        lines: names and values.
-        title: read out by a screen reader.
-        top: largest value shown.
-        band: lower and upper values.
-        percent: whether values are shares.
+    ``top`` is the largest value shown, ``band`` has lower and upper values, and a screen reader reads the title.
     """
     width, height, left, bottom = 460, 190, 46, 34
     highest = top or max([1e-9, *(float(np.nanmax(values, initial=0)) for _, values in lines)])

@@ -48,14 +48,9 @@ def build_gallery(
     mode: Mode = "embed",
     display: Callable[[Any], Any] | None = None,
 ) -> Gallery:
-    """Read and shrink the pictures of a page.
+    """Read and shrink the pictures of a page: those of cards, and those beside them, which are seen small.
 
-    Args:
-        pictures: where they are; None shows cards without.
-        cards: ids of the cards.
-        beside: ids of pictures that are seen small.
-        mode: whether pictures are put into the page, linked from it, or left out.
-        display: see :func:`sgoif.pictures.displayed`.
+    Without a place of pictures, cards show none. For ``display`` see :func:`sgoif.pictures.displayed`.
     """
     if mode not in get_args(Mode):
         raise SgoifError(f"pictures must be one of {', '.join(get_args(Mode))}, got {mode!r}.")

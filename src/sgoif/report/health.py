@@ -13,6 +13,7 @@ from sgoif.findings.suspects import columns_of
 from sgoif.report.figures import curve
 from sgoif.report.findings import Figure, Findings, share
 from sgoif.summary import competence_line, why_no_probabilities
+from sgoif.types import Floats
 
 __all__ = ["Sign", "health_figures", "health_signs"]
 
@@ -40,9 +41,9 @@ def health_figures(run: Findings) -> list[Figure]:
     """Residual and confidence of the anchors over the training, and how many visits could be judged."""
     found = []
     if columns_of(run.sql, "anchors"):
-        found += _anchors(run)
+        found += _draw_anchors(run)
     if "confidence" in columns_of(run.sql, "visits"):
-        found += _gate(run)
+        found += _draw_gate(run)
     return found
 
 
@@ -129,47 +130,40 @@ def _warnings(run: Findings) -> list[Sign]:
     ]
 
 
-def _anchors(run: Findings) -> list[Figure]:
-    table = run.sql(
+def _draw_anchors(run: Findings) -> list[Figure]:
+    rows = _read_points(
+        run,
         "select refresh_step as step, median(residual) as residual, min(residual) as low, max(residual) as high, "
-        "median(confidence) as confidence from anchors group by refresh_step order by refresh_step"
+        "median(confidence) as confidence from anchors group by refresh_step order by refresh_step",
     )
-    if len(table) < 2:
+    if not rows:
         return []
-    thin = np.unique(np.linspace(0, len(table) - 1, min(len(table), _MOST_POINTS)).astype(int))
-    rows = {
-        name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[thin]
-        for name in ("step", "residual", "low", "high", "confidence")
-    }
-    residual = curve(
-        rows["step"],
-        [("median residual", rows["residual"])],
-        title="Relative residual of the anchors by training step",
-        band=(rows["low"], rows["high"]),
-    )
-    confidence = curve(
-        rows["step"],
-        [("median confidence", rows["confidence"])],
-        title="Confidence of the anchors by training step",
-        top=1.0,
-        percent=True,
-    )
+    step, title = rows["step"], "Relative residual of the anchors by training step"
+    residual = curve(step, [("median residual", rows["residual"])], title=title, band=(rows["low"], rows["high"]))
+    lines, title = [("median confidence", rows["confidence"])], "Confidence of the anchors by training step"
+    confidence = curve(step, lines, title=title, top=1.0, percent=True)
     return [
         Figure("Residual of the anchors", residual, "By training step: how far each anchor's solution is from solved."),
         Figure("Confidence of the gate", confidence, "By training step: the weight that a visit's score is given."),
     ]
 
 
-def _gate(run: Findings) -> list[Figure]:
-    table = run.sql(
+def _draw_gate(run: Findings) -> list[Figure]:
+    rows = _read_points(
+        run,
         "select epoch + 1 as epoch, avg(confidence) as weight, avg((confidence > 0.01)::integer) as open from visits "
-        "group by epoch order by epoch"
+        "group by epoch order by epoch",
     )
-    if len(table) < 2:
+    if not rows:
         return []
-    x, weight, is_open = (
-        table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("epoch", "weight", "open")
-    )
-    lines = [("visits judged", is_open), ("mean weight", weight)]
-    svg = curve(x, lines, title="Share of visits that were judged, by epoch", top=1.0, percent=True)
+    lines = [("visits judged", rows["open"]), ("mean weight", rows["weight"])]
+    svg = curve(rows["epoch"], lines, title="Share of visits that were judged, by epoch", top=1.0, percent=True)
     return [Figure("What the gate let through", svg, "By epoch: the share of visits that count, and their weight.")]
+
+
+def _read_points(run: Findings, query: str) -> dict[str, Floats]:
+    """Columns of an answer, thinned to what a curve can show; none where there are fewer than two points."""
+    table = run.sql(query)
+    thin = np.unique(np.linspace(0, len(table) - 1, min(len(table), _MOST_POINTS)).astype(int))
+    names = table.column_names if len(table) > 1 else ()
+    return {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[thin] for name in names}

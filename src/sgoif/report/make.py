@@ -48,14 +48,7 @@ def make_report(
 ) -> list[Path]:
     """Write the page of a run; or one page for each person, with the answer key in the run's folder.
 
-    Args:
-        run: what was found.
-        out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
-        settings: what the pages show.
-        run_url: where the run is; the answer key goes there.
-
-    Returns:
-        The pages.
+    With reviewers, each name is put before the suffix of the file: ``report-ann.html``.
 
     Raises:
         SgoifError: There is nothing to show, pictures cannot be found, or a file cannot be understood.

@@ -55,15 +55,7 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
 
 
 class CleanedDataset(Dataset[Any]):
-    """A map-style dataset without some of its examples, and with other labels for some.
-
-    Args:
-        dataset: the whole dataset.
-        kept: positions of the examples that stay.
-        relabelled: what happens to the examples at some positions.
-        ids: of all examples.
-        path: of the manifest, for messages.
-    """
+    """A map-style dataset with the examples at the positions ``kept``, and other labels for some of them."""
 
     def __init__(
         self,
@@ -73,7 +65,7 @@ class CleanedDataset(Dataset[Any]):
         ids: Sequence[Any],
         path: str,
     ) -> None:
-        self.dataset, self.kept, self.path = dataset, kept, path
+        self.dataset, self.kept, self.path = dataset, kept, path  # of the manifest, for messages
         self.relabelled = dict(relabelled)
         self.ids: Sequence[Any] = _Picked(ids, kept)
 

@@ -73,11 +73,6 @@ def read_decisions(path: str | os.PathLike[str], class_names: Sequence[str], num
     ``label`` holds numbers of classes. Where it is empty, ``label_name`` is looked up, as people edit such files by
     hand. Without a column ``reviewer``, the file's name is the person's. Further columns do not matter.
 
-    Args:
-        path: the file.
-        class_names: names of the classes; may be empty.
-        num_classes: how many there are.
-
     Raises:
         SgoifError: A row cannot be understood; the message tells its line.
     """
@@ -167,11 +162,7 @@ def find_past(
 ) -> Decision | None:
     """Find the last decision that still holds: the example has the same label, and the same picture where both tell.
 
-    Args:
-        decisions: as :func:`by_example` puts them together.
-        id: of the example; of any type.
-        given_label: its label now.
-        content: hash of its picture now; empty where it is unknown.
+    ``content`` is the hash of its picture now, empty where it is unknown.
     """
     held = [
         item

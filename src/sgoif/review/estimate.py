@@ -130,11 +130,6 @@ def error_rate(listed: Recalibrated, unlisted: Unlisted, sample_is_wrong: NDArra
     Decided cards are known. Unlisted examples are estimated from a uniform random sample of them, as in ``sgoif
     verify``: unbiased whatever p is worth. Cards that are listed but not decided, and unlisted examples without a
     sample, rest on the model. With all cards decided and a sample, nothing does.
-
-    Args:
-        listed: the cards of the list.
-        unlisted: the rest of the set.
-        sample_is_wrong: what was decided on a random sample of the rest.
     """
     known = float(np.nansum(listed.p[listed.is_decided]))
     by_model, deviation = count_left_over(listed)

@@ -65,9 +65,7 @@ class Merged:
 def merge(decisions: Iterable[Decision], canaries: Collection[tuple[str, int]] = ()) -> Merged:
     """Merge the decisions of all people: a strict majority wins, else the example stays as given and is disputed.
 
-    Args:
-        decisions: of any number of people; of each, the last one on an example counts.
-        canaries: example and shown label of cards that were not meant seriously (``ReviewPlan.truths``).
+    Of each person, the last decision on an example counts. Cards that were not meant seriously are left out.
     """
     last = latest(decisions)
     serious = [item for item in last if item.key not in canaries]

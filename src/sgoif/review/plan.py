@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("PlannedCard", "ReviewPlan", "draw_canaries", "draw_unlisted", "make_plan", "plan_document"),
-    *("read_plan", "read_plans", "resolve_tokens", "write_plan"),
+    *("read_files", "read_plan", "read_plans", "resolve_tokens", "write_plan"),
 ]
 
 Sql = Callable[..., "pa.Table"]
@@ -167,11 +167,15 @@ def write_plan(run_url: str, plan: ReviewPlan) -> None:
 
 def read_plans(run_url: str) -> list[ReviewPlan]:
     """Read all plans in the folder of a run."""
+    return [read_plan(json.loads(data)) for _, data in read_files(run_url, _FOLDER)]
+
+
+def read_files(run_url: str, folder: str) -> list[tuple[str, bytes]]:
+    """Paths and contents of the JSON files in a folder of a run, by name."""
     from sgoif.files.locations import place_of
 
     place = place_of(run_url)
-    paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))
-    return [read_plan(json.loads(place.read(path))) for path in paths]
+    return [(path, place.read(path)) for path in sorted(place.sizes(folder)) if path.endswith(".json")]
 
 
 def _check(reviewers: Sequence[str], **shares: float) -> None:
@@ -236,14 +240,7 @@ def _between(cards: Sequence[PlannedCard], place: int, rng: np.random.Generator)
 
 
 def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0) -> list[PlannedCard]:
-    """Draw training examples that are on no list, all with the same probability.
-
-    Args:
-        sql: answers a SELECT over ``examples`` (``Run.sql``, ``RunFiles.sql``).
-        listed: ids that are on a list.
-        count: how many.
-        seed: another seed gives another sample.
-    """
+    """Draw training examples that are on no list, all with the same probability; ``listed`` has ids."""
     present = sql("select * from examples limit 0").column_names
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double as p_mislabeled"
     suggested = [name for name in _SUGGESTIONS if name in present]
@@ -282,15 +279,8 @@ def draw_canaries(
     Classes take turns; of each, verified ones come first, then those that the run doubts least, below 2%. The label
     that is shown is the class that the true one is most often labelled as, by the run's noise transition; a random one
     where that is not known. The truth is one of three suggestions, at any place: who takes the first suggestion unseen
-    is found out.
-
-    Args:
-        sql: answers a SELECT over ``holdout``.
-        listed: ids that are on a list; none of them becomes a canary.
-        count: how many; fewer where there are not as many.
-        num_classes: of the run.
-        transition: ``[C, C]``, share of each true class (rows) that is labelled as each class.
-        seed: of the draw.
+    is found out. No example whose id is listed becomes a canary; there may be fewer than asked for. ``transition`` is
+    ``[C, C]``, the share of each true class (rows) that is labelled as each class.
     """
     present = sql("select * from holdout limit 0").column_names
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double"

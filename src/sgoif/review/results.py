@@ -96,14 +96,7 @@ def _list_cards(settled: Settled, plans: Sequence[ReviewPlan]) -> list[PlannedCa
 def review_results(
     files: RunFiles, decisions: Sequence[Decision], settled: Settled, plans: Sequence[ReviewPlan] = ()
 ) -> ReviewResults:
-    """Judge a review.
-
-    Args:
-        files: of the run.
-        decisions: of all people.
-        settled: their outcomes, matched with the run.
-        plans: what the cards were there for; without them there is no random sample and there are no canaries.
-    """
+    """Judge a review; without plans there is no random sample and there are no canaries."""
     verdicts = {(item.outcome.id, item.outcome.given_label): item.outcome.is_wrong for item in settled.applied}
     cards = _list_cards(settled, plans)
     on_list = [verdicts[card.key] for card in cards if verdicts.get(card.key) is not None]
@@ -181,12 +174,7 @@ def agreement(decisions: Iterable[Decision]) -> Agreement:
 
 
 def canary_scores(decisions: Iterable[Decision], truths: Mapping[tuple[str, int], int]) -> dict[str, CanaryScore]:
-    """Judge people by canaries: right is to relabel to the truth, or to name several classes with it among them.
-
-    Args:
-        decisions: of any number of people.
-        truths: true class by example and shown label (``ReviewPlan.truths``).
-    """
+    """Judge people by canaries: right is to relabel to the truth, or to name several classes with it among them."""
     right: Counter[str] = Counter()
     shown: Counter[str] = Counter()
     for item in latest(decisions):

@@ -22,6 +22,7 @@ from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks
 from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.merge import merge
+from sgoif.review.plan import read_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,14 +70,7 @@ def draw_list(
     """Draw a sample of a run's training examples.
 
     A smaller sample of the same seed and ranking is extended: its cards come first, and others are drawn from the rest
-    of each stratum, so that all of them together are a random sample of it.
-
-    Args:
-        sql: answers a SELECT over the run's tables.
-        run: names the run, for the list's id.
-        num_cards: how many examples.
-        seed: another seed gives another sample.
-        earlier: samples that were drawn before.
+    of each stratum, so that all of them together are a random sample of it. ``run`` names the run, for the list's id.
 
     Raises:
         SgoifError: The run has no labelled examples.
@@ -101,7 +95,10 @@ def draw_list(
         "as place from examples where given_label >= 0) where place in (select unnest($places::bigint[]))",
         places=sorted(stratum),
     ).to_pylist()
-    cards = sorted((CheckedCard(row["id"], int(row["given_label"]), stratum[row["place"]]) for row in rows), key=_text)
+    cards = sorted(
+        (CheckedCard(row["id"], int(row["given_label"]), stratum[row["place"]]) for row in rows),
+        key=lambda card: str(card.id),
+    )
     shown = [cards[i] for i in rng.permutation(len(cards))]
     if base is not None:
         shown = _extend(base.cards, shown, design)
@@ -152,11 +149,8 @@ def write_list(run_url: str, found: CheckedList) -> None:
     """Keep a list in the folder of its run, a local one or any fsspec URL."""
     from sgoif.files.locations import place_of
 
-    document = {
-        "format": 1,
-        **asdict(found),
-        "cards": [[card.id, card.given_label, card.stratum] for card in found.cards],
-    }
+    cards = [[card.id, card.given_label, card.stratum] for card in found.cards]
+    document = {"format": 1, **asdict(found), "cards": cards}
     place_of(run_url).write(f"{_FOLDER}/{found.list_id}.json", json.dumps(document, allow_nan=False).encode())
 
 
@@ -166,11 +160,7 @@ def read_lists(run_url: str) -> list[CheckedList]:
     Raises:
         SgoifError: A file there is no list.
     """
-    from sgoif.files.locations import place_of
-
-    place = place_of(run_url)
-    paths = sorted(path for path in place.sizes(_FOLDER) if path.endswith(".json"))
-    return [_read_list(path, place.read(path)) for path in paths]
+    return [_read_list(path, data) for path, data in read_files(run_url, _FOLDER)]
 
 
 def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) -> tuple[Verdicts, int]:
@@ -178,11 +168,7 @@ def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) 
 
     A card that was passed over counts as one that the person cannot tell: nobody knows why it was. Cards after the last
     answer were never seen; as they are shown in random order, those before are a sample as good as all.
-    People who disagree cannot tell.
-
-    Args:
-        lists: drawn by the same ranking.
-        decisions: on their cards; others do not matter.
+    People who disagree cannot tell. The lists are drawn by the same ranking.
     """
     names = {found.list_id for found in lists}
     outcomes = merge(item for item in latest(decisions) if item.list_id in names)
@@ -203,11 +189,7 @@ def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) 
 
 
 def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> dict[str, Any]:
-    """Work out what checked labels say: the document of ``checked.json``.
-
-    Args:
-        lists: drawn by the same ranking; their cards are put together.
-        decisions: on their cards.
+    """Work out what checked labels say of the lists put together: the document of ``checked.json``.
 
     Raises:
         SgoifError: The lists were drawn by different rankings, or too few cards are decided to say anything.
@@ -312,7 +294,3 @@ def _read_list(path: str, data: bytes) -> CheckedList:
 
 def _plain(value: Any) -> float:
     return 0.0 if value is None or not math.isfinite(value) else float(value)
-
-
-def _text(card: CheckedCard) -> str:
-    return str(card.id)
