@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif import findings
 from sgoif.errors import SgoifError
-from sgoif.findings import (
-    add_class_names,
-    class_issues,
-    duplicates_of_run,
-    group_issues,
-    influence_on_anchors,
-    label_issues,
-    poison_table,
-    tag_issues,
-    with_probabilities,
-)
 from sgoif.findings.suspects import columns_of, rate_columns, suspects
 from sgoif.review.decisions import find_class, some_of
 from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
@@ -143,13 +133,13 @@ class Run:
         if by is not None:
             if given is not None or min_p is not None:
                 raise SgoifError("by= counts the errors of whole groups; it goes with neither given= nor min_p=.")
-            return pa.table(group_issues(self.table, by)).slice(0, top or None)
+            return pa.table(findings.group_issues(self.table, by)).slice(0, top or None)
         from sgoif.report.notebook import show_issues_in_notebooks
 
         label = None if given is None else self.find_class(given)
         rows = suspects(self.sql, top=top, given=label, min_p=min_p)
-        found = arrow_table(label_issues(rows, self.class_names))
-        found = add_class_names(found, self.class_names, ("given", "suggested"))
+        found = arrow_table(findings.label_issues(rows, self.class_names))
+        found = findings.add_class_names(found, self.class_names, ("given", "suggested"))
         return show_issues_in_notebooks(found, self.class_names)
 
     def tag_issues(
@@ -175,14 +165,16 @@ class Run:
 
         if self.info.get("task") != "multilabel":
             raise SgoifError("this run has no tags; watch a training with task='multilabel', or ask label_issues().")
-        return pa.table(tag_issues(self.sql, self.class_names, top=top or None, verdict=verdict, tag=tag, min_p=min_p))
+        return pa.table(
+            findings.tag_issues(self.sql, self.class_names, top=top or None, verdict=verdict, tag=tag, min_p=min_p)
+        )
 
     def class_issues(self) -> pa.Table:
         """Estimated error rate of each class with a range, what it is confused with, and a verdict."""
         import pyarrow as pa
 
         held = self.info.get("held_out_per_class")
-        return pa.table(class_issues(rate_columns(self.sql), class_names=self.class_names, held_out=held))
+        return pa.table(findings.class_issues(rate_columns(self.sql), class_names=self.class_names, held_out=held))
 
     def find_class(self, name: int | str) -> int:
         """Return the number of a class, given by its name or number.
@@ -203,8 +195,8 @@ class Run:
         Raises:
             SgoifError: The run has no sketches to compare.
         """
-        found = duplicates_of_run(self.sql, self.info.get("nearly_same"))
-        return add_class_names(found, self.class_names, ("given", "other"))
+        found = findings.duplicates_of_run(self.sql, self.info.get("nearly_same"))
+        return findings.add_class_names(found, self.class_names, ("given", "other"))
 
     def influence(
         self, ids: Sequence[Any] | Any, anchors: Sequence[int | str] | int | str | None = None
@@ -222,7 +214,7 @@ class Run:
         Raises:
             SgoifError: The run did not keep it (``sgoif.audit(..., keep_anchors=True)`` does), or knows no such id.
         """
-        return influence_on_anchors(self.sql, ids, anchors, class_names=self.class_names)
+        return findings.influence_on_anchors(self.sql, ids, anchors, class_names=self.class_names)
 
     def ood_scorer(self, model: nn.Module, calibration: Any, **settings: Any) -> OodScorer:
         """A scorer that says of new inputs how far out of distribution they are; see :class:`sgoif.ood.OodScorer`.
@@ -288,13 +280,14 @@ class Run:
         from sgoif.explain import examples_behind
 
         known = {"class_names": self.class_names, **settings}
-        rows = poison_table(examples_behind(model, dataset, queries, target, **known), top=top or None)
+        rows = findings.poison_table(examples_behind(model, dataset, queries, target, **known), top=top or None)
         near = pa.array(rows.pop("near_queries"), pa.list_(pa.int32()))
         percent = pa.array(rows.pop("effect_percent"), pa.float64(), from_pandas=True)  # null without a loss
         table = pa.table(rows)
         table = table.add_column(table.column_names.index("effect") + 1, "effect_percent", percent)
-        named = add_class_names(table.append_column("near_queries", near), known["class_names"] or (), ("given",))
-        return with_probabilities(named, self.sql)
+        named = table.append_column("near_queries", near)
+        named = findings.add_class_names(named, known["class_names"] or (), ("given",))
+        return findings.with_probabilities(named, self.sql)
 
     def report_suspects(
         self,

@@ -48,15 +48,10 @@ class Comparison:
 
     def counts(self) -> dict[str, Any]:
         """How many there are of each kind, and why."""
+        numbers = {name: getattr(self, name) for name in ("in_both", "only_in_old", "only_in_new")}
         return {
-            "in_both": self.in_both,
-            "only_in_old": self.only_in_old,
-            "only_in_new": self.only_in_new,
-            "resolved": len(self.resolved),
-            "still_flagged": len(self.still),
-            "new": len(self.new),
-            "gone": len(self.gone),
-            "added": len(self.added),
+            **numbers,
+            **{"still_flagged" if name == "still" else name: len(getattr(self, name)) for name in _KINDS},
             "resolved_by": {how: _count(self.resolved, how) for how in (CLEARED, RELABELLED)},
             "new_by": {how: _count(self.new, how) for how in (DOUBTED, RELABELLED)},
         }

@@ -76,7 +76,11 @@ def explain(
         settings |= {"transform": transform, "batch": batch, "device": device}
         document = {"settings": settings, "counts": counts, "queries": ids}
         return emit_json("explain", **document, examples=shown.to_pylist(), page=written)
-    print_lines([_describe_counts(target, counts)])
+    told = f"{count(counts['num_suspects'])} of {count(len(table), 'training picture')} labelled {target} stand with "
+    told += f"{count(len(ids), 'picture')} asked about."
+    if counts["num_broken"]:
+        told += f" {count(counts['num_broken'], 'picture')} could not be read."
+    print_lines([told])
     if csv is None and page is None:
         print_lines([""])
         _print(shown.to_pylist())
@@ -111,15 +115,6 @@ def _name_examples(table: pa.Table, dataset: LabelledPictures) -> pa.Table:
     ids = pa.array([str(dataset.ids_by_position[i]) for i in positions], pa.string())
     is_read = pa.array([i not in dataset.broken for i in positions])
     return table.set_column(0, "id", ids).filter(is_read)
-
-
-def _describe_counts(target: str, counts: dict[str, int]) -> str:
-    said = (
-        f"{count(counts['num_suspects'])} of {count(counts['num_examples'], 'training picture')} labelled {target} "
-        f"stand with {count(counts['num_queries'], 'picture')} asked about."
-    )
-    broken = counts["num_broken"]
-    return said if not broken else f"{said} {count(broken, 'picture')} could not be read."
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

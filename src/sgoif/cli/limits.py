@@ -60,10 +60,8 @@ class Verdict:
         """Exceeded if any limit is; not judged if a question has no answer at all; else fine, or unsure if any is."""
         if any(item.state == EXCEEDED for item in self.outcomes):
             return EXCEEDED
-        by_kind: dict[str, list[str]] = {}
-        for item in self.outcomes:
-            by_kind.setdefault(item.kind, []).append(item.state)
-        is_open = any(set(states) == {UNJUDGED} for states in by_kind.values())
+        answered = {item.kind for item in self.outcomes if item.state != UNJUDGED}
+        is_open = any(item.kind not in answered for item in self.outcomes)
         if self.reason is not None or is_open or not self.outcomes:
             return UNJUDGED
         return UNSURE if any(item.state == UNSURE for item in self.outcomes) else FINE

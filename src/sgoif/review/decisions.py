@@ -108,7 +108,7 @@ def _read_manifest(path: str | os.PathLike[str]) -> list[Decision]:
             id=str(row["id"]),
             given_label=row["given_label"],
             decision=row["action"],
-            labels=tuple(row["labels"] or ()) if row["action"] == "several" else _new_label(row),
+            labels=tuple({"several": row["labels"] or (), "relabel": [row["label"]]}.get(row["action"], ())),
             note=row["note"] or "",
             reviewer=row["reviewers"] or "",
             decided_at=str(row["decided_at"] or ""),
@@ -116,10 +116,6 @@ def _read_manifest(path: str | os.PathLike[str]) -> list[Decision]:
         )
         for row in rows
     ]
-
-
-def _new_label(row: Mapping[str, Any]) -> tuple[int, ...]:
-    return (row["label"],) if row["action"] == "relabel" else ()
 
 
 def write_decisions(decisions: Iterable[Decision], path: str | os.PathLike[str]) -> None:
@@ -204,11 +200,8 @@ def _labels(kind: str, row: Mapping[str, str], names: Sequence[str], num_classes
         raise SgoifError(f"{kind} needs a class in the column label or label_name.")
     if kind == "relabel":
         return (_class(numbers, called, names, num_classes),)
-    if numbers:
-        found = [_class(part, "", names, num_classes) for part in numbers.split("|")]
-    else:
-        found = [_class("", part, names, num_classes) for part in called.split("|")]
-    labels = tuple(dict.fromkeys(found))
+    parts = [(part, "") for part in numbers.split("|")] if numbers else [("", part) for part in called.split("|")]
+    labels = tuple(dict.fromkeys(_class(*part, names, num_classes) for part in parts))
     if len(labels) < 2:
         raise SgoifError(f"several needs at least two classes with | between them, got {numbers or called!r}.")
     return labels
