@@ -81,8 +81,11 @@ def bench(
         blocks: of each kind; even, since a round has two.
         steps_per_block: the plan's ``refresh_every`` by default; a multiple of it keeps every cost in every block.
         warmup: steps of each kind before the clock starts.
-        arguments: ``optimizer``, ``loss``, ``forward``, ``anchors`` and ``autocast`` as in :class:`BenchLoop`, and
-            whatever else :func:`sgoif.watch` takes.
+        arguments: of the training. ``optimizer``: an optimiser, of which class and settings are taken, or a function
+            from parameters to one; SGD with momentum by default. ``loss``: outputs and labels to *per-example* losses,
+            whose mean is trained on; cross-entropy by default. ``forward``: model and inputs to logits. ``anchors``:
+            the hold-out; by default as many copies of the batch as a refresh reads. ``autocast``: train under autocast
+            to this dtype. Whatever else :func:`sgoif.watch` takes.
 
     Raises:
         SgoifError: the monitor could not score a step, so that there was nothing to measure.
@@ -119,20 +122,7 @@ def bench(
 
 
 class BenchLoop:
-    """A training loop on a copy of a model and one batch.
-
-    Args:
-        model: on the device to measure on.
-        batch: inputs and labels, or a function that makes such a pair.
-        is_watched: whether :func:`sgoif.watch` watches it.
-        optimizer: an optimiser, of which class and settings are taken, or a function from parameters to one; SGD with
-            momentum by default.
-        loss: outputs and labels to *per-example* losses, whose mean is trained on; cross-entropy by default.
-        forward: model and inputs to logits; ``model(inputs)`` by default.
-        anchors: the hold-out; by default as many copies of the batch as a refresh reads.
-        autocast: train under autocast to this dtype.
-        watch_arguments: whatever else :func:`sgoif.watch` takes.
-    """
+    """A training loop on a copy of a model and one batch; :func:`bench` says what the arguments mean."""
 
     def __init__(
         self,

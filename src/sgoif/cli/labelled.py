@@ -23,16 +23,12 @@ class LabelledPictures(Dataset[tuple[Tensor, int]]):
 
     One that cannot be read is an input of zeros and stands in ``broken``: among a million there is always one.
 
-    Args:
-        source: where they are.
-        prepare: a PIL picture to an input.
-
     Raises:
         SgoifError: There is no label, or none of the first pictures can be read.
     """
 
     def __init__(self, source: Source, prepare: Callable[[Any], Tensor]) -> None:
-        self._source, self._prepare = source, prepare
+        self._source, self._prepare = source, prepare  # a PIL picture to an input
         self._positions = np.flatnonzero(source.labels >= 0)
         self.targets = source.labels[self._positions].tolist()
         self.ids_by_position = [source.ids[int(i)] for i in self._positions]

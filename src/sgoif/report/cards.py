@@ -108,14 +108,10 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
 
 
 def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
-    """Find what lies beside cards.
+    """Find what lies beside the cards of a page: where it is blind, typical pictures of the given class alone.
 
-    Args:
-        run: what was found.
-        cards: of one page.
-        blind: show typical pictures of the given class and nothing else.
-        secret: show nothing in which checks differ from suspicious labels: an example that nothing speaks against
-            has neighbours of its own class.
+    Where it is secret, nothing in which checks differ from suspicious labels: an example that nothing speaks against
+    has neighbours of its own class.
     """
     shown = {card.given for card in cards}
     if blind:

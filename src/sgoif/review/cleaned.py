@@ -94,12 +94,9 @@ class CleanedDataset(Dataset[Any]):
 
 
 class CleanedStream(IterableDataset[Any]):
-    """Passes samples on; an example is known by its ``__key__``.
+    """Passes dictionaries on, iterated anew for every pass; an example is known by its ``__key__``.
 
-    Args:
-        samples: dictionaries with ``__key__``; iterated anew for every pass.
-        changes: of a manifest.
-        label: the key of the label: a number, or its digits as text or bytes.
+    The label, under the key ``label``, is a number, or its digits as text or bytes.
     """
 
     def __init__(self, samples: Iterable[Mapping[str, Any]], changes: Changes, label: str) -> None:

@@ -105,11 +105,7 @@ def _everything(files: RunFiles) -> str:
 
 
 def count_left_out(sql: Callable[..., pa.Table]) -> tuple[int, int]:
-    """Count the examples that are judged nowhere: hold-out labels that are verified, and examples without a class.
-
-    Args:
-        sql: answers a SELECT over a run's tables.
-    """
+    """Count the examples that are judged nowhere: hold-out labels that are verified, and examples without a class."""
     verified, unlabelled = (
         int(sql(f"select count(*) as n from {rows}")["n"][0].as_py())
         for rows in ("holdout where coalesce(trusted, false)", "examples where coalesce(given_label, -1) < 0")
