@@ -10,7 +10,7 @@ from benchmarks import data, loops, poison, poisoned
 
 
 @pytest.fixture
-def plant_errors():
+def planted():
     """A class in two groups, 30 of 330 apart from the rest."""
     rng = np.random.default_rng(0)
     features = np.abs(rng.normal(size=(330, 16)))
