@@ -157,7 +157,7 @@ _SHARED: Mapping[str, Any] = {
     "benchmark": "label_noise",
     "describe": describe,
 }
-_SMALL = {"examples": 2_000, "epochs": 2}
+_SMALL = {"examples": 800, "epochs": 2}
 _CLASSIC = {"split": "reported", "holdout": ("trusted", "as-given"), "seed": (1, 2, 3)}
 
 LABEL_NOISE = Experiment(

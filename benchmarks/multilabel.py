@@ -235,7 +235,7 @@ EXPERIMENT = Experiment(
     run=lambda setup: report_on(train(setup)),
     tables={"multilabel": tags_table, "multilabel_calibration": calibration_table},
     full={"part": "reported", "seed": (1, 2)},
-    small={"examples": 2_000, "epochs": 2, "seed": 0},
+    small={"examples": 800, "epochs": 2, "seed": 0},
     needs=("cleanlab",),
     describe=describe,
 )

@@ -147,6 +147,6 @@ EXPERIMENT = Experiment(
     settings=Setup,
     run=run_once,
     full={"setting": ("pair-20", "worst"), "holdout": ("trusted", "given"), "seed": (1, 2, 3)},
-    small={"split": "development", "examples": 2_000, "seed": 0},
+    small={"split": "development", "examples": 800, "seed": 0},
     describe=lambda row: f"{row['ap']}, judged online {row['share judged online']:.3f}",
 )

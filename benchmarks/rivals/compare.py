@@ -159,7 +159,7 @@ COMPARISON = Experiment(
     small={
         "setting": "sym-40",
         "split": "development",
-        "examples": 2_000,
+        "examples": 800,
         "epochs": 2,
         "rival": [name for name in GROUPS if name != attribution.EKFAC_ALL],  # too slow
         "seed": 0,

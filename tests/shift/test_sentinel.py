@@ -156,7 +156,7 @@ def test_more_images_than_count_do_not_upset_it(digits, model, fresh, monkeypatc
     sentinel = ShiftSentinel.fit(model, digits[0][NUM_TRAIN : NUM_TRAIN + 400], batch_size=BATCH)
     assert not any(reading.is_alarm for reading in sentinel.watch(fresh))
     assert any(reading.is_alarm for reading in sentinel.watch(1 - fresh[0]))
-    with pytest.raises(SgoifError, match="held against 150"):
+    with pytest.raises(SgoifError, match="compared with 150"):
         ShiftSentinel.fit(model, digits[0][:400], batch_size=200)
 
 

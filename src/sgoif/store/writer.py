@@ -48,6 +48,7 @@ _KIND_FIELDS = ("id_kind", "holdout_id_kind")
 KeepVisits = Literal["all", "last", "none"]
 
 _REST_S = 60.0  # joining a run waits for its disk or network, which the training may feel once a minute
+_LOOK_S = 0.1  # between two looks at whether the thread still runs
 _EXIT_S = 10.0  # a process that ends waits no longer than this for its rows to be written
 
 _WRITERS: weakref.WeakValueDictionary[tuple[int, str, int], ParquetSink] = weakref.WeakValueDictionary()
@@ -228,8 +229,18 @@ class ParquetSink(PartWriter):
         if os.getpid() == self._pid and (self._is_writing or self._rows_taken > self._rows_settled):
             done = threading.Event()
             self._put(Item("unclosed", done))
-            if not done.wait(timeout_s) and timeout_s > 0:
+            if not self._wait(done, timeout_s) and timeout_s > 0:
                 self.trouble.note(StoreError(f"{self.place.url!r} did not take all rows within {timeout_s:g} s."))
+
+    def _wait(self, done: threading.Event, timeout_s: float) -> bool:
+        """Wait for an item that was put. The thread may have ended while it was: then another takes it."""
+        until = time.monotonic() + timeout_s
+        while not done.wait(min(_LOOK_S, max(0.0, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                return False
+            if not self._is_writing and self._queue.has_items:
+                self._start()
+        return True
 
     def _put(self, item: Item) -> None:
         if os.getpid() != self._pid:
@@ -264,7 +275,7 @@ class ParquetSink(PartWriter):
         done = threading.Event()
         self._put(Item(kind, done))
         is_stuck = self._unanswered is not None and not self._unanswered.is_set()
-        is_done = done.wait(0.0 if is_stuck and kind == "checkpoint" else self.flush_s)
+        is_done = self._wait(done, 0.0 if is_stuck and kind == "checkpoint" else self.flush_s)
         if not is_done:
             self._unanswered = done
             self.trouble.note(StoreError(f"{self.place.url!r} did not take all rows within {self.flush_s:g} s."))

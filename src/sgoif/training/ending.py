@@ -75,16 +75,20 @@ class Ending:
                 log.warning("visits that waited could not be recorded: %s: %s", type(error).__name__, error)
 
     def _at_exit(self) -> None:
+        self._warn("the process ends")
+        self.run(_EXIT_S)
+
+    def _forget(self) -> None:
+        self._warn("the monitor is no longer referenced, and ends")
+        self.run(0.0)  # the sink itself waits at exit
+        self.cancel()
+
+    def _warn(self, what: str) -> None:
         if os.getpid() == self._pid:
             said = "`sgoif info %s` says what was written."
             if self._sink.keep_visits == "none":  # or a multi-label run, whose visits are never kept
                 said = "no visits are kept in %s, so what was scored is lost."
-            log.warning(f"the process ends without monitor.close(); {said}", self._sink.url)
-            self.run(_EXIT_S)
-
-    def _forget(self) -> None:
-        self.run(0.0)  # the sink itself waits at exit
-        self.cancel()
+            log.warning(f"{what} without monitor.close(); {said}", self._sink.url)
 
 
 @contextlib.contextmanager
