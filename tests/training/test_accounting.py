@@ -137,6 +137,26 @@ def test_memory_that_runs_out_while_visits_are_brought_to_the_host_is_counted(mo
     assert_adds_up(monitor.close().info["counters"])
 
 
+def test_memory_that_runs_out_while_visits_are_added_up_is_counted_once(monkeypatch):
+    """Several micro-steps are added up in one call; where that fails half way, none of them is tried again."""
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, plan=sgoif.Plan(refresh_every=100))
+    train(model, train_set, monitor, epochs=1)
+    monitor.flush()
+    train(model, train_set, monitor, epochs=1)
+
+    def full(*_, **__):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor.recorder.evidence, "add", full)
+        counters = monitor.counters
+    assert (counters["visits_offered"], counters["visits_lost"]) == (96, 48)
+    assert_adds_up(counters)
+    assert_adds_up(monitor.close().info["counters"])
+
+
 def test_the_counts_go_on_where_a_run_is_resumed():
     train_set, holdout = data()
     labels = train_set[1].clone()

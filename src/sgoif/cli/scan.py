@@ -48,7 +48,11 @@ _EVERY_S = 10.0  # between lines of progress where there is no terminal
 def scan(
     data: Annotated[
         MaybeText,
-        typer.Argument(metavar="DATA", help="Folder of class folders, or Parquet with pictures.", show_default=False),
+        typer.Argument(
+            metavar="DATA",
+            help="Folder of class folders; Parquet with pictures; or, with --features, Parquet or CSV with labels.",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[
         MaybeText, typer.Option(metavar="RUN", help="Where the run goes; sgoif-runs/... by default.")
@@ -58,7 +62,7 @@ def scan(
         typer.Option(
             metavar="FILE",
             help="Embeddings: .npy with one row per example in the order of the data (sorted paths of a folder, rows "
-            "of Parquet); or by id: .npz with `ids` and `features`, .parquet with a column `id`.",
+            "of a table); or by id: .npz with `ids` and `features`, .parquet or .csv with a column `id`.",
         ),
     ] = None,
     feature_ids: Annotated[

@@ -83,7 +83,13 @@ class Recorder:
         for visits, everyone in steps:
             with _failing(on_failure, visits):
                 kept.append((self._standardise(visits, everyone), everyone))
-        is_added = not self.keeps_evidence or self._add_up_together([visits for visits, _ in kept])
+        try:
+            is_added = not self.keeps_evidence or self._add_up_together([visits for visits, _ in kept])
+        except Exception as error:  # some may be added up already: to try again would count them twice
+            if on_failure is None:
+                raise
+            on_failure(sum(visits.num_visits for visits, _ in kept), error)
+            return
         for visits, everyone in kept:
             with _failing(on_failure, visits):
                 if not is_added:
@@ -112,7 +118,7 @@ class Recorder:
         self.own_visits += visits.num_visits
 
     def _add_up_together(self, steps: Sequence[ReadVisits]) -> bool:
-        """Add up micro-steps without a common id in one call, a tenth of the time; False where they are not such."""
+        """Add up micro-steps without a common id in one call; False, with nothing added, where that cannot be done."""
         if len(steps) < 2 or len({visits.ids.dtype.kind for visits in steps if len(visits.ids)}) != 1:
             return False
         ids = np.concatenate([visits.ids for visits in steps if len(visits.ids)])
