@@ -38,7 +38,7 @@ from sgoif.overhead import BenchLoop, bench
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": ResNet9, "resnet18": ResNet18, "vit": SmallViT}
 TIME_BAR, MEMORY_BAR, BATCH = 1.10, 1.15, 250
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
-PLAN = sgoif.Plan()
+PLAN = sgoif.Plan(early_steps=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

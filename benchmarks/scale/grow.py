@@ -89,7 +89,7 @@ def measure_examples(shape: Shape, steps: int = 61) -> dict[str, Any]:
     """One point of the curve against n: all ids are known already, or where they are too many, none is kept."""
     if shape.examples > 10**7:
         with tempfile.TemporaryDirectory() as folder:
-            budget = sgoif.Budget(plan=sgoif.Plan())
+            budget = sgoif.Budget(plan=sgoif.Plan(early_steps=0))
             watched = Loop(shape, peers=ranks.Declared(2), out=f"{folder}/run", budget=budget)
             _run_warm(watched, steps)
             assert watched.monitor is not None and watched.monitor.recorder.sink is not None

@@ -73,7 +73,7 @@ def bench(
 
     The model is copied twice and stays as it is. The copies train on the same batch over and over: time does not depend
     on what the pictures show. The governor is off unless ``budget=`` is passed, so that the plan's whole price is
-    seen.
+    seen: that of a long training, without the further refreshes of its first steps.
 
     Args:
         model: on the device to measure on.
@@ -144,7 +144,8 @@ class BenchLoop:
         self._device, self.step_count, self.refresh_every = next(model.parameters()).device, 0, 1
         self.monitor: Any = None
         if is_watched:
-            arguments = {"budget": Budget(plan=Plan(), keep_visits="none"), "train_size": 50_000, **watch_arguments}
+            budget = Budget(plan=Plan(early_steps=0), keep_visits="none")
+            arguments = {"budget": budget, "train_size": 50_000, **watch_arguments}
             plan = arguments["budget"].plan or Plan()
             self.refresh_every = plan.refresh_every
             held = anchors or _Repeated(*self._make_batch(), max(1000, plan.examples_per_refresh))

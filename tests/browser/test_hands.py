@@ -121,6 +121,7 @@ def test_what_a_browser_kept_badly_costs_only_itself(path, open_page):
         localStorage.setItem(keys[0], "{broken"); localStorage.setItem(keys[1], "null"); }"""
     )
     page.reload()
+    page.locator("#review").evaluate("part => part.scrollIntoView()")  # only cards in sight are drawn
     page.wait_for_selector(".card.decided")
     assert len(decided(page)) == 1
     page.keyboard.press("ArrowRight")

@@ -130,6 +130,7 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.reload()
+    page.locator("#review").evaluate("part => part.scrollIntoView()")  # only cards in sight are drawn
     page.wait_for_selector(".card.decided")
     assert page.locator(".card.decided").count() == 3
     assert "not downloaded" in page.locator("#saved").inner_text()

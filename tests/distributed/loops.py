@@ -67,7 +67,7 @@ class Trouble:
             elif self.kind == "cannot_write":
                 monitor.recorder.sink.opened.trouble.patiently = self.raises
             else:
-                monitor.engine.score = getattr(self, self.kind)
+                monitor.engine._score_queue = getattr(self, self.kind)
 
     def raises(self, *_, **__):
         raise ValueError("a bug on one rank")

@@ -84,11 +84,12 @@ def test_rows_after_the_monitor_switched_itself_off_are_lost_and_counted(monkeyp
     model = fresh()
     monitor = watch(model, holdout)
     train(model, train_set, monitor, epochs=1)
+    monitor.flush()
 
     def broken(*_, **__):
         raise RuntimeError("a bug in the monitor")
 
-    monkeypatch.setattr(monitor.engine, "score", broken)
+    monkeypatch.setattr(monitor.engine, "_score_queue", broken)
     train(model, train_set, monitor, epochs=6)
     counters = monitor.counters
     assert counters["visits_offered"] == 7 * 48 and counters["visits"] == 48
@@ -96,9 +97,9 @@ def test_rows_after_the_monitor_switched_itself_off_are_lost_and_counted(monkeyp
     assert_adds_up(counters)
     with caplog.at_level(logging.INFO):
         run = monitor.close()
-    assert run.info["visits_lost"] == {"RuntimeError: a bug in the monitor": 240, AFTER_SWITCHED_OFF: 48}
+    assert run.info["visits_lost"] == {"RuntimeError: a bug in the monitor": 252, AFTER_SWITCHED_OFF: 36}
     (line,) = [record for record in caplog.records if "visits offered" in record.message]
-    assert line.levelno == logging.WARNING and "a bug in the monitor: 240" in line.message
+    assert line.levelno == logging.WARNING and "a bug in the monitor: 252" in line.message
 
 
 def test_a_user_who_detaches_loses_nothing():

@@ -37,6 +37,7 @@ class World:
     holdout: tuple[torch.Tensor, torch.Tensor]
     loss: Any
     table: str
+    scoring: str  # the engine's method that scores
 
     def fresh(self) -> nn.Module:
         return worlds.fresh()
@@ -71,10 +72,10 @@ class World:
 def make_world(task: str) -> World:
     inputs, given, _, (held, held_tags) = worlds.data(examples=SIZE, held=60)
     if task == "multilabel":
-        return World(task, inputs, given, (held, held_tags), F.binary_cross_entropy_with_logits, "tags")
+        return World(task, inputs, given, (held, held_tags), F.binary_cross_entropy_with_logits, "tags", "score")
     as_class = worlds.fresh().requires_grad_(False).eval()
     labels, held_labels = (as_class(part).argmax(1) for part in (inputs, held))
-    return World(task, inputs, labels, (held, held_labels), F.cross_entropy, "examples")
+    return World(task, inputs, labels, (held, held_labels), F.cross_entropy, "examples", "_score_queue")
 
 
 @pytest.fixture(params=["classification", "multilabel"])
@@ -158,7 +159,7 @@ def test_trouble_of_our_own_leaves_the_training_alone_and_is_told(world, monkeyp
     def broken(*_, **__):
         raise ValueError("odd")
 
-    monkeypatch.setattr(monitor.engine, "score", broken)
+    monkeypatch.setattr(monitor.engine, world.scoring, broken)
     torch.manual_seed(7)
     world.train(model, monitor, epochs=4)
     bare = world.fresh()

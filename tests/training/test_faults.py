@@ -53,6 +53,7 @@ def test_numerical_trouble_never_stops_the_training(caplog):
     run = monitor.close()
     assert monitor.counters["visits_not_finite"] == 3 * 48
     assert np.isfinite(run.table["harm"]).all()
+    monitor.engine.settle()
     assert torch.isfinite(monitor.engine.tracker.columns).all()
 
 
@@ -65,7 +66,7 @@ def test_an_error_of_our_own_is_counted_logged_once_and_kept_from_the_user(monke
     def broken(*_, **__):
         raise RuntimeError("a bug in the monitor")
 
-    monkeypatch.setattr(monitor.engine, "score", broken)
+    monkeypatch.setattr(monitor.engine, "_score_queue", broken)
     with caplog.at_level(logging.WARNING):
         train(model, train_set, monitor, epochs=6)
     assert monitor.faults == {"RuntimeError: a bug in the monitor": 20}

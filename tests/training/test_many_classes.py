@@ -14,42 +14,33 @@ def test_two_hundred_classes_use_no_direction_per_class():
     monitor = watch(model, holdout, train_size=60)
     train(model, train_set, monitor, epochs=4)
     assert monitor.counters["faults"] == 0
-    sizes = [t.numel() for t in monitor.engine.tracker.directions.values()]
+    sizes = [t.numel() for t in monitor.engine.directions().values()]
     assert max(sizes) == classes * 7
     run = monitor.close()
     assert (run.table["suggested_label"] != run.table["given_label"]).all()
 
 
-def test_the_dual_form_equals_the_direct_solve():
-    """The per-class scores above 64 classes are those of a direction per class, solved with the same curvature."""
-    from sgoif.gradients import Capture, ExactSpace, select_layers
-    from sgoif.influence import DualAnchors
-
-    torch.manual_seed(0)
-    model, classes = GroupNormNet(5).float(), 5
-    (pixels, labels), (held, held_labels) = data(num=20, held=15, classes=5, dtype=torch.float32)
-    (layer,) = select_layers(model, ["fc"])
-    space = ExactSpace(layer)
-
-    def captured(x, y):
-        with Capture([layer]) as capture:
-            F.cross_entropy(model(x), y, reduction="sum").backward()
-        return capture.calls[0]
-
+def test_above_64_outputs_the_output_factor_is_a_diagonal_and_older_states_are_read():
     from sgoif.curvature import create
+    from sgoif.records import BlockShape, GradientRows
 
-    train_call, held_call = captured(pixels, labels), captured(held, held_labels)
-    curvature = create("kfac", {"fc": layer.shape})
-    curvature.observe([space.rows(train_call)])
-    dual = DualAnchors(15, classes, layer.shape.inputs, held_labels, classes)
-    dual.update(torch.arange(15), space.rows(held_call), torch.ones(15))
-    dual.factorise(curvature.operator("fc"))
-    member = F.one_hot(held_labels, classes).float()
-    g = {"fc": space.combine(held_call, member / member.sum(0))}
-    expected = space.dots(train_call, curvature.solve(g)["fc"])
-    torch.testing.assert_close(dual.dots(space.rows(train_call)), expected, rtol=1e-3, atol=1e-5)
-    plain = space.dots(train_call, g["fc"])
-    torch.testing.assert_close(dual.dots(space.rows(train_call), identity=True), plain, rtol=1e-4, atol=1e-6)
+    shape, generator = {"fc": BlockShape(1, 70, 4, True)}, torch.Generator().manual_seed(0)
+    a, b = torch.randn(30, 1, 4, 1, generator=generator), torch.randn(30, 1, 70, 1, generator=generator)
+    curvature = create("kfac", shape)
+    curvature.observe([GradientRows("fc", a, b)])
+    whole = torch.einsum("bgot,bgpt->gop", b, b) / 30
+    state = curvature.state_dict()
+    assert state["tensors"]["fc/outputs"].shape == (1, 70)
+    weight = state["tensors"]["fc/weight"]
+    torch.testing.assert_close(state["tensors"]["fc/outputs"][0] / weight, whole[0].diagonal())
+    older = {**state, "tensors": {**state["tensors"], "fc/outputs": whole * weight}}
+    resumed = create("kfac", shape)
+    resumed.load_state_dict(older)
+    torch.testing.assert_close(resumed.operator("fc").diagonal(), curvature.operator("fc").diagonal())
+    rhs = {"fc": torch.randn(1, 1, 70, 4, generator=generator)}
+    solved = curvature.solve(rhs)["fc"].flatten().double()
+    product = curvature.operator("fc").to_dense().double() @ solved
+    torch.testing.assert_close(product, rhs["fc"].flatten().double(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("classes", [4, 100])

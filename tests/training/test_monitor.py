@@ -39,7 +39,7 @@ def test_harm_is_minus_the_tracked_direction_times_the_gradient():
     monitor = watch(model, holdout, gate="none")
     train(model, train_set, monitor, epochs=2)
     pixels, labels = train_set
-    directions = {name: value.double() for name, value in monitor.engine.tracker.directions.items()}
+    directions = {name: value.double() for name, value in monitor.engine.directions().items()}
     monitor.flush()
     before = len(monitor.recorder.sink.visits()["id"])
     with monitor.step(torch.arange(6), labels[:6]):
@@ -167,7 +167,7 @@ def test_further_layers_are_scored_in_a_projection():
     model = fresh()
     monitor = watch(model, holdout, layers=["conv"])
     train(model, train_set, monitor)
-    assert set(monitor.engine.tracker.directions) == {"fc", "conv"}
+    assert set(monitor.engine.directions()) == {"fc", "conv"}
     assert monitor.counters["faults"] == 0
 
 
@@ -242,7 +242,7 @@ def test_the_anchors_table_holds_the_error_terms_of_every_refresh():
     assert all(0 <= value <= 1 for value in table["coverage"])
     assert all(m == 6 for m in table["m"])
     operator = monitor.engine.curvature.operator("fc")
-    phi = monitor.engine.tracker.directions["fc"]
+    phi = monitor.engine.directions()["fc"]
     gradient = monitor.engine.anchors.gradients["fc"]
     left = (gradient.flatten(1).mT - operator @ phi.flatten(1).mT).norm(dim=0) / gradient.flatten(1).norm(dim=1)
     assert (left < 2).all()  # the residual is against this very H

@@ -150,7 +150,7 @@ def test_harm_and_loss_of_a_soft_target_are_those_of_its_own_gradient():
     model = fresh()
     monitor = watch(model, holdout, soft_targets="soft", gate="none")
     soft_loop(train_set, opinion, count=8)(model, monitor.step)
-    directions = monitor.engine.tracker.directions["fc"].clone()
+    directions = monitor.engine.directions()["fc"].clone()
     monitor.flush()
     before = len(monitor.recorder.sink.visits()["id"])
     with monitor.step(torch.arange(6), opinion[:6]):

@@ -11,6 +11,10 @@ Damping, and with it the matrix that is solved, comes in two forms:
   definition of H.* It also damps the cross terms: large where either factor is large.
 - ``additive``: ``G ⊗ A + λI``, ``λ = γ ×`` mean eigenvalue, solved exactly through the eigenvectors of both factors.
 
+**Many outputs.** Above 64 outputs a factored ``G`` is diagonal. Whole, it takes ``O²`` numbers in every observation and
+``O³`` operations to factorise, and buys nothing: on CIFAR-100 `harm` finds 42.0 AP with it and 42.4 without, on made
+data of 1,000 classes 54 and 64.
+
 With ``eigenvalue_corrected`` (EK-FAC, George et al. 2018), the eigenvectors of ``G`` and ``A`` stay and the eigenvalues
 become second moments of per-example gradients in that basis: the best diagonal there in Frobenius norm. Its damping is
 additive.
@@ -27,10 +31,12 @@ from torch import Tensor
 from sgoif.curvature.base import Curvature, LayerState
 from sgoif.curvature.statistic import Statistic, measure_second_moments
 from sgoif.errors import CurvatureError
-from sgoif.linalg import Kronecker, LinearOperator, RotatedDiagonal, eigh
+from sgoif.linalg import DiagonalKronecker, Kronecker, LinearOperator, RotatedDiagonal, eigh
 from sgoif.records import BlockShape, GradientRows
 
-__all__ = ["KroneckerCurvature"]
+__all__ = ["MANY_OUTPUTS", "KroneckerCurvature"]
+
+MANY_OUTPUTS = 64  # above it a factored G is diagonal
 
 
 class KroneckerCurvature(Curvature):
@@ -73,9 +79,10 @@ class KroneckerCurvature(Curvature):
     def initial_state(self, shape: BlockShape) -> LayerState:
         groups, outputs, inputs = shape.dims
         like: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
+        sides = (outputs,) if self._is_diagonal(shape) else (outputs, outputs)
         state = {
             "inputs": torch.zeros(groups, inputs, inputs, **like),  # A
-            "outputs": torch.zeros(groups, outputs, outputs, **like),  # G
+            "outputs": torch.zeros(groups, *sides, **like),  # G
         }
         if self.eigenvalue_corrected:
             state["input_basis"] = torch.eye(inputs, **like).repeat(groups, 1, 1)
@@ -84,12 +91,17 @@ class KroneckerCurvature(Curvature):
             state["eigenvalue_weight"] = torch.zeros((), **like)
         return state
 
+    def _is_diagonal(self, shape: BlockShape) -> bool:
+        return shape.outputs > MANY_OUTPUTS and self.damping_mode == "factored"
+
     def measure_layer(self, rows: GradientRows) -> dict[str, Statistic]:
         count, positions = rows.num_examples, rows.num_positions
         a, b = rows.inputs.to(self.dtype), rows.output_grads.to(self.dtype)
+        is_diagonal = self._is_diagonal(self.shapes[rows.layer])
+        outputs = b.square().sum((0, 3)) if is_diagonal else _outer(b)
         found = {
             "inputs": Statistic(_outer(a) / max(count * positions, 1), count, "mean", is_symmetric=True),
-            "outputs": Statistic(_outer(b) / max(count, 1), count, "mean", is_symmetric=True),
+            "outputs": Statistic(outputs / max(count, 1), count, "mean", is_symmetric=not is_diagonal),
         }
         if self.eigenvalue_corrected:
             state = self._layer_state(rows.layer)
@@ -111,9 +123,18 @@ class KroneckerCurvature(Curvature):
             new = self._turn_basis({**state, **new})
         return new
 
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue as any backend does; of states from before, a whole factor of many outputs becomes its diagonal."""
+        tensors = dict(state_dict["tensors"])
+        for layer, shape in self.shapes.items():
+            name = f"{layer}/outputs"
+            if self._is_diagonal(shape) and name in tensors and tensors[name].dim() == 3:
+                tensors[name] = _diagonal(tensors[name]).clone()
+        super().load_state_dict({**state_dict, "tensors": tensors})
+
     def undamped_operator(self, state: LayerState) -> LinearOperator:
         if not self.eigenvalue_corrected:
-            return Kronecker(self.corrected(state, "outputs"), self.corrected(state, "inputs"))
+            return _product(self.corrected(state, "outputs"), self.corrected(state, "inputs"))
         left, right = state["output_basis"], state["input_basis"]
         weight = state["eigenvalue_weight"]
         # In the eigenbasis both factors are diagonal; these are the plain eigenvalues, for want of corrected ones.
@@ -127,7 +148,7 @@ class KroneckerCurvature(Curvature):
         if self.damping_mode == "additive":
             return super().damped_operator(state)
         amounts = self.damping_amounts(state)
-        return Kronecker(
+        return _product(
             _shift(self.corrected(state, "outputs"), amounts["outputs"]),
             _shift(self.corrected(state, "inputs"), amounts["inputs"]),
         )
@@ -137,7 +158,8 @@ class KroneckerCurvature(Curvature):
             return super().damping_amounts(state)
         amounts = {}
         for name in ("outputs", "inputs"):
-            means = self.corrected(state, name).diagonal(dim1=1, dim2=2).mean(dim=1)  # tr/n, [groups]
+            diagonals = {**state, name: _diagonal(state[name])}
+            means = self.corrected(diagonals, name).mean(dim=1)  # tr/n, [groups]
             amount = self.automatic(means)
             amounts[name] = amount if self.fixed_damping is None else amount.sqrt()
         return amounts
@@ -162,5 +184,15 @@ def _outer(rows: Tensor) -> Tensor:
 
 
 def _shift(factor: Tensor, amounts: Tensor) -> Tensor:
-    eye = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
-    return factor + amounts[:, None, None] * eye
+    """``F + λI``, in place."""
+    _diagonal(factor).add_(amounts[:, None])
+    return factor
+
+
+def _diagonal(factor: Tensor) -> Tensor:
+    """The diagonals of ``[G, n, n]``, or of those given by them, ``[G, n]``."""
+    return factor if factor.dim() == 2 else factor.diagonal(dim1=1, dim2=2)
+
+
+def _product(outputs: Tensor, inputs: Tensor) -> LinearOperator:
+    return DiagonalKronecker(outputs, inputs) if outputs.dim() == 2 else Kronecker(outputs, inputs)

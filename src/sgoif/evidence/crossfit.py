@@ -132,8 +132,10 @@ class _Anchors:
     ) -> tuple[Floats, Floats, Floats, Ints]:
         num_classes = p.shape[1]
         usable = np.isfinite(self.shares)
-        left = self.gradients if factors is None else self.gradients @ factors[0].T
-        right = self.features if factors is None else self.features @ factors[1]
+        left, right = self.gradients, self.features
+        if factors is not None:
+            left = left * factors[0] if factors[0].ndim == 1 else left @ factors[0].T
+            right = right @ factors[1]
         mean = (self.gradients[usable] * self.shares[usable, None]).T @ self.features[usable]
         mean = precondition(mean / max(len(np.unique(self.labels[usable])), 1), factors)
         u = features @ mean.T

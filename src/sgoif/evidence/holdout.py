@@ -136,11 +136,11 @@ def class_shares(labels: Ints, weights: Floats | None, num_classes: int) -> Floa
 
 
 def precondition(directions: Floats, inverse_factors: InverseFactors | None) -> Floats:
-    """Apply ``G⁻¹ · A⁻¹`` to directions ``[..., C, I]``."""
+    """Apply ``G⁻¹ · A⁻¹`` to directions ``[..., C, I]``; ``G⁻¹`` may be given by its diagonal."""
     if inverse_factors is None:
         return directions
     left, right = inverse_factors
-    return np.asarray(left @ directions @ right)
+    return np.asarray((left[:, None] * directions if left.ndim == 1 else left @ directions) @ right)
 
 
 def influence_under_any_label(probabilities: Floats, features: Floats, directions: Floats) -> Floats:

@@ -1,12 +1,12 @@
 """What a score is: anchors, the directions tracked for them, the gate, and the formula that joins them."""
 
 from sgoif.influence.anchors import HORIZON, AnchorDraw, Anchors
-from sgoif.influence.dual import DualAnchors
+from sgoif.influence.class_anchors import ClassAnchors
 from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.holdout import MIN_HELD_OUT, HoldOut, why_not_judged
 from sgoif.influence.judge import HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
-from sgoif.influence.probe import refit_head
+from sgoif.influence.probe import MOST_REFIT_WORK, HeadRefit, refit_every, refit_head
 from sgoif.influence.refine import Tracker
 from sgoif.influence.scoring import Weighting, score
 from sgoif.influence.stability import Gate, GateReading, GateSettings
@@ -15,19 +15,22 @@ __all__ = [
     "HORIZON",
     "MIN_HELD_OUT",
     "MOST_PROJECTED",
+    "MOST_REFIT_WORK",
     "AnchorDraw",
     "Anchors",
-    "DualAnchors",
+    "ClassAnchors",
     "Gate",
     "GateReading",
     "GateSettings",
     "GaussNewton",
     "HeadJudge",
+    "HeadRefit",
     "HoldOut",
     "Likeness",
     "Tracker",
     "Weighting",
     "packed_signs",
+    "refit_every",
     "refit_head",
     "score",
     "why_not_judged",

@@ -1,4 +1,4 @@
-"""What judges a batch at the head: directions, a re-fitted head and cached rows. Tensors in, signals out.
+"""What judges a batch at the head: directions, a re-fitted head and anchors of single classes. Tensors in, signals out.
 
 A monitor changes what it judges by at every step, an audit once; a snapshot keeps it in a file. All three score here.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sgoif.gradients.contractions import dots, pool_positions
-from sgoif.influence.dual import DualAnchors
+from sgoif.influence.class_anchors import ClassAnchors
 from sgoif.influence.scoring import KnownAnchors, Scores, Weighting, near_classes, score, score_near
 from sgoif.records import SIGNALS, GradientRows
 
@@ -27,13 +27,18 @@ class HeadJudge:
 
     directions: Tensor  # tracked, plain and solved, one kind after the other, [3·K, 1, C, I]
     known: KnownAnchors
-    confidence: Tensor | None  # of the anchors, [K]; None before there is a direction
+    confidence: Tensor | None  # of the anchors, [K], or [B, K] by example; None before there is a direction
     probe: Tensor | None  # the head re-fitted on the hold-out, [C, I]
-    dual: DualAnchors | None = None  # where there are too many classes for a direction each
+    class_anchors: ClassAnchors | None = None  # where there are too many classes for a direction each
     weighting: Weighting = "equal"
 
+    @property
+    def fixed(self) -> Tensor:
+        """Plain and solved directions, which stay as they are between two refreshes, ``[2·K, 1, C, I]``."""
+        return self.directions[len(self.directions) // 3 :]
+
     def signals(
-        self, rows: GradientRows, outputs: Tensor, labels: Tensor, beside: Tensor | None = None
+        self, rows: GradientRows, outputs: Tensor, labels: Tensor, products: Tensor | None = None
     ) -> dict[str, Tensor]:
         """All signals of a batch but its flags, ``[B]`` each, without host synchronisation.
 
@@ -41,18 +46,17 @@ class HeadJudge:
             rows: what the head saw.
             outputs: logits, ``[B, C]``, in float32 or wider.
             labels: given classes, ``[B]``.
-            beside: inner products of other layers with their directions, ``[B, 3·K]``, added to the head's.
+            products: inner products with the directions, ``[B, 3·K]``, where they are not those of the head alone.
         """
         a, b = pool_positions(rows)
         found = self._plain(a, outputs, labels)
         if self.confidence is None:
             empty = torch.zeros_like(outputs[:, 0])
             return found | {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
-        products = dots(rows, self.directions)
-        products = (products if beside is None else products + beside).unflatten(1, (3, -1))  # [B, 3, K]
-        if self.dual is None:
+        products = (dots(rows, self.directions) if products is None else products).unflatten(1, (3, -1))  # [B, 3, K]
+        if self.class_anchors is None:
             return found | self._by_class(products, labels, self.confidence)
-        return found | self._by_near_class(products, self.dual, outputs, labels, a, b, self.confidence)
+        return found | self._by_near_class(products, self.class_anchors, outputs, labels, a, b, self.confidence)
 
     def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Loss and margin under the head as it is and under the re-fitted one, side by side."""
@@ -87,19 +91,19 @@ class HeadJudge:
     def _by_near_class(
         self,
         products: Tensor,
-        dual: DualAnchors,
+        anchors: ClassAnchors,
         outputs: Tensor,
         labels: Tensor,
         a: Tensor,
         b: Tensor,
         confidence: Tensor,
     ) -> dict[str, Tensor]:
-        """One anchor for all; classes that are near by the rows of the hold-out."""
+        """One anchor for all; of single classes those that are near."""
         classes = near_classes(outputs, labels)
-        solved, plain = dual.dots_of(a, b, classes)
+        solved, plain = anchors.dots_of(a, b, classes)
         kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
-        worst, anchor, own = score_near(kinds, classes, dual.known)
-        gate = confidence[0].expand(len(labels))
+        worst, anchor, own = score_near(kinds, classes, anchors.known)
+        gate = confidence[..., 0].expand(len(labels))
         return {"confidence": gate, "confidence_worst": gate} | _named(-products[:, :, 0], worst, own, anchor)
 
 

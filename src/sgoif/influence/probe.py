@@ -7,12 +7,20 @@ there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from sgoif.linalg import cholesky
 
-__all__ = ["refit_head"]
+__all__ = ["MOST_REFIT_WORK", "HeadRefit", "refit_every", "refit_head"]
+
+MOST_REFIT_WORK = (
+    2**31
+)  # multiplications of one product of a re-fit: some two seconds of a core for all; beyond, fewer rows
+_WORK = 2**26  # about 1 ms; beyond it a re-fit is made more rarely
 
 
 def refit_head(
@@ -23,6 +31,7 @@ def refit_head(
     trust: Tensor | None = None,
     ridge: float = 1e-2,
     iterations: int = 15,
+    most_rows: int | None = None,
 ) -> Tensor:
     """Minimise mean cross-entropy on the hold-out plus ``ridge/2 · tr(A)/I · |W - W₀|²``, from ``W₀``.
 
@@ -37,6 +46,7 @@ def refit_head(
         trust: weight of each hold-out example, ``[M]``.
         ridge: how strongly the head is held, relative to the features' mean square.
         iterations: products with the features.
+        most_rows: examples to fit to, evenly spread over those that count; all by default.
     """
     start = weight.to(features.dtype)
     if trust is not None:
@@ -44,6 +54,9 @@ def refit_head(
         # device: a re-fit belongs to refreshes.
         counted = trust > 0
         features, labels, trust = features[counted], labels[counted], trust[counted]
+    if most_rows is not None and len(features) > most_rows:
+        spread = torch.linspace(0, len(features) - 1, most_rows, device=features.device).long()
+        features, labels, trust = features[spread], labels[spread], None if trust is None else trust[spread]
     shares = torch.ones_like(features[:, 0]) if trust is None else trust.to(features.dtype)
     shares = shares / shares.sum().clamp_min(1e-12)
     if len(features) < features.shape[1]:
@@ -51,7 +64,7 @@ def refit_head(
     moments = features.mT @ (features * shares[:, None])  # A
     pull = ridge * moments.diagonal().mean()
     eye = torch.eye(len(moments), device=moments.device, dtype=moments.dtype)
-    factor = cholesky(0.5 * moments + (pull + 1e-6 * moments.diagonal().mean()) * eye)
+    factor = cholesky(0.5 * moments + (pull + 1e-6 * moments.diagonal().mean()) * eye, in_double=False)  # ridge: 1%
     moved, rows = start, torch.arange(len(features), device=features.device)
     for _ in range(iterations):
         error = (features @ moved.mT).softmax(1)
@@ -73,7 +86,7 @@ def _shift_by_rows(
     mean = (shares * products.diagonal()).sum() / features.shape[1]
     pull, root = ridge * mean, (0.5 * shares).sqrt()[:, None]  # D = diag(shares) / 2
     eye = torch.eye(len(products), device=products.device, dtype=products.dtype)
-    factor = cholesky(root * products * root.mT + (pull + 1e-6 * mean) * eye)
+    factor = cholesky(root * products * root.mT + (pull + 1e-6 * mean) * eye, in_double=False)
     logits, rows = features @ start.mT, torch.arange(len(features), device=features.device)
     moved = torch.zeros_like(logits)  # α, [M, C]
     for _ in range(iterations):
@@ -82,3 +95,42 @@ def _shift_by_rows(
         gradient = error.mul_(shares[:, None]) + pull * moved
         moved = moved - root * factor.solve(gradient / root).to(moved.dtype)
     return moved.mT @ features
+
+
+class HeadRefit:
+    """A head re-fitted again and again, as often as its price allows: at first often, later every so many calls.
+
+    In between, the last fit's *change* is added to the head as it is now: what the hold-out would move follows the
+    head, only the size of the move is that of an earlier call.
+    """
+
+    def __init__(self) -> None:
+        self.shift: Tensor | None = None  # how far the last fit moved the head
+        self._calls = self._next = 0
+
+    def renew(self, features: Tensor, labels: Tensor, weight: Tensor, trust: Tensor) -> Tensor:
+        """The re-fitted head; the arguments are those of :func:`refit_head`."""
+        if self.shift is None or self._calls >= self._next:
+            rows = max(1, MOST_REFIT_WORK // weight.numel())
+            self.shift = refit_head(features, labels, weight, trust=trust, most_rows=rows) - weight
+            self._next = self._calls + min(refit_every(len(features), weight.numel()), 1 + self._calls)
+        self._calls += 1
+        return weight + self.shift
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later calls depend on."""
+        shift = None if self.shift is None else self.shift.clone()
+        return {"shift": shift, "calls": self._calls, "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another stood."""
+        self.shift, self._calls, self._next = state["shift"], int(state["calls"]), int(state["next"])
+
+
+def refit_every(rows: int, numel: int) -> int:
+    """Calls between two fits of a head with so many weights to so many examples.
+
+    >>> refit_every(1000, 5130), refit_every(20_000, 513_000)
+    (1, 32)
+    """
+    return 1 + min(rows * numel, MOST_REFIT_WORK) // _WORK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ class Tracker:
     >>> from sgoif.linalg import Diagonal
     >>> tracker = Tracker({"fc": BlockShape(1, 1, 2, False)}, 1)
     >>> tracker.use_operator(Diagonal(torch.tensor([1.0, 2.0])))
-    >>> for _ in range(30):
-    ...     residual = tracker.advance({"fc": torch.tensor([[[[1.0, 4.0]]]])})
+    >>> path, residuals = tracker.advance({"fc": torch.tensor([[[[1.0, 4.0]]]])}, steps=30)
+    >>> residuals[0].tolist(), len(path)
+    ([1.0], 30)
     >>> tracker.directions["fc"].round(decimals=1)
     tensor([[[[1., 2.]]]])
     """
@@ -50,28 +51,40 @@ class Tracker:
         self.columns = torch.zeros(num_anchors, size, device=device, dtype=dtype).mT  # [P, K]
         self.resets = torch.zeros(num_anchors, dtype=torch.int64, device=device)
         self._prepared: PreparedRichardson | None = None
+        self._vectors: Sequence[Tensor] | None = None  # by which the largest eigenvalue was last found
 
     def use_operator(self, operator: LinearOperator) -> None:
         """Take a new curvature operator; the step size follows its largest eigenvalue."""
-        self._prepared = self.solver.prepare(operator, self._prepared)
+        if self._prepared is not None:
+            self._vectors = self._prepared.vectors
+        self._prepared = self.solver.prepare(operator, self._vectors)
 
-    def advance(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Take one Richardson step towards ``H⁻¹ g`` and return the relative residuals ``|g - Hφ| / |g|``, ``[K]``.
+    def advance(self, gradients: Mapping[str, Tensor], steps: int = 1) -> tuple[list[Tensor], Tensor]:
+        """Take Richardson steps towards ``H⁻¹ g``, without host synchronisation.
 
-        The residual is that of the directions before the step: one product serves both. A direction that turned
-        non-finite starts again from zero, is counted in :attr:`resets`, and reports an infinite residual, which shuts
-        its gate. No host synchronisation.
+        A direction that turned non-finite, or ran away, starts again from zero after the last step, is counted in
+        :attr:`resets`, and reports an infinite residual, which shuts its gate.
+
+        Returns:
+            The columns ``[P, K]`` after each step, and the relative residuals ``|g - Hφ| / |g|``, ``[steps, K]``, each
+            of the directions before the step: one product serves both.
         """
         assert self._prepared is not None, "use_operator comes first"
         rhs = flatten(gradients, self.shapes).to(self.columns.dtype)
-        columns, residual = self.solver.step(self._prepared, self.columns, rhs)
-        left: Tensor = torch.linalg.vector_norm(residual, dim=0)
+        path, left = [], []
+        columns = self.columns
+        for _ in range(steps):
+            columns, residual = self.solver.step(self._prepared, columns, rhs)
+            path.append(columns)
+            left.append(torch.linalg.vector_norm(residual, dim=0))
         sizes: Tensor = torch.linalg.vector_norm(rhs, dim=0)
-        relative = left / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
-        sound = torch.isfinite(columns).all(0) & (relative < _DIVERGED)
-        self.columns = torch.where(sound, columns, torch.zeros_like(columns))
-        self.resets = self.resets + (~sound).to(self.resets.dtype)
-        return torch.where(sound, relative, torch.full_like(relative, torch.inf))
+        relative = torch.stack(left) / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
+        sound = relative < _DIVERGED  # a NaN is not
+        is_kept = torch.isfinite(columns).all(0) & sound.all(0)
+        self.columns = path[-1] = torch.where(is_kept, columns, torch.zeros_like(columns))
+        self.resets = self.resets + (~is_kept).to(self.resets.dtype)
+        is_met = torch.cat([sound[:-1], is_kept[None]])
+        return path, torch.where(is_met, relative, torch.full_like(relative, torch.inf))
 
     @property
     def is_ready(self) -> bool:
@@ -84,9 +97,13 @@ class Tracker:
         return unflatten(self.columns, self.shapes)
 
     def state_dict(self) -> dict[str, Any]:
-        """The directions; the step size follows from the operator."""
-        return {"columns": self.columns.clone(), "resets": self.resets.clone()}
+        """The directions, and where to look for the step size."""
+        vectors = None if self._vectors is None else [vector.clone() for vector in self._vectors]
+        return {"columns": self.columns.clone(), "resets": self.resets.clone(), "vectors": vectors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another tracker stood; give it its operator afterwards."""
         self.columns, self.resets = state["columns"].to(self.columns), state["resets"].to(self.resets)
+        self._prepared = None
+        vectors = state.get("vectors")  # states from before have none
+        self._vectors = None if vectors is None else [vector.to(self.columns) for vector in vectors]

@@ -10,8 +10,8 @@ All of it stays on the device: no branch looks at a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -141,6 +141,34 @@ class Gate:
             confidence = torch.full_like(residual, value)
         confidence = torch.where(torch.isfinite(residual), confidence, torch.zeros_like(confidence))
         return GateReading(residual, noise, tau, confidence, beta, gamma)
+
+    def read_steps(
+        self, residuals: Tensor, noise: Tensor, gradient_size: Tensor, steps: Sequence[tuple[float, float]]
+    ) -> tuple[GateReading, Tensor]:
+        """Judge several steps: the last reading, and the confidences of all, ``[T, K]``.
+
+        Args:
+            residuals: relative residuals, ``[T, K]``.
+            noise: as in :meth:`read`, the same for all.
+            gradient_size: as in :meth:`read`, the same for all.
+            steps: learning rate and weight decay of each.
+        """
+        if self._is_constant:
+            rate, decay = steps[-1]
+            reading = self.read(residuals, noise, gradient_size, learning_rate=rate, weight_decay=decay)
+            self.steps += len(steps) - 1
+            return replace(reading, residual=residuals[-1]), reading.confidence
+        readings = [
+            self.read(residual, noise, gradient_size, learning_rate=rate, weight_decay=decay)
+            for residual, (rate, decay) in zip(residuals.unbind(0), steps)
+        ]
+        return readings[-1], torch.stack([reading.confidence for reading in readings])
+
+    @property
+    def _is_constant(self) -> bool:
+        """Whether every step is judged by the same tolerance."""
+        s = self.settings
+        return s.mode in ("relative", "linear", "none") and s.beta_power == 0 and s.gamma_power == 0
 
     def _tolerance(self, beta: Tensor, gamma: Tensor, excess: Tensor) -> Tensor:
         s = self.settings

@@ -3,7 +3,7 @@
 from sgoif.linalg.cg import ConjugateGradient
 from sgoif.linalg.direct import Direct, KroneckerInverse, PreparedDirect, factorise
 from sgoif.linalg.factor import cholesky, eigh
-from sgoif.linalg.kronecker import Kronecker, RotatedDiagonal
+from sgoif.linalg.kronecker import DiagonalKronecker, Kronecker, RotatedDiagonal
 from sgoif.linalg.neumann import Neumann
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import GivenInverse, NystromPreconditioner
@@ -19,6 +19,7 @@ __all__ = [
     "Damped",
     "Dense",
     "Diagonal",
+    "DiagonalKronecker",
     "Direct",
     "GivenInverse",
     "Kronecker",

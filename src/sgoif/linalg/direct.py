@@ -6,6 +6,7 @@ structure                      inverse
 Dense, or anything else        Cholesky of the dense matrix, ``O(P³)``
 Diagonal                       division
 Kronecker                      a Cholesky factor per Kronecker factor, ``O(G(O³ + I³))``
+DiagonalKronecker              division, and a Cholesky factor of the other side, ``O(G·I³)``
 Damped Kronecker               eigenvectors of both factors: ``(L⊗R + λI)⁻¹`` exactly, at the same order of cost
 RotatedDiagonal, damped        division in the rotated basis
 LowRankPlusDiagonal, damped    Woodbury, ``O(Pk²)``
@@ -22,8 +23,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sgoif.linalg.factor import CholeskyFactor, WoodburyInverse, cholesky, eigh
-from sgoif.linalg.kronecker import Kronecker, RotatedDiagonal
+from sgoif.linalg.factor import CholeskyFactor, DiagonalFactor, WoodburyInverse, cholesky, eigh
+from sgoif.linalg.kronecker import DiagonalKronecker, Kronecker, RotatedDiagonal
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.solver import Prepared, Solution, Solver, SolveStats, SolveStatus, check_problem
 from sgoif.linalg.structured import BlockDiagonal, Diagonal, LowRankPlusDiagonal, split_damping
@@ -128,6 +129,8 @@ def _factorise(operator: LinearOperator, damping: Tensor | float) -> Inverse:
         inverse, ok = _invert(left.values[:, :, None] * right.values[:, None, :] + damping)
         rotated = RotatedDiagonal(left.vectors, right.vectors, inverse)
         return _Applied(rotated.matmul, ok & left.ok.all() & right.ok.all())
+    if isinstance(operator, DiagonalKronecker) and undamped:
+        return KroneckerInverse(DiagonalFactor.of(operator.left), _cholesky_of_factor(operator.right))
     dense = operator.to_dense()
     eye = torch.eye(dense.shape[0], dtype=dense.dtype, device=dense.device)
     factor = cholesky(dense + damping * eye)
@@ -158,9 +161,9 @@ class _Applied:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KroneckerInverse:
-    """``L⁻¹ ⊗ R⁻¹`` by a Cholesky factor of each."""
+    """``L⁻¹ ⊗ R⁻¹`` by a factor of each."""
 
-    left: CholeskyFactor  # [G, O, O]
+    left: CholeskyFactor | DiagonalFactor  # of [G, O, O]
     right: CholeskyFactor  # [G, I, I]
 
     @property
@@ -168,8 +171,8 @@ class KroneckerInverse:
         return self.left.ok.all() & self.right.ok.all()
 
     def apply(self, rhs: Tensor) -> Tensor:
-        groups, outputs, inputs = self.left.lower.shape[0], self.left.lower.shape[1], self.right.lower.shape[1]
-        columns = rhs.shape[1]
+        (groups, inputs), columns = self.right.lower.shape[:2], rhs.shape[1]
+        outputs = len(rhs) // (groups * inputs)
         blocks = rhs.reshape(groups, outputs, inputs * columns)  # [G, O, I·N]
         blocks = self.left.solve(blocks).reshape(groups, outputs, inputs, columns).transpose(1, 2)
         blocks = self.right.solve(blocks.reshape(groups, inputs, outputs * columns))

@@ -17,7 +17,16 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public, bu
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import require_wide
 
-__all__ = ["CholeskyFactor", "SymmetricEigen", "WoodburyInverse", "cholesky", "eigh", "eigvalsh", "factor_dtype"]
+__all__ = [
+    "CholeskyFactor",
+    "DiagonalFactor",
+    "SymmetricEigen",
+    "WoodburyInverse",
+    "cholesky",
+    "eigh",
+    "eigvalsh",
+    "factor_dtype",
+]
 
 
 def factor_dtype(device: torch.device) -> torch.dtype:
@@ -93,6 +102,28 @@ class CholeskyFactor:
         return torch.cholesky_inverse(self.lower)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DiagonalFactor:
+    """A diagonal where a :class:`CholeskyFactor` may stand; where ``ok`` is false it stands for the identity."""
+
+    values: Tensor  # [..., n]
+    ok: Tensor  # bool, [...]
+
+    @classmethod
+    def of(cls, values: Tensor) -> DiagonalFactor:
+        """Take a diagonal, which is one of a positive definite matrix or is not."""
+        ok = (values > 0).all(-1) & torch.isfinite(values).all(-1)
+        return cls(torch.where(ok[..., None], values, torch.ones_like(values)), ok)
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        """Return ``D⁻¹ rhs`` for ``rhs`` of shape ``[..., n, k]``."""
+        return rhs / self.values[..., None]
+
+    def inverse(self) -> Tensor:
+        """Return the diagonal of ``D⁻¹``."""
+        return self.values.reciprocal()
+
+
 def cholesky(matrix: Tensor, *, in_double: bool = True) -> CholeskyFactor:
     """Factorise positive definite matrices ``[..., n, n]``; never raises for their values and never waits.
 
@@ -103,8 +134,7 @@ def cholesky(matrix: Tensor, *, in_double: bool = True) -> CholeskyFactor:
     >>> cholesky(torch.tensor([[-1.0]])).ok
     tensor(False)
     """
-    wide, finite = _symmetric_and_finite(matrix)
-    wide = wide if in_double else wide.to(matrix.dtype)
+    wide, finite = _symmetric_and_finite(matrix, in_double=in_double)
     lower, info = torch.linalg.cholesky_ex(wide)
     ok = finite & (info == 0)
     eye = torch.eye(matrix.shape[-1], dtype=wide.dtype, device=wide.device)
@@ -157,12 +187,12 @@ class WoodburyInverse:
         return rhs / self.diag[:, None] - self.scaled @ self.inner.solve(self.scaled.mT @ rhs)
 
 
-def _symmetric_and_finite(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(M + Mᵀ)/2`` in float64 with the identity in place of non-finite matrices, and which were finite."""
+def _symmetric_and_finite(matrix: Tensor, *, in_double: bool = True) -> tuple[Tensor, Tensor]:
+    """Return ``(M + Mᵀ)/2``, by default in float64, and which are finite; the identity stands for the others."""
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise LinalgError(f"a factorisation needs square matrices [..., n, n], got {tuple(matrix.shape)}.")
     require_wide("a factorisation", matrix=matrix)
-    wide = matrix.to(factor_dtype(matrix.device))
+    wide = matrix.to(factor_dtype(matrix.device)) if in_double else matrix
     wide = 0.5 * (wide + wide.mT)
     ok = torch.isfinite(wide.sum(dim=(-2, -1)))  # one pass; a sum of finite numbers overflows far beyond any factor
     eye = torch.eye(matrix.shape[-1], dtype=wide.dtype, device=wide.device)

@@ -1,4 +1,4 @@
-"""The Kronecker family: ``L ⊗ R`` per group, and a diagonal seen in the eigenbasis of such a product.
+"""The Kronecker family: ``L ⊗ R`` per group, whole or with a diagonal ``L``, and a diagonal in its eigenbasis.
 
 A layer's parameters are a block ``[G, O, I]`` (:mod:`sgoif.records`); flattened row by row, ``(L ⊗ R) vec(X) = vec(L X
 Rᵀ)``. ``L`` acts on outputs and ``R`` on inputs, for each group ``g`` on its own. A right-hand side ``[P, N]`` that is
@@ -15,7 +15,7 @@ from torch import Tensor
 from sgoif.errors import LinalgError
 from sgoif.linalg.operator import StoredOperator, require_square, require_wide
 
-__all__ = ["Kronecker", "RotatedDiagonal", "sandwich"]
+__all__ = ["DiagonalKronecker", "Kronecker", "RotatedDiagonal", "sandwich"]
 
 
 def sandwich(left: Tensor, right: Tensor, rhs: Tensor) -> Tensor:
@@ -73,6 +73,43 @@ class Kronecker(StoredOperator):
     def diagonal(self) -> Tensor:
         left, right = self.left.diagonal(dim1=1, dim2=2), self.right.diagonal(dim1=1, dim2=2)
         return (left[:, :, None] * right[:, None, :]).flatten()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiagonalKronecker(StoredOperator):
+    """``diag(l[g]) ⊗ R[g]``, block-diagonal over groups: a Kronecker product without the square of many outputs.
+
+    >>> DiagonalKronecker(torch.tensor([[2.0, 3.0]]), torch.tensor([[[1.0]]])).to_dense()
+    tensor([[2., 0.],
+            [0., 3.]])
+    """
+
+    left: Tensor  # l, [G, O], acts on outputs
+    right: Tensor  # R, [G, I, I], acts on inputs
+
+    def __post_init__(self) -> None:
+        require_square("DiagonalKronecker", "right", self.right, ndim=3)
+        require_wide("DiagonalKronecker", left=self.left, right=self.right)
+        if self.left.ndim != 2 or self.left.shape[0] != self.right.shape[0]:
+            raise LinalgError(
+                f"DiagonalKronecker needs left [G, O] and right [G, I, I], got {tuple(self.left.shape)} and "
+                f"{tuple(self.right.shape)}."
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        size = self.left.numel() * self.right.shape[1]
+        return (size, size)
+
+    def matmul(self, rhs: Tensor) -> Tensor:
+        size, columns = self.check_columns(rhs).shape
+        blocks = rhs.mT.reshape(columns, *self.left.shape, self.right.shape[1]).transpose(0, 1)  # [G, N, O, I]
+        blocks = blocks.reshape(len(self.left), -1, self.right.shape[1]) @ self.right.mT
+        blocks = blocks.reshape(len(self.left), columns, -1, self.right.shape[1]) * self.left[:, None, :, None]
+        return blocks.transpose(0, 1).reshape(columns, size).mT
+
+    def diagonal(self) -> Tensor:
+        return (self.left[:, :, None] * self.right.diagonal(dim1=1, dim2=2)[:, None, :]).flatten()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ the fixed point is the honestly damped ``(H + (λ_max/W) I)⁻¹ g``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,12 +20,12 @@ from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioned, Preconditioner, PreparedPreconditioner
 from sgoif.linalg.progress import ColumnProgress
 from sgoif.linalg.solver import Solution, Solver
-from sgoif.linalg.spectrum import factored_lambda_max, power_iteration, random_columns, safe_reciprocal
+from sgoif.linalg.spectrum import follow_lambda_max, random_columns, safe_reciprocal
 from sgoif.linalg.structured import Damped
 
 __all__ = ["PreparedRichardson", "Richardson"]
 
-_COLD_STEPS, _WARM_STEPS = 32, 4  # products of a power iteration; a warm start follows a slowly moving H with few
+_COLD_STEPS = 32  # products of a power iteration on P⁻¹H
 _DECAY = 0.6  # Robbins-Monro exponent: in (1/2, 1], so that Σρ = ∞ and Σρ² < ∞; the smaller, the faster
 # Preconditioned residuals may rise by sqrt(condition) before they fall; a real divergence passes this soon.
 _GROWTH_LIMIT = 1e3
@@ -36,7 +37,7 @@ class PreparedRichardson(Preconditioned):
 
     rho: Tensor  # 0-d
     lambda_max: Tensor | None  # of H without the leak, 0-d; None where nothing needed it
-    vector: Tensor | None  # the last power iterate, [P, 1], to start from next time
+    vectors: Sequence[Tensor] | None  # of the power iteration, to start from next time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,31 +79,24 @@ class Richardson(Solver[PreparedRichardson]):
         if self.rho is not None and not self.rho > 0:
             raise LinalgError(f"rho must be positive or None, got {self.rho}; None finds 1/lambda_max.")
 
-    def prepare(self, operator: LinearOperator, previous: PreparedRichardson | None = None) -> PreparedRichardson:
-        """Find ``λ_max`` (from the structure where it allows, else by power iteration), the leak and the step size.
+    def prepare(self, operator: LinearOperator, vectors: Sequence[Tensor] | None = None) -> PreparedRichardson:
+        """Find ``λ_max`` by power iteration, the leak and the step size.
 
-        Power iteration, and Lanczos for large Kronecker factors, estimate ``λ_max`` from below; Richardson converges
-        up to twice the step, so that is safe.
+        That estimates ``λ_max`` from below; Richardson converges up to twice the step, so that is safe.
 
         Args:
             operator: ``H``, positive definite.
-            previous: what this returned for an earlier ``H``, to warm-start the power iteration.
+            vectors: those of the result for an earlier ``H``, to start the power iteration from.
         """
-        vector = previous.vector if previous is not None else None
         largest: Tensor | None = None
         if self.rho is None or self.leak_horizon is not None:
-            largest = factored_lambda_max(operator)
-            if largest is None:
-                start = random_columns(operator) if vector is None else vector
-                steps = _COLD_STEPS if vector is None else _WARM_STEPS
-                values, vector = power_iteration(operator, start, steps)
-                largest = values[0]
+            largest, vectors = follow_lambda_max(operator, vectors)
         leaked, top = operator, largest
         if self.leak_horizon is not None and largest is not None:
             leaked = Damped(operator, largest / self.leak_horizon)
             top = largest + largest / self.leak_horizon
         precondition = None if self.preconditioner is None else self.preconditioner.prepare(leaked, top)
-        return PreparedRichardson(leaked, precondition, self._step_size(leaked, top, precondition), largest, vector)
+        return PreparedRichardson(leaked, precondition, self._step_size(leaked, top, precondition), largest, vectors)
 
     def step(
         self, prepared: PreparedRichardson, phi: Tensor, rhs: Tensor, t: Tensor | int = 0

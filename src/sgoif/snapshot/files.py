@@ -18,7 +18,7 @@ from torch import Tensor
 from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, WatchedNoise
 from sgoif.evidence.logistic import Logistic
 from sgoif.files.sealed import read_header, read_sealed, write_sealed
-from sgoif.influence import DualAnchors, HeadJudge
+from sgoif.influence import ClassAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
 from sgoif.snapshot.snapshot import About, Snapshot
 
@@ -58,8 +58,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     tensors |= {"anchors/known": ~judge.known.absent, "holdout/id_hash": torch.from_numpy(snapshot.held_out)}
     tensors |= {} if judge.confidence is None else {"anchors/confidence": judge.confidence}
     tensors |= {} if judge.probe is None else {"probe/weight": judge.probe}
-    if judge.dual is not None:
-        tensors |= {f"dual/{name}": value for name, value in judge.dual.tensors().items()}
+    if judge.class_anchors is not None:
+        tensors |= {f"class_anchors/{name}": value for name, value in judge.class_anchors.tensors().items()}
     if snapshot.canaries is not None:
         tensors |= {f"canaries/{name}": _tensor(getattr(snapshot.canaries, name)) for name in _CANARIES}
     if snapshot.calibration is not None:
@@ -84,13 +84,17 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     known = tensors["anchors/known"].to(device)
     kinds = [tensors[f"directions/{kind}"] for kind in ("tracked", "plain", "solved")]
     directions = torch.cat(kinds).to(device)
-    dual = {name.removeprefix("dual/"): value.to(device) for name, value in tensors.items() if name.startswith("dual/")}
+    class_anchors = {
+        name.split("/", 1)[1]: value.to(device)
+        for name, value in tensors.items()
+        if name.startswith(("class_anchors/", "dual/"))  # the name in files from before
+    }
     judge = HeadJudge(
         directions,
         KnownAnchors.of(known, directions.dtype),
         _move(tensors.get("anchors/confidence"), device),
         _move(tensors.get("probe/weight"), device),
-        DualAnchors.from_tensors(dual) if dual else None,
+        ClassAnchors.from_tensors(class_anchors) if class_anchors else None,
         weighting,
     )
     for name in ("class_names", "held_out_per_class"):

@@ -121,7 +121,8 @@ def audit_examples(
                 _, labels, ids = batch
                 head = next(call for call in calls if call.layer == part.engine.head.name)
                 signals = part.engine.score(calls, logits_of(head), labels).cpu().numpy()
-                signs = first.engine.sketch(calls if part is first else _calls(first, seen_by_first, batch))
+                seen = calls if part is first else _calls(first, seen_by_first, batch)
+                signs = first.engine.sketch(first.engine.head_rows(seen))
                 words = packed_signs(signs).cpu().numpy().view(np.int64)
                 recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
                 if keep is not None:

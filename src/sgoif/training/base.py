@@ -165,6 +165,11 @@ class BaseMonitor(ABC):
         """Take up what all processes shared, and what those had for themselves that this one takes over from."""
 
     @property
+    def _is_sound(self) -> bool:
+        """Whether all rows so far were scored, the last ones without an error."""
+        return True
+
+    @property
     def _num_waiting(self) -> int:
         """Visits that are not recorded yet."""
         return 0
@@ -556,7 +561,7 @@ class Step:
         with monitor.governor.timer.part("scoring"):
             is_sound = self._judge()
             is_sound = monitor.is_on and self._guarded(lambda: monitor._finish_step(self._is_last)) and is_sound
-            if is_sound:
+            if is_sound and monitor._is_sound:
                 monitor.fault_log.in_a_row = 0
         if monitor.step_count > step:
             monitor.governor.close_step(step, monitor._kind)

@@ -36,7 +36,7 @@ from sgoif.evidence import (
     should_clean,
 )
 from sgoif.gradients.contractions import widen
-from sgoif.influence import AnchorDraw, packed_signs, refit_head
+from sgoif.influence import AnchorDraw, HeadRefit, packed_signs
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
@@ -95,6 +95,7 @@ class CanaryLedger:
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
         self._recent: deque[Snapshot] = deque(maxlen=KEPT_SNAPSHOTS)
+        self._refits = (HeadRefit(), HeadRefit())  # on the other fold
 
     def add(self, draw: AnchorDraw, engine: Engine, step: int) -> bool:
         """Score the examples that a refresh has just seen; True if the hold-out then looked at its own labels."""
@@ -105,14 +106,18 @@ class CanaryLedger:
         is_rare = self.num_classes > LOOK_FROM and self._refreshes % LOOK_EVERY
         if trust == 0 or is_rare:
             return False
-        self.look([draw], engine, step, trust)
+        self._look([draw], engine, step, trust)
         is_due = self.cleans_itself and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1
         if is_due:
             self.clean([engine])
         return is_due
 
-    def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float = 1.0) -> None:
-        """Score the examples of some draws, all taken from one state of the model, fold against fold."""
+    def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int) -> None:
+        """Score the examples of some draws, all taken from one state of a model, fold against fold."""
+        self._refits = (HeadRefit(), HeadRefit())  # another model's are of no use
+        self._look(draws, engine, step, 1.0)
+
+    def _look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int, trust: float) -> None:
         rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
         features = torch.cat([widen(draw.rows[engine.head.name].inputs)[:, 0].mean(2) for draw in draws])
         logits = torch.cat([widen(draw.outputs) for draw in draws])
@@ -163,7 +168,7 @@ class CanaryLedger:
             if not mine.any():
                 continue
             trust = engine.seen * engine.anchors.trust * (folds != fold)
-            head = refit_head(engine.features, engine.holdout.labels, engine.head_weight(), trust=trust)
+            head = self._refits[fold].renew(engine.features, engine.holdout.labels, engine.head_weight(), trust)
             moved = features[mine] @ head.mT.to(features.dtype)
             change = logits[mine].log_softmax(1) - moved.log_softmax(1)  # CE after minus CE before, under each label
             top = moved.topk(2, 1)
@@ -314,7 +319,8 @@ class CanaryLedger:
         """What was added up so far."""
         sums = {name: getattr(self, f"_{name}").copy() for name in _SUMS}
         recent = [asdict(item) for item in self._recent]
-        return {**sums, "recent": recent, "refreshes": self._refreshes, "looks": self._looks}
+        refits = [refit.state_dict() for refit in self._refits]
+        return {**sums, "recent": recent, "refreshes": self._refreshes, "looks": self._looks, "refits": refits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
@@ -325,6 +331,8 @@ class CanaryLedger:
         self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
         recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
         self._recent = deque(recent, maxlen=KEPT_SNAPSHOTS)
+        for refit, saved in zip(self._refits, state.get("refits", ())):  # states from before have none
+            refit.load_state_dict(saved)
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

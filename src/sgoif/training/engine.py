@@ -1,8 +1,11 @@
 """The influence engine: anchors, curvature, tracked directions and gate, advanced once per optimiser step.
 
-It knows nothing of hooks, ids or sinks. A step first *scores* with the state that the previous steps left, so that
-every micro-batch of one optimiser step is judged alike, and then *updates*: curvature from what the step showed,
-anchors when a refresh is due, directions by one product.
+It knows nothing of hooks, ids or sinks. A step is scored with the state that the previous steps left, so that every
+micro-batch of one optimiser step is judged alike; then the state moves on: curvature from what the step showed, anchors
+when a refresh is due, directions by one product.
+
+Between two refreshes nothing but the directions moves, and these by a rule that looks at no example. So batches are
+queued, and :meth:`Engine.settle` scores those of many steps in one call, each by the directions of its own step.
 """
 
 from __future__ import annotations
@@ -28,26 +31,27 @@ from sgoif.gradients import (
     dot_directions,
     quiet_eval,
 )
-from sgoif.gradients.contractions import pool_positions, widen
+from sgoif.gradients.contractions import dots, pool_positions, widen
 from sgoif.influence import (
     HORIZON,
     AnchorDraw,
     Anchors,
-    DualAnchors,
+    ClassAnchors,
     Gate,
     GateReading,
     GateSettings,
     HeadJudge,
+    HeadRefit,
     HoldOut,
     Likeness,
     Tracker,
     Weighting,
-    refit_head,
 )
 from sgoif.influence.scoring import KnownAnchors
-from sgoif.linalg import KroneckerInverse, Richardson, norm
-from sgoif.records import SIGNALS, GradientRows, VisitFlag
+from sgoif.linalg import KroneckerInverse, Richardson, norm, unflatten
+from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
+from sgoif.training.scoring_queue import QueuedBatch, ScoredBatch, Waypoint, join_masks, join_rows, pack_signals
 from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine", "Method"]
@@ -57,7 +61,7 @@ _RANK = 16  # of the projection of layers beside the head
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
-REFIT_WORK = 2**26  # multiplications of one product of a re-fit, about 1 ms; beyond it a re-fit is made more rarely
+MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +174,33 @@ class Engine:
         if self.pooled and gate.mode == "relative" and gate.kappa is None:
             gate = replace(gate, kappa=_POOLED_TOLERANCE)
         self.gate = Gate(gate, train_size=train_size, planned_steps=settings.planned_steps, device=device)
-        rows, columns = head.shape.outputs, head.shape.inputs
-        self.dual = (
-            DualAnchors(len(holdout), rows, columns, holdout.labels, holdout.num_classes, dtype=self.dtype)
-            if self.pooled
-            else None
-        )
-        keeps = len(holdout) if settings.probe else 0
+        columns = head.shape.inputs
+        self.class_anchors: ClassAnchors | None = None
+        if self.pooled:
+            labels, largest = holdout.labels, int(holdout.counts.max())
+            self.class_anchors = ClassAnchors(labels, holdout.num_classes, columns, largest=largest, dtype=self.dtype)
+        keeps = len(holdout) if settings.probe or self.pooled else 0
         self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
         self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
         self.predicted = torch.full((len(holdout),), -1, device=device)  # class of each, when last seen; -1 before
         num_features, moves = columns - head.shape.has_bias, horizon < float("inf")
         self.likeness = Likeness(num_features, moves=moves, seed=seed, device=device, dtype=self.dtype)
         self.probe_weight: Tensor | None = None
-        self.probe_shift: Tensor | None = None  # of the last re-fit: how far it moved the head
-        self._refreshes = 0
+        self._head_refit = HeadRefit()
         self._note_anchors()
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
-        self.reading: GateReading | None = None
+        self._reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
         self.draws = 0  # how often the hold-out was looked at
         self.holdout_not_finite = 0  # hold-out examples left out of a refresh
         self._statistics: list[dict[str, Statistic]] = []
         self._gradient = StepGradient()
+        self._queue: list[QueuedBatch] = []
+        self._queued_bytes = self._tickets = 0
+        self._path: list[Waypoint] = []  # by which directions went since the last batch was scored
+        self._due: list[tuple[float, float]] = []  # learning rate and weight decay of steps still to advance by
+        self._scored: dict[int, ScoredBatch | Exception] = {}
+        self._queues = len(self.spaces) == 1 and not self.gate.needs_gradient
 
     @property
     def layers(self) -> list[Layer]:
@@ -200,7 +208,20 @@ class Engine:
 
     # Scoring: reads the state, never changes it.
 
-    def score(
+    def score(self, calls: Sequence[LayerCapture], outputs: Tensor, labels: Tensor) -> Tensor:
+        """All signals of a batch as one packed tensor ``[B, len(SIGNALS)]``, by the state as of now.
+
+        Args:
+            calls: the captured calls of the scored layers.
+            outputs: logits, ``[B, C]``.
+            labels: given classes, ``[B]``.
+        """
+        rows, judge = self.head_rows(calls), self.judge()
+        beside = self._other_dots(calls)
+        products = None if beside is None else dots(rows, judge.directions) + beside
+        return pack_signals(judge.signals(rows, widen(outputs), labels, products), self.dtype)
+
+    def queue(
         self,
         calls: Sequence[LayerCapture],
         outputs: Tensor,
@@ -208,8 +229,8 @@ class Engine:
         *,
         mixed: Tensor | None = None,
         is_class: Tensor | None = None,
-    ) -> Tensor:
-        """All signals of a batch as one packed tensor ``[B, len(SIGNALS)]``, without host synchronisation.
+    ) -> int:
+        """Keep a batch of this step to be scored by :meth:`settle`; a few operators, no host synchronisation.
 
         Args:
             calls: the captured calls of the scored layers.
@@ -217,47 +238,123 @@ class Engine:
             labels: given classes, ``[B]``.
             mixed: rows whose targets are mixed, ``[B]``, where there may be any.
             is_class: rows whose given label is a class, ``[B]``, where some may have none.
+
+        Returns:
+            A ticket, for :meth:`take_scores`.
         """
-        rows, outputs = self.head_rows(calls), widen(outputs)
-        columns = self.judge().signals(rows, outputs, labels, self._other_dots(calls))
-        packed = torch.stack([columns[name].to(self.dtype) for name in SIGNALS[:-1]], 1)
-        is_finite = packed.abs().amax(1) < float("inf")  # NaN passes through the maximum and fails the comparison
-        flags = (columns["confidence"] <= 0).to(self.dtype)  # NOT_JUDGED is 1
-        flags = flags.add(~is_finite, alpha=int(VisitFlag.NOT_FINITE))
-        if mixed is not None:
-            flags = flags.add(mixed, alpha=int(VisitFlag.MIXED))
-        if is_class is not None:
-            flags = flags.add(~is_class, alpha=int(VisitFlag.IGNORED))
-        return torch.cat([packed, flags[:, None]], 1)
+        beside = self._other_dots(calls)  # first: it may settle
+        batch = QueuedBatch(
+            ticket=self._tickets,
+            place=len(self._path) + len(self._due),
+            rows=self.head_rows(calls),
+            outputs=outputs.to(widen(outputs).dtype, copy=True),  # the loop may go on in place
+            labels=labels,
+            mixed=mixed,
+            is_class=is_class,
+            beside=beside,
+        )
+        if self._queue and not batch.fits(self._queue[-1]):
+            self.settle()
+            batch = replace(batch, place=0)
+        self._tickets += 1
+        self._queue.append(batch)
+        self._queued_bytes += batch.nbytes
+        return batch.ticket
 
-    def judge(self) -> HeadJudge:
-        """What the head's scores depend on, as of now."""
-        confidence = None if self.reading is None else self.reading.confidence
-        directions = self._stacked(self.head.name)
-        return HeadJudge(directions, self._known, confidence, self.probe_weight, self.dual, self.settings.weighting)
+    def settle(self) -> None:
+        """Score what is queued, after the directions have caught up with the steps."""
+        queued, self._queue, self._queued_bytes = self._queue, [], 0
+        self._catch_up()
+        path, self._path = [*self._path, self._waypoint()], []
+        if not queued:
+            return
+        try:
+            self._scored |= self._score_queue(queued, path)
+        except Exception:  # one by one it may go, as where memory is short; what fails again says why
+            for batch in queued:
+                try:
+                    self._scored |= self._score_queue([batch], path)
+                except Exception as error:
+                    self._scored[batch.ticket] = error
 
-    def _stacked(self, layer: str) -> Tensor:
+    def take_scores(self) -> dict[int, ScoredBatch | Exception]:
+        """What was found of the settled batches, or why nothing was, by ticket; each is given once."""
+        found, self._scored = self._scored, {}
+        return found
+
+    def _score_queue(self, queued: Sequence[QueuedBatch], path: Sequence[Waypoint]) -> dict[int, ScoredBatch]:
+        """Score batches of several steps: what does not move by one product for all, the directions step by step."""
+        judge = self.judge(path[-1])
+        rows, products = join_rows([batch.rows for batch in queued]), None
+        if judge.confidence is not None:
+            met = [(path[batch.place], batch) for batch in queued]
+            gates = [point.confidence.expand(len(b), -1) for point, b in met if point.confidence is not None]
+            judge = replace(judge, confidence=torch.cat(gates))
+            moving = torch.cat([dots(b.rows, point.directions) for point, b in met])
+            products = torch.cat([moving, dots(rows, judge.fixed)], 1)
+            if queued[0].beside is not None:
+                products = products + torch.cat([b.beside for b in queued if b.beside is not None])
+        outputs, labels = (torch.cat([getattr(b, name) for b in queued]) for name in ("outputs", "labels"))
+        columns = judge.signals(rows, outputs, labels, products)
+        masks = join_masks(queued, "mixed", False), join_masks(queued, "is_class", True)
+        sizes = [len(batch) for batch in queued]
+        packed = pack_signals(columns, self.dtype, *masks).split(sizes)
+        signs = self._signs(rows, sizes)
+        return {b.ticket: ScoredBatch(mine, seen) for b, mine, seen in zip(queued, packed, signs)}
+
+    def _signs(self, rows: GradientRows, sizes: list[int]) -> Sequence[Tensor | Exception]:
+        """Sketch what the head saw of each batch; scores are worth having without."""
+        try:
+            return list(self.sketch(rows).split(sizes))
+        except Exception as error:
+            return [error] * len(sizes)
+
+    def judge(self, at: Waypoint | None = None) -> HeadJudge:
+        """What the head's scores depend on, as of now; or by the directions of another step since the last refresh."""
+        if at is None:
+            self.settle()
+            at = self._waypoint()
+        directions = self._stacked(self.head.name, at.directions)
+        return HeadJudge(
+            directions, self._known, at.confidence, self.probe_weight, self.class_anchors, self.settings.weighting
+        )
+
+    def _waypoint(self) -> Waypoint:
+        directions = self._directions()[self.head.name]
+        return Waypoint(directions, None if self._reading is None else self._reading.confidence)
+
+    def _stacked(self, layer: str, tracked: Tensor) -> Tensor:
         """Tracked, plain and solved directions of a layer side by side: one contraction serves all."""
-        kinds = (self.directions(), self.anchors.gradients, self.solved or self.anchors.gradients)
-        return torch.cat([kind[layer] for kind in kinds])
+        plain = self.anchors.gradients[layer]
+        return torch.cat([tracked, plain, plain if self.solved is None else self.solved[layer]])
 
     def _other_dots(self, calls: Sequence[LayerCapture]) -> Tensor | None:
         """Inner products at the layers beside the head, ``[B, 3·K]``; None where there are none."""
         others = [call for call in calls if call.layer != self.head.name]
         if not others or self.reading is None:
             return None
-        return dot_directions(others, self.spaces, {call.layer: self._stacked(call.layer) for call in others})
+        tracked = self.directions()
+        return dot_directions(
+            others, self.spaces, {call.layer: self._stacked(call.layer, tracked[call.layer]) for call in others}
+        )
 
-    def sketch(self, calls: Sequence[LayerCapture]) -> Tensor:
+    def sketch(self, rows: GradientRows) -> Tensor:
         """What the head sees of each example, as signs ``[B, 256]``, without host synchronisation."""
-        call = self._head_call(calls)
-        if isinstance(call.module, nn.Linear) and call.input.dim() == 2:
-            return self.likeness.signs(call.input)  # two operators in all
-        return self.likeness.signs(pool_positions(self.head_rows(calls))[0])
+        return self.likeness.signs(pool_positions(rows)[0])
 
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
+        self._catch_up()
+        return self._directions()
+
+    def _directions(self) -> dict[str, Tensor]:
         return self.solved if self.settings.solver == "direct" and self.solved else self.tracker.directions
+
+    @property
+    def reading(self) -> GateReading | None:
+        """How far the directions are trusted, as of the last step."""
+        self._catch_up()
+        return self._reading
 
     def head_rows(self, calls: Sequence[LayerCapture]) -> GradientRows:
         """The head's rows of a batch."""
@@ -281,6 +378,7 @@ class Engine:
     def absorb(self) -> None:
         """Take in the curvature of all micro-batches measured since the last time."""
         if self._statistics:
+            self._catch_up()  # by the operator of the steps that are due
             self.curvature.absorb(reduce_curvature(self.peers, reduce_statistics(self._statistics)))
             self._statistics = []
             self.tracker.use_operator(self.curvature.operator())
@@ -293,6 +391,7 @@ class Engine:
         losses: Callable[[Tensor, Tensor], Tensor],
     ) -> AnchorDraw:
         """Draw hold-out examples and renew everything that depends on them; nothing, where none gave numbers."""
+        self.settle()
         positions = self.holdout.next_positions(self.anchors.per_refresh)
         mine, place = self.peers.share_of(positions), self.holdout.position
         with keep_sharded(model), collect_parameters(self.head) as seen:
@@ -317,14 +416,19 @@ class Engine:
             self.likeness.follow(features)
             if self.tracker.is_ready:
                 self.solved = self.curvature.solve(self.anchors.gradients)
-            if self.dual is not None:
-                self.dual.update(draw.positions, head_rows, self.anchors.trust)
-                inverse = self.curvature.factorise(self.head.name).inverse if self.tracker.is_ready else None
-                self.dual.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
-            if self.settings.probe:
+            if len(self.features):
                 self.features[draw.positions] = features
                 self.seen[draw.positions] = 1.0
-                self._refit()
+            if self.class_anchors is not None:
+                output_grads = pool_positions(head_rows)[1]
+                self.class_anchors.update(draw.positions, output_grads, self.features, self.anchors.trust)
+                inverse = self.curvature.factorise(self.head.name).inverse if self.tracker.is_ready else None
+                self.class_anchors.use_inverse(inverse if isinstance(inverse, KroneckerInverse) else None)
+            if self.settings.probe:
+                trust = self.seen * self.anchors.trust
+                self.probe_weight = self._head_refit.renew(
+                    self.features, self.holdout.labels, self.head_weight(), trust
+                )
         return draw
 
     @torch.no_grad()
@@ -348,19 +452,6 @@ class Engine:
         self.gradient_size = norm(self.anchors.gradients)  # |g_v|
         self._known = KnownAnchors.of(self.anchors.known, self.dtype)
 
-    def _refit(self) -> None:
-        """Re-fit the head; where that is costly (many classes, a large hold-out) not at every refresh.
-
-        In between, the last fit's *change* is added to the head as it is now: what the hold-out would move follows the
-        head, only the size of the move is that of an earlier refresh.
-        """
-        now = self.head_weight()
-        if self.probe_shift is None or self._refreshes % (1 + self.features.numel() * len(now) // REFIT_WORK) == 0:
-            trust = self.seen * self.anchors.trust
-            self.probe_shift = refit_head(self.features, self.holdout.labels, now, trust=trust) - now
-        self.probe_weight = now + self.probe_shift
-        self._refreshes += 1
-
     def head_weight(self) -> Tensor:
         """The head's weights with the bias column, ``[C, I]``: the current ones, sharded those of the last refresh."""
         return self.head.block(self._whole_head())[0].to(self.dtype)  # [C, I]
@@ -369,31 +460,44 @@ class Engine:
         return self._seen_head or {name: value.detach() for name, value in self.head.parameters.items()}
 
     def advance(self, learning_rate: float, weight_decay: float) -> None:
-        """One product per anchor, and the gate's reading of what is left."""
+        """End a step: one product per anchor is due, and the gate's reading of what is left."""
         if not self.tracker.is_ready:
             return
+        if self._reading is None:  # what is queued was met by no direction
+            self.settle()
         size = self._gradient.take_norm(self.peers)
         if size is not None:
             self.gate.observe_gradient(size)
-        residual = self.tracker.advance(self.anchors.gradients)
+        self._due.append((learning_rate, weight_decay))
+        self._queued_bytes += self.tracker.columns.nbytes
+        if not self._queues or self._queued_bytes > MOST_QUEUED:
+            self.settle()
+
+    def _catch_up(self) -> None:
+        """Take all steps that are due, and remember the directions that were met on the way."""
+        due, self._due = self._due, []
+        if not due:
+            return
+        before = self._waypoint()
+        columns, residuals = self.tracker.advance(self.anchors.gradients, len(due))
         if self.settings.solver == "direct":
-            residual = torch.zeros_like(residual)
-        reading = self.gate.read(
-            residual,
-            self.anchors.noise,
-            self.gradient_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-        )
+            residuals = torch.zeros_like(residuals)
+        reading, confidences = self.gate.read_steps(residuals, self.anchors.noise, self.gradient_size, due)
         if self.pooled and self.settings.gate_settings.mode == "relative":
             # The pooled gradient is easiest to follow while the network knows nothing: its residual was smallest in
             # the second of 12 epochs (CIFAR-100). So a visit counts by how much of the hold-out the network knows.
-            reading = replace(reading, confidence=reading.confidence * self.agreement.square())
-        self.reading = reading
+            confidences = confidences * self.agreement.square()
+        self._reading = replace(reading, confidence=confidences[-1])
+        is_solved = self.settings.solver == "direct" and self.solved is not None
+        self._path.append(before)
+        for column, confidence in zip(columns[:-1], confidences.unbind(0)):
+            moved = before.directions if is_solved else unflatten(column, self.tracker.shapes)[self.head.name]
+            self._path.append(Waypoint(moved, confidence))
 
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on."""
-        reading, head = self.reading, self._seen_head if self.is_sharded else self._whole_head()
+        self.settle()
+        reading, head = self._reading, self._seen_head if self.is_sharded else self._whole_head()
         return {
             "anchors": self.anchors.state_dict(),
             "curvature": self.curvature.state_dict(),
@@ -407,9 +511,8 @@ class Engine:
             "seen": self.seen.clone(),
             "predicted": self.predicted.clone(),
             "probe_weight": None if self.probe_weight is None else self.probe_weight.clone(),
-            "probe_shift": None if self.probe_shift is None else self.probe_shift.clone(),
-            "refreshes": self._refreshes,
-            "dual": None if self.dual is None else self.dual.state_dict(),
+            "head_refit": self._head_refit.state_dict(),
+            "class_anchors": None if self.class_anchors is None else self.class_anchors.state_dict(),
             "likeness": self.likeness.state_dict(),
             "solved": self.solved,
             "seen_head": None if head is None else {name: value.clone() for name, value in head.items()},
@@ -426,17 +529,23 @@ class Engine:
         self.agreement, self.draws = state["agreement"].to(self.agreement), int(state["draws"])
         self.holdout_not_finite = int(state.get("holdout_not_finite", 0))
         reading = state["reading"]
-        self.reading = None if reading is None else GateReading(**reading)
+        self._reading = None if reading is None else GateReading(**reading)
+        self._due, self._path = [], []
         self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         if "predicted" in state:  # states from before it have none
             self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
-        self.probe_shift, self._refreshes = state["probe_shift"], int(state["refreshes"])
+        if "head_refit" in state:
+            self._head_refit.load_state_dict(state["head_refit"])
+        else:  # states from before
+            calls = int(state["refreshes"])
+            self._head_refit.load_state_dict({"shift": state["probe_shift"], "calls": calls, "next": calls})
         if self.is_sharded:
             self._seen_head = state.get("seen_head")
         self._note_anchors()
-        if self.dual is not None:
-            self.dual.load_state_dict(state["dual"])
+        if self.class_anchors is not None:
+            kept = state["class_anchors"] if "class_anchors" in state else state["dual"]  # the name in older states
+            self.class_anchors.load_state_dict(kept, self.features, self.anchors.trust)
         if "likeness" in state:  # states from before it have none
             self.likeness.load_state_dict(state["likeness"])
 

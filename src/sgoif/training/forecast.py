@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from sgoif.evidence import SKETCH_BITS
-from sgoif.influence import MOST_PROJECTED
+from sgoif.influence import MOST_PROJECTED, MOST_REFIT_WORK, refit_every
 from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
-from sgoif.training.engine import REFIT_WORK, Engine
+from sgoif.training.engine import MOST_QUEUED, Engine
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.work import Speed, Work, measure_speed
@@ -31,12 +31,12 @@ __all__ = ["Forecast", "Forecaster", "Sizes", "forecast", "work_per_step"]
 _STEP = Work(flops=3.0, bytes=6.0, launches=12.0)
 _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators: a scored step's take 10 us, one takes 3
 # Operators of the monitor's parts, counted; a test counts them again.
-_SCORE, _ADVANCE, _MEASURE, _ABSORB, _REFRESH = 110, 65, 30, 125, 750
-_PASSES = 57  # times that the factors are read or written when curvature is observed
-_FACTOR_LIMIT, _LANCZOS = 512, 410  # beyond so many rows the ends of a factor's spectrum take so many operators
+_QUEUE, _SETTLE, _STEP_AGAIN, _MEASURE, _ABSORB, _REFRESH = 10, 200, 12, 30, 120, 750
+_PASSES = 20  # times that the factors are read or written when curvature is observed
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
-_NEAR, _ROWS_PER_CLASS = 6, 16  # above 64 classes: classes looked at per example, and cached rows of each
+_NEAR, _ROWS_PER_CLASS = 6, 8  # above 64 classes: classes looked at per example, and rows kept of each
+_GATHER_ABOVE = 256  # classes, of which those looked at are gathered
 _VISIT_BYTES = 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
 _MB = 2.0**20
 
@@ -92,9 +92,9 @@ class Sizes:
         return min(self.inputs, MOST_PROJECTED)
 
     @property
-    def num_cached_rows(self) -> int:
-        """Hold-out rows of which each scored example meets some, above 64 classes."""
-        return min(self.holdout, _ROWS_PER_CLASS * self.outputs) if self.is_pooled else 0
+    def outputs_factored(self) -> int:
+        """Outputs whose products with one another curvature keeps; above 64 classes it keeps a diagonal."""
+        return 0 if self.is_pooled else self.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
     """What the monitor computes in a step on average, by part; the forward pass over the hold-out is not in it."""
     shown = min(plan.examples_per_refresh, sizes.holdout)
     return {
-        "scoring": 1 / plan.stride * _score(sizes, batch_size) + _advance(sizes),
+        "scoring": 1 / plan.stride * _score(sizes, batch_size) + _advance(sizes) + _settle(plan),
         "curvature": 1 / plan.observe_every * _curvature(sizes, batch_size),
         "refresh": 1 / plan.refresh_every * _refresh(plan, sizes, shown),
     }
@@ -206,47 +206,51 @@ def _operators(count: float) -> Work:
 
 
 def _score(s: Sizes, batch: int) -> Work:
-    """Contractions with tracked, plain and solved directions, the dual form's pairs, the re-fitted head, the sketch."""
+    """Products with tracked, plain and solved directions, near classes, the re-fitted head, the sketch."""
     flops = 2.0 * batch * 3 * s.anchors * s.numel
     moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
     if s.is_pooled:
-        width = s.inputs + s.outputs
-        per_class = ceil(s.num_cached_rows / s.outputs)
-        flops += 2.0 * batch * (s.inputs**2 + s.outputs**2 + 2 * _NEAR * per_class * width)
-        moved += 2.0 * batch * _NEAR * per_class * width
+        is_gathered = s.outputs > _GATHER_ABOVE
+        rows = _ROWS_PER_CLASS * (_NEAR if is_gathered else s.outputs)
+        flops += 2.0 * batch * s.inputs * (s.inputs + 2 * rows)
+        moved += 3.0 * batch * rows * s.inputs if is_gathered else float(rows * s.inputs)
     if s.has_probe:
         flops += 2.0 * batch * s.outputs * s.inputs
     flops += 2.0 * batch * s.num_projected * SKETCH_BITS
     moved += float(s.num_projected * SKETCH_BITS + 2 * batch * SKETCH_BITS)
-    moved += 4.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
-    return Work(flops, moved * s.itemsize) + _operators(_SCORE * s.accumulate)
+    moved += 8.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
+    return Work(flops, moved * s.itemsize) + _operators(_QUEUE * s.accumulate)
+
+
+def _settle(plan: Plan) -> Work:
+    """What scoring several steps together takes whatever their number; their operators are in it."""
+    return 1 / min(plan.observe_every, plan.refresh_every) * _operators(_SETTLE)
 
 
 def _advance(s: Sizes) -> Work:
     """One product with the curvature for every direction."""
-    flops = 2.0 * s.anchors * s.numel * (s.inputs + s.outputs)
-    return Work(flops, 10.0 * s.anchors * s.numel * s.itemsize) + _operators(_ADVANCE)
+    flops = 2.0 * s.anchors * s.numel * (s.inputs + s.outputs_factored)
+    return Work(flops, 10.0 * s.anchors * s.numel * s.itemsize) + _operators(_STEP_AGAIN)
 
 
 def _curvature(s: Sizes, batch: int) -> Work:
-    """Both factors' outer products, and the ends of their spectra (an eigendecomposition up to 512 rows)."""
-    flops = 2.0 * batch * (s.inputs**2 + s.outputs**2)
-    flops += sum(10.0 * n**3 if n <= _FACTOR_LIMIT else 64.0 * n**2 for n in (s.inputs, s.outputs))
-    operators = _MEASURE * s.accumulate + _ABSORB + _LANCZOS * sum(n > _FACTOR_LIMIT for n in (s.inputs, s.outputs))
-    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(operators)
+    """Both factors' outer products, and a few steps towards their largest eigenvalues."""
+    flops = (2.0 * batch + 6.0) * (s.inputs**2 + s.outputs_factored**2)
+    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(_MEASURE * s.accumulate + _ABSORB)
 
 
 def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
     """All but the hold-out's forward pass: anchors, solves, the re-fitted head, canaries, and the waiting visits."""
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
-    flops += sum(3.0 * n**3 for n in (s.inputs, s.outputs)) + 8.0 * s.anchors * s.numel * (s.inputs + s.outputs)
+    sides = s.inputs, s.outputs_factored
+    flops += sum(3.0 * n**3 for n in sides) + 8.0 * s.anchors * s.numel * sum(sides)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
     looks = 0.0 if not s.tried else 1 / LOOK_EVERY if s.outputs > LOOK_FROM else 1.0
     if s.has_probe:
-        rarely = 1 + s.holdout * s.inputs * s.outputs // REFIT_WORK
-        fits = 1 / rarely + 2 * looks  # of the whole, and of each fold
-        per_fit = 4.0 * s.holdout * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
-        flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * s.holdout * s.inputs**2 + s.inputs**3)
+        rows = min(s.holdout, MOST_REFIT_WORK // (s.inputs * s.outputs))
+        fits = (1 + looks) / refit_every(s.holdout, s.inputs * s.outputs)  # of the whole, and of its folds
+        per_fit = 4.0 * rows * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
+        flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * rows * s.inputs**2 + s.inputs**3)
     if s.tried:
         flops += looks * 4.0 * shown * s.tried * (s.inputs + s.outputs) * len(CALIBRATED_SIGNALS)
         work = work + looks * _operators(_CANARIES)
@@ -255,10 +259,13 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
 
 def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
     directions = 3 * s.anchors * s.numel  # gradients, tracked and solved
-    cached = s.num_cached_rows * (s.inputs + s.outputs) + (s.holdout * s.inputs if s.has_probe else 0)
+    cached = s.holdout * (s.inputs + 3 * _ROWS_PER_CLASS) if s.has_probe or s.is_pooled else 0
+    cached += _ROWS_PER_CLASS * s.outputs * s.inputs if s.is_pooled else 0
     fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
     visits = batch * plan.refresh_every / plan.stride
     waiting = visits * (len(SIGNALS) + 4)  # two of ids and labels each
+    queued = min(batch * (s.inputs + 2 * s.outputs) + s.anchors * s.numel, MOST_QUEUED // s.itemsize)
+    waiting += min(plan.observe_every * queued, MOST_QUEUED // s.itemsize)
     sketching = s.num_projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
     inverse = s.curvature_bytes if s.is_pooled else 0
     # curvature: the averages, the damped operator that is tracked, and the factors of the last solve
@@ -271,6 +278,6 @@ def _host_bytes(s: Sizes, shown: int) -> float:
     if s.tried:
         found += 8.0 * s.holdout * s.tried * (len(CALIBRATED_SIGNALS) + 1)
         found += 8.0 * s.outputs**2  # which class is taken for which
-        factors = s.inputs**2 + s.outputs**2
+        factors = s.inputs**2 + s.outputs_factored**2
         found += 8.0 * KEPT_SNAPSHOTS * (shown * (s.inputs + s.outputs) + factors)
     return found

@@ -30,7 +30,7 @@ from sgoif.training.engine import Engine
 from sgoif.training.losses import HoldoutPass, holdout_losses
 from sgoif.training.recorder import Recorder
 from sgoif.training.step_ids import IdNotices
-from sgoif.training.targets import read_targets, without_classes
+from sgoif.training.targets import GivenLabels, read_targets, without_classes
 from sgoif.training.visit_buffer import VisitBuffer
 from sgoif.training.weights import Weights, WeightTable
 
@@ -58,17 +58,18 @@ class Monitor(BaseMonitor):
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_snapshot, self._on_weights = on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBuffer(recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
+        self._visits = VisitBuffer(engine, recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
         self._flush_at_end = self._visits.flush if self.peers.is_alone else None
         self._last_epoch = 0
         self._has_measured = False  # curvature that is not absorbed yet
+        self._has_failed = False  # the last time that visits were scored
         self._anchor_losses = loop.loss.losses
 
     # The step.
 
     def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
-        """Score a micro-batch and note its curvature."""
+        """Queue a micro-batch to be scored, and note its curvature."""
         given = self._seen.given or read_targets(
             targets, outputs, label_smoothing=self.loss.label_smoothing, meaning=self.loss.soft_targets
         )
@@ -78,9 +79,7 @@ class Monitor(BaseMonitor):
         if not self._weights.is_tried:
             self._check_weighted(head, outputs, targets)
         with torch.no_grad():
-            signals = self.engine.score(calls, outputs, given.labels, mixed=given.mixed, is_class=given.is_class)
-            signals = without_classes(signals, given, targets, widen(outputs))
-            self._visits.add(ids, given.label_to_record, signals, self.step_count, self._micro, self._sketched(calls))
+            self._queue(calls, outputs, ids, given, targets)
             self._unaccounted = 0
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
@@ -98,17 +97,35 @@ class Monitor(BaseMonitor):
                 "(w * losses).sum() / w.sum(), with the same w in monitor.step(..., weights=w)."
             ) from error
 
-    def _sketched(self, calls: list[LayerCapture]) -> Tensor | None:
-        """Sketch what the model saw; scores are worth having without."""
-        try:
-            return self.engine.sketch(calls)
-        except Exception as error:
-            self.fault_log.note(error, "a step's examples could not be sketched; their scores are kept.")
-            return None
+    def _queue(self, calls: list[LayerCapture], outputs: Tensor, ids: Any, given: GivenLabels, targets: Tensor) -> None:
+        if ids is None:
+            self._visits.add_none(self.step_count, self._micro)
+            return
+        ticket = self.engine.queue(calls, outputs, given.labels, mixed=given.mixed, is_class=given.is_class)
+        finish = None
+        if given.soft is not None:
+            finish = partial(without_classes, given=given, targets=targets.clone(), outputs=widen(outputs).clone())
+        self._visits.add(ids, given, self.step_count, self._micro, ticket, finish)
+
+    def _settle(self) -> None:
+        """Have scored what is queued. What fails costs the visits of its steps, not the rest of this one."""
+        errors = self._visits.settle()
+        self._has_failed = bool(errors)
+        for error in errors:
+            if isinstance(error, SgoifError) and self._may_raise:
+                raise error
+            if self.is_on:
+                self._fault(error)
+
+    @property
+    def _is_sound(self) -> bool:
+        return self._visits.is_settled and not self._has_failed
 
     def _update(self, step: int) -> None:
         """Curvature, anchors when due, one product per direction."""
         is_refresh = self.governor.plan.is_refresh(step)
+        if is_refresh:
+            self._settle()
         if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
             self.peers.check_in_sync(step, self._has_measured, is_refresh)
         if self._has_measured:

@@ -21,24 +21,28 @@ _LONGEST = {"refresh_every": 160, "observe_every": 40, "stride": 16}  # in the o
 class Plan:
     """What the monitor does at which step. Changes only at refreshes, and is written into the run.
 
-    >>> Plan().is_refresh(40), Plan().is_observe(43)
-    (True, False)
-    >>> print(Plan(refresh_every=10))
+    >>> [step for step in range(300) if Plan().is_refresh(step)]
+    [0, 20, 40, 60, 80, 100, 120, 140, 160, 200, 240, 280]
+    >>> print(Plan(refresh_every=10, early_steps=0))
     plan: scores every step, observes curvature every 5 steps, refreshes from 256 hold-out examples every 10 steps
     """
 
-    refresh_every: int = 20  # steps between two looks at the hold-out
+    refresh_every: int = 40  # steps between two looks at the hold-out
     examples_per_refresh: int = 256
     layers: tuple[str, ...] = ()  # scored beside the head
     rank: int = 16  # of their projection
     stride: int = 1  # score every so many steps
     observe_every: int = 5  # steps between two updates of curvature
+    early_steps: int = 160  # steps with twice as many refreshes: a model changes most at first, and some end soon
 
     def __post_init__(self) -> None:
         numbers = {key: value for key, value in asdict(self).items() if key != "layers"}
-        wrong = {key: value for key, value in numbers.items() if not (isinstance(value, int) and value >= 1)}
+        least = {"early_steps": 0}
+        wrong = {
+            key: value for key, value in numbers.items() if not (isinstance(value, int) and value >= least.get(key, 1))
+        }
         if wrong:
-            raise SgoifError(f"a plan's numbers are whole and at least 1, got {wrong}.")
+            raise SgoifError(f"a plan's numbers are whole and at least 1 (early_steps: 0), got {wrong}.")
 
     def with_forecast(self, forecast: object | None) -> Plan:
         """The same plan, which tells its price when printed; the forecast is neither stored nor compared."""
@@ -53,13 +57,21 @@ class Plan:
         layers = f", the head and {', '.join(self.layers)} (rank {self.rank})" if self.layers else ""
         decisions = (
             f"plan: scores {scored}{layers}, observes curvature every {self.observe_every} steps, refreshes from "
-            f"{self.examples_per_refresh} hold-out examples every {self.refresh_every} steps"
+            f"{self.examples_per_refresh} hold-out examples every {self.refresh_every} steps{self._early}"
         )
         forecast = self.__dict__.get("_forecast")
         return decisions if forecast is None else f"{decisions}\n{forecast}"
 
+    @property
+    def _early(self) -> str:
+        return f" (every {self._early_every} until step {self.early_steps})" if self.early_steps else ""
+
+    @property
+    def _early_every(self) -> int:
+        return max(1, self.refresh_every // 2)
+
     def is_refresh(self, step: int) -> bool:
-        return step % self.refresh_every == 0
+        return step % (self._early_every if step < self.early_steps else self.refresh_every) == 0
 
     def is_observe(self, step: int) -> bool:
         return step % self.observe_every == 0
@@ -96,7 +108,7 @@ class Governor:
         *,
         max_overhead: float = MAX_OVERHEAD,
         fixed: bool = False,
-        window: int = 100,
+        window: int = 120,
         clock: Clock | None = None,
         probe: PairedProbe | None = None,
     ) -> None:
@@ -186,7 +198,9 @@ class Governor:
             measured: the recent overhead, where it is not this process's own that counts.
         """
         measured = self.recent_overhead() if measured is None else measured
-        if self.fixed or not self._has_news() or measured <= self.max_overhead:
+        is_early = step < self.plan.early_steps + self.window  # when refreshes come twice as often
+        limit = self.max_overhead * (2 if is_early else 1)
+        if self.fixed or not self._has_news() or measured <= limit:
             return self.plan
         cheaper = self.plan.cheaper()
         if cheaper is not None:

@@ -1,0 +1,130 @@
+"""Batches of several steps scored in one call are scored as each would have been in its own step."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sgoif
+from sgoif.records import SIGNALS
+
+INPUTS, BATCH = 12, 16
+
+
+def fresh():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(INPUTS, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
+def visits_of(classes, *, queues, dtype=torch.float32, micro=1, sizes=(BATCH,), steps=45, **settings):
+    """Visits of a training whose batches are queued, or scored in their own steps."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(INPUTS, 20), nn.ReLU(), nn.Linear(20, classes)).to(dtype)
+    generator = torch.Generator().manual_seed(1)
+    held = torch.randn(8 * classes, INPUTS, generator=generator, dtype=dtype), torch.arange(8 * classes) % classes
+    plan = sgoif.Plan(refresh_every=20, examples_per_refresh=64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = sgoif.watch(
+        model,
+        optimizer,
+        anchors=held,
+        train_size=400,
+        trusted=True,
+        loss=sgoif.Loss(accumulate=micro),
+        method=sgoif.Method(**settings),
+        budget=sgoif.Budget(plan=plan),
+    )
+    monitor.engine._queues = queues
+    count = 0
+    for step in range(steps):
+        for _ in range(micro):
+            size = sizes[step % len(sizes)]
+            inputs = torch.randn(size, INPUTS, generator=generator, dtype=dtype)
+            labels = torch.randint(0, classes, (size,), generator=generator)
+            with monitor.step(torch.arange(count, count + size), labels):
+                (F.cross_entropy(model(inputs), labels) / micro).backward()
+            count += size
+        optimizer.step()
+        optimizer.zero_grad()
+    assert monitor.faults == {}
+    run = monitor.close()
+    order = np.argsort(run.visits["id"], kind="stable")
+    return {name: run.visits[name][order] for name in (*SIGNALS, "step", "harm_std")}
+
+
+@pytest.mark.parametrize(
+    ("classes", "options"),
+    [
+        (5, {}),
+        (5, {"micro": 3}),
+        (5, {"sizes": (16, 7, 1)}),
+        (5, {"weighting": "confidence"}),
+        (5, {"gate": "moving-average"}),
+        (5, {"gate": "paper"}),
+        (5, {"solver": "direct"}),
+        (5, {"layers": ["0"]}),
+        (70, {}),
+    ],
+)
+def test_queued_batches_are_scored_as_in_their_own_steps(classes, options):
+    queued, alone = (visits_of(classes, queues=queues, dtype=torch.float64, **options) for queues in (True, False))
+    for name in queued:
+        np.testing.assert_allclose(queued[name], alone[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_in_float32_they_agree_to_rounding():
+    queued, alone = (visits_of(5, queues=queues) for queues in (True, False))
+    for name in queued:
+        np.testing.assert_allclose(queued[name], alone[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_batch_that_does_not_fit_the_others_is_scored_apart():
+    """A loop may change its precision on the way."""
+    model, generator = fresh(), torch.Generator().manual_seed(1)
+    held = torch.randn(100, INPUTS, generator=generator), torch.arange(100) % 10
+    monitor = sgoif.watch(model, anchors=held, train_size=400, trusted=True, budget=sgoif.Budget(plan=sgoif.Plan()))
+    for step in range(12):
+        inputs, labels = torch.randn(BATCH, INPUTS, generator=generator), torch.arange(BATCH) % 10
+        is_low = step % 3 == 1
+        with monitor.step(torch.arange(BATCH), labels):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
+                outputs = model(inputs)
+            F.cross_entropy(outputs.float(), labels).backward()
+    assert monitor.faults == {} and monitor.counters["visits"] == 12 * BATCH
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    monkeypatch.setattr("sgoif.training.engine.MOST_QUEUED", 20_000)
+    model, generator = fresh(), torch.Generator().manual_seed(1)
+    held = torch.randn(100, INPUTS, generator=generator), torch.arange(100) % 10
+    plan = sgoif.Plan(observe_every=50, refresh_every=100)
+    monitor = sgoif.watch(model, anchors=held, train_size=400, trusted=True, budget=sgoif.Budget(plan=plan))
+    waiting = []
+    for _ in range(40):
+        inputs, labels = torch.randn(BATCH, INPUTS, generator=generator), torch.arange(BATCH) % 10
+        with monitor.step(torch.arange(BATCH), labels):
+            F.cross_entropy(model(inputs), labels).backward()
+        waiting.append(len(monitor.engine._queue))
+    assert max(waiting) < 10 and waiting.count(0) > 3
+    assert monitor.counters["visits"] == 40 * BATCH
+
+
+def test_logits_that_the_loop_changes_in_place_do_not_change_their_scores():
+    found = []
+    for spoils in (False, True):
+        model, generator = fresh(), torch.Generator().manual_seed(1)
+        held = torch.randn(100, INPUTS, generator=generator), torch.arange(100) % 10
+        monitor = sgoif.watch(model, anchors=held, train_size=400, trusted=True)
+        for _ in range(8):
+            inputs, labels = torch.randn(BATCH, INPUTS, generator=generator), torch.arange(BATCH) % 10
+            with monitor.step(torch.arange(BATCH), labels):
+                outputs = model(inputs)
+                F.cross_entropy(outputs, labels).backward()
+            if spoils:
+                outputs.data.zero_()
+                inputs.zero_()
+                labels.zero_()
+        found.append(monitor.close().visits)
+    for name in SIGNALS:
+        np.testing.assert_array_equal(found[0][name], found[1][name])
