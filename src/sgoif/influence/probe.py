@@ -131,6 +131,6 @@ def refit_every(rows: int, numel: int) -> int:
     """Calls between two fits of a head with so many weights to so many examples.
 
     >>> refit_every(1000, 5130), refit_every(20_000, 513_000)
-    (1, 32)
+    (1, 33)
     """
     return 1 + min(rows * numel, MOST_REFIT_WORK) // _WORK

@@ -14,6 +14,7 @@ from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepK
 __all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
 
 MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
+_OFTEN = 20  # steps between two refreshes, which need not be fewer at first
 _LONGEST = {"refresh_every": 160, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
 
 
@@ -33,7 +34,7 @@ class Plan:
     rank: int = 16  # of their projection
     stride: int = 1  # score every so many steps
     observe_every: int = 5  # steps between two updates of curvature
-    early_steps: int = 160  # steps with twice as many refreshes: a model changes most at first, and some end soon
+    early_steps: int = 160  # until here refreshes come twice as often: a model changes most at first
 
     def __post_init__(self) -> None:
         numbers = {key: value for key, value in asdict(self).items() if key != "layers"}
@@ -64,11 +65,12 @@ class Plan:
 
     @property
     def _early(self) -> str:
-        return f" (every {self._early_every} until step {self.early_steps})" if self.early_steps else ""
+        has_more = self.early_steps and self._early_every < self.refresh_every
+        return f" (every {self._early_every} until step {self.early_steps})" if has_more else ""
 
     @property
     def _early_every(self) -> int:
-        return max(1, self.refresh_every // 2)
+        return max(min(self.refresh_every, _OFTEN), self.refresh_every // 2)
 
     def is_refresh(self, step: int) -> bool:
         return step % (self._early_every if step < self.early_steps else self.refresh_every) == 0
