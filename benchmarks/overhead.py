@@ -1,8 +1,11 @@
 """What the monitor costs: whole training steps with the monitor over bare ones, and how its memory grows.
 
 ``cost``: whole training steps (forward, backward, optimiser) with the monitor at its defaults, over the bare PyTorch
-loop, by :func:`sgoif.bench` on one thread; then the peak memory of both, each in a process of its own. Both processes
-hold the hold-out: it is the user's, watched or not.
+loop, on one thread, in blocks of whole refresh periods whose single steps take turns, so that every kind of step is in
+the ratio and a busy neighbour falls on both alike. Beside wall time stands the CPU time of the process, which a
+neighbour disturbs less. There are 20 hold-out examples of each class, at least 1,000. Launches are operators of the
+monitor, views left out, on average over two refresh periods. Then the peak memory of both loops, each in a process of
+its own. Both processes hold the hold-out: it is the user's, watched or not.
 
 ``ids``: a small model and 1,000,000 distinct ids, pass after pass. Evidence grows with the ids that were seen, so
 resident memory may grow during the first pass and must be flat from then on, but for the votes: an example that is
@@ -16,7 +19,8 @@ gradients that DDP reduced in the same steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +30,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import Dataset
 
 import sgoif
 from benchmarks import timing
@@ -33,12 +39,15 @@ from benchmarks.context import CONTEXT
 from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet9, ResNet18, SmallViT
 from benchmarks.tables.rows import Run, latest, table
-from sgoif.overhead import BenchLoop, bench
+from sgoif.overhead import BenchLoop
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": ResNet9, "resnet18": ResNet18, "vit": SmallViT}
-TIME_BAR, MEMORY_BAR, BATCH = 1.10, 1.15, 250
+TIME_BAR, MANY_BAR, MEMORY_BAR, BATCH = 1.05, 1.10, 1.10, 128  # many: above 1,000 classes
+PER_CLASS = 20  # held out, and at least 1,000 in all
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
 PLAN = sgoif.Plan(early_steps=0)
+WARMUP = 3  # steps
+_NO_LAUNCH = {torch.ops.aten.empty, torch.ops.aten.detach, torch.ops.aten.alias, torch.ops.aten._unsafe_view}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,41 +57,99 @@ class Settings:
     part: Literal["cost", "ids"] = "cost"
     model: str = option("resnet9", MODELS)
     classes: int = 10
-    blocks: int = option(6, help="of 20 steps per variant (even)")
+    precision: Literal["fp32", "bf16"] = "fp32"
+    blocks: int = option(6, help="of a refresh period per variant (even)")
     memory: bool = option(True, help="measure the peak memory too")
     passes: int = option(4, help="over the ids")
 
 
-def workload(name: str, classes: int) -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+class HeldOut(Dataset[Any]):
+    """A few pictures read over and over, as a hold-out of any size without its memory."""
+
+    def __init__(self, pictures: Tensor, num_classes: int) -> None:
+        self._pictures = pictures
+        self.targets = torch.arange(max(1000, PER_CLASS * num_classes)) % num_classes
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._pictures[index % len(self._pictures)], int(self.targets[index])
+
+
+def workload(name: str, classes: int) -> tuple[nn.Module, tuple[Tensor, Tensor], HeldOut]:
     """A model, a batch and a hold-out of random pictures; time does not depend on what they show."""
     torch.manual_seed(0)
     model = MODELS[name](num_classes=classes)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-    held = max(1000, 2 * classes)
-    batch = images, torch.randint(0, classes, (BATCH,))
-    anchors = torch.randn(held, 3, 32, 32), torch.arange(held) % classes
-    return model, tuple(part.to(CONTEXT.device) for part in batch), anchors  # type: ignore[return-value]
+    images = torch.randn(BATCH, 3, 32, 32)
+    batch = images.contiguous(memory_format=torch.channels_last), torch.randint(0, classes, (BATCH,))
+    return model, tuple(part.to(CONTEXT.device) for part in batch), HeldOut(images, classes)  # type: ignore[return-value]
 
 
 def measure(settings: Settings) -> dict[str, Any]:
     if settings.part == "ids":
         return measure_ids(settings.passes)
-    name, classes = settings.model, settings.classes
-    model, batch, anchors = workload(name, classes)
-    found = bench(model, batch, anchors=anchors, autocast=torch.bfloat16, blocks=settings.blocks)
-    row = {"model": name, "classes": classes, "batch": BATCH, "timing": found.timings.summary()}
+    loops = {name: make_loop(settings, name) for name in ("bare", "watched")}
+    row = {"model": settings.model, "classes": settings.classes, "precision": settings.precision, "batch": BATCH}
+    row |= time_loops(loops, settings.blocks)
+    row["launches"] = count_launches(loops["watched"]) - count_launches(loops["bare"])
+    loops["watched"].check()
     if settings.memory:
-        variants = {"bare": False, "watched": True}
-        row["peak_mb"] = {key: timing.raised_peak_mb(probe, name, classes, value) for key, value in variants.items()}
+        row["peak_mb"] = {name: timing.raised_peak_mb(probe, settings, name) for name in loops}
     return row
 
 
-def probe(name: str, classes: int, is_watched: bool, steps: int = 22) -> None:
+def make_loop(settings: Settings, name: str) -> BenchLoop:
+    model, batch, anchors = workload(settings.model, settings.classes)
+    autocast = torch.bfloat16 if settings.precision == "bf16" else None
+    return BenchLoop(model, batch, anchors=anchors, is_watched=name == "watched", autocast=autocast)
+
+
+def time_loops(loops: Mapping[str, BenchLoop], blocks: int) -> dict[str, Any]:
+    """Wall time in turns of one step, and the CPU time of the same steps."""
+    cpu_s = dict.fromkeys(loops, 0.0)
+
+    def timed(name: str) -> Callable[[], None]:
+        def step() -> None:
+            begun = time.process_time()
+            loops[name].step()
+            cpu_s[name] += time.process_time() - begun
+
+        return step
+
+    steps = {name: timed(name) for name in loops}
+    for step in steps.values():
+        for _ in range(WARMUP):
+            step()
+    cpu_s.update(dict.fromkeys(loops, 0.0))
+    timings = timing.alternate(steps, blocks=blocks, steps_per_block=PLAN.refresh_every, warmup=0, turn=1)
+    return {"timing": timings.summary(), "cpu_ratio": cpu_s["watched"] / cpu_s["bare"]}
+
+
+class _Launches(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view and func._overloadpacket not in _NO_LAUNCH
+        return func(*args, **(kwargs or {}))
+
+
+def count_launches(loop: BenchLoop) -> float:
+    """Operators of a step, views left out, on average over two refresh periods."""
+    steps = 2 * PLAN.refresh_every
+    with _Launches() as launches:
+        for _ in range(steps):
+            loop.step()
+    return launches.count / steps
+
+
+def probe(settings: Settings, name: str) -> None:
     """A few steps of one loop, over a refresh: what raises the peak memory of a fresh process."""
-    model, batch, anchors = workload(name, classes)
-    loop = BenchLoop(model, batch, anchors=anchors, is_watched=is_watched, autocast=torch.bfloat16)
-    for _ in range(steps):
+    loop = make_loop(settings, name)
+    for _ in range(PLAN.refresh_every + 2):
         loop.step()
     loop.check()
 
@@ -116,7 +183,8 @@ def describe(row: Run) -> str:
     if "growth" in row:
         return f"{row['num_ids']:,} ids, resident memory {row['growth']:.4f}x after the first pass"
     memory = f", peak memory {memory_ratio(row):.3f}x" if "peak_mb" in row else ""
-    return f"{row['model']}, {row['classes']} classes: {row['timing']['watched']['ratio']:.3f}x{memory}"
+    ratios = f"{row['timing']['watched']['ratio']:.3f}x, CPU {row['cpu_ratio']:.3f}x, {row['launches']:.0f} launches"
+    return f"{row['model']}, {row['classes']} classes, {row['precision']}: {ratios}{memory}"
 
 
 def memory_ratio(run: Run) -> float | None:
@@ -184,9 +252,9 @@ def describe_ranks(row: Run) -> str:
 
 
 def cost_rows() -> list[Run]:
-    """The last measurement of each model and number of classes."""
-    found = latest("overhead.jsonl", key=lambda run: (run.get("model"), run.get("classes")))
-    return [run for run in found if "timing" in run]
+    """The last measurement of each model, number of classes and precision."""
+    found = latest("overhead.jsonl", key=lambda run: (run.get("model"), run.get("classes"), run.get("precision")))
+    return [run for run in found if "cpu_ratio" in run]
 
 
 def overhead() -> str:
@@ -194,12 +262,15 @@ def overhead() -> str:
     names = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
     rows = []
     for run in cost_rows():
-        time, memory = run["timing"]["watched"], memory_ratio(run)
-        ends = f"[{time['ratio_low']:.3f}, {time['ratio_high']:.3f}]"
-        cost = f"{time['ratio']:.3f} {ends} {_verdict(time['ratio'], TIME_BAR)}"
+        took, memory = run["timing"]["watched"], memory_ratio(run)
+        ends = f"[{took['ratio_low']:.3f}, {took['ratio_high']:.3f}]"
+        bar = MANY_BAR if run["classes"] > 1000 else TIME_BAR
+        cost = f"{took['ratio']:.3f} {ends} {_verdict(took['ratio'], bar)}"
         held = f"{memory:.3f} {_verdict(memory, MEMORY_BAR)}" if memory else ""
-        rows.append([f"{names[run['model']]}, {run['classes']:,}", cost, held])
-    return table(("model, classes", "time", "peak memory"), rows)
+        bare = f"{1e3 * run['timing']['bare']['median_s']:.0f}"
+        name = f"{names[run['model']]}, {run['classes']:,}, {run['precision']}"
+        rows.append([name, bare, cost, f"{run['cpu_ratio']:.3f}", f"{run['launches']:.0f}", held])
+    return table(("model, classes", "bare step, ms", "time", "CPU time", "launches a step", "peak memory"), rows)
 
 
 def _verdict(value: float, bar: float) -> str:
@@ -212,7 +283,11 @@ OVERHEAD = Experiment(
     run=measure,
     describe=describe,
     tables={"overhead": overhead},
-    full=[{"part": "ids"}, {"classes": [10, 100, 1000]}, {"model": ["resnet18", "vit"]}],
+    full=[
+        {"part": "ids"},
+        {"classes": [10, 100, 1000, 10_000], "precision": ["fp32", "bf16"]},
+        {"model": ["resnet18", "vit"], "precision": ["fp32", "bf16"], "blocks": 2},
+    ],
     small={"blocks": 2, "memory": False},
 )
 DDP = Experiment(name="ddp", settings=RankSettings, run=measure_ranks, describe=describe_ranks)
