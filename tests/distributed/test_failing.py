@@ -24,7 +24,7 @@ def test_trouble_on_one_rank_ends_scoring_on_all_and_the_training_goes_on(worlds
         assert_off(part)
         assert_same(expected["weights"], part["weights"])
     told = sgoif.load(out).info["switched_off"]
-    assert told["rank"] == 0 and told["step"] in (6, 7)
+    assert told["rank"] == 0 and told["step"] in (6, 7, 9)  # batches are scored at the next refresh
     # the exchange at the end of step 4 was the last that all took part in
     assert set(sgoif.load(out).visits["step"]) >= set(range(5))
 

@@ -126,6 +126,8 @@ class Monitor(BaseMonitor):
         is_refresh = self.governor.plan.is_refresh(step)
         if is_refresh:
             self._settle()
+            if not self.is_on:  # then the others wait for this one no longer
+                return
         if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
             self.peers.check_in_sync(step, self._has_measured, is_refresh)
         if self._has_measured:
