@@ -122,6 +122,8 @@ def _cost() -> Iterator[list[str]]:
     times = [(run["timing"]["watched"]["ratio"], f"{run['model']}, {run['classes']:,} classes") for run in cost_rows()]
     memory = [(ratio, f"{r['model']}, {r['classes']:,} classes") for r in cost_rows() if (ratio := memory_ratio(r))]
     for asks, bar, found in (("time of a step", TIME_BAR, times), ("peak memory", MEMORY_BAR, memory)):
+        if not found:
+            continue
         good = [where for value, where in found if value <= bar]
         value, where = max(found)
         verdict = "met" if len(good) == len(found) else f"met for {len(good)} of {len(found)}: **missed**"

@@ -33,6 +33,7 @@ def test_each_finding_is_resolved_remains_or_is_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     old, new = write_run("old", rows(OLD)), write_run("new", rows(NEW, "reversed"))
     document = answer("compare", old, new)
+    assert document["runs"] == {"old": str(old), "new": str(new)}
     kinds = {n: {row["id"]: row["how"] for row in document["findings"][n]} for n in ("resolved", "still", "new")}
     assert kinds["resolved"] == {
         "cleared": "no longer doubted",

@@ -68,7 +68,7 @@ def compare(
     counts = found.counts()
     if as_json:
         document = {name: getattr(found, name).to_pylist() for name in _KINDS}
-        return emit_json("compare", old=old, **counts, findings=document)
+        return emit_json("compare", runs={"old": old, "new": new}, **counts, findings=document)
     by, anew = counts["resolved_by"], counts["new_by"]
     lines = [
         f"{count(found.in_both, 'example')} in both runs, {count(found.only_in_old)} only in {clean(old)}, "
