@@ -102,13 +102,14 @@ class Loop:
     def own_seconds(self) -> dict[str, float]:
         """What the monitor takes per step by part, over the steps that do it and spread over its period.
 
-        Medians; of refreshes the mean, since some of them do more: above 256 classes one in four looks at canaries.
+        Of curvature the median. Of the others the mean: the batches of many steps are scored in one of them, and above
+        256 classes one refresh in four looks at canaries.
         """
         assert self.monitor is not None
         plan, timed = self.monitor.plan, self.timer.steps[1:]  # the first one makes everything for the first time
         every = dict.fromkeys(PARTS, plan.stride) | {"curvature": plan.observe_every, "refresh": plan.refresh_every}
         found = {name: [parts[name] for parts in timed if name in parts] for name in PARTS}
-        middle = dict.fromkeys(PARTS, median) | {"refresh": mean}
+        middle = dict.fromkeys(PARTS, mean) | {"curvature": median}
         return {name: middle[name](seconds) / every[name] if seconds else 0.0 for name, seconds in found.items()}
 
 
