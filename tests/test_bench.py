@@ -85,7 +85,7 @@ def test_a_monitor_that_fails_is_not_measured(monkeypatch):
     model, batch = problem()
     loop = BenchLoop(model, batch, plan=PLAN)
     loop.step()
-    monkeypatch.setattr(loop.monitor.engine, "score", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(loop.monitor.engine, "_score_queue", lambda *_, **__: 1 / 0)
     loop.step()
     with pytest.raises(SgoifError, match="ZeroDivisionError"):
         loop.check()

@@ -173,6 +173,8 @@ class BenchLoop:
 
     def check(self) -> None:
         """Raise if the monitor failed at any step, for then its price was not what was measured."""
+        if self.monitor is not None:
+            self.monitor.flush()  # scores what waits
         faults = getattr(self.monitor, "faults", {})
         if faults:
             raise SgoifError(f"the monitor could not score every step, so its price was not measured: {faults}.")
