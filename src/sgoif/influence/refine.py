@@ -51,12 +51,14 @@ class Tracker:
         self.columns = torch.zeros(num_anchors, size, device=device, dtype=dtype).mT  # [P, K]
         self.resets = torch.zeros(num_anchors, dtype=torch.int64, device=device)
         self._prepared: PreparedRichardson | None = None
+        self._is_loaded = False  # whether the vectors come from a saved state
         self._vectors: Sequence[Tensor] | None = None  # by which the largest eigenvalue was last found
 
     def use_operator(self, operator: LinearOperator) -> None:
         """Take a new curvature operator; the step size follows its largest eigenvalue."""
-        if self._prepared is not None:
+        if self._prepared is not None and not self._is_loaded:
             self._vectors = self._prepared.vectors
+        self._is_loaded = False
         self._prepared = self.solver.prepare(operator, self._vectors)
 
     def advance(self, gradients: Mapping[str, Tensor], steps: int = 1) -> tuple[list[Tensor], Tensor]:
@@ -104,6 +106,6 @@ class Tracker:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another tracker stood; give it its operator afterwards."""
         self.columns, self.resets = state["columns"].to(self.columns), state["resets"].to(self.resets)
-        self._prepared = None
+        self._is_loaded = True
         vectors = state.get("vectors")  # states from before have none
         self._vectors = None if vectors is None else [vector.to(self.columns) for vector in vectors]
