@@ -59,7 +59,7 @@ def made(classes, examples=500, seen=350, seed=0):
 
 @pytest.mark.parametrize(("above", "chunk"), [(256, 0), (0, 2**26), (0, 4_000)])  # one product; gathered, in parts
 def test_up_to_eight_classes_they_are_exact(above, chunk, monkeypatch):
-    monkeypatch.setattr("sgoif.influence.class_anchors._GATHER_ABOVE", above)
+    monkeypatch.setattr("sgoif.influence.class_anchors.GATHER_ABOVE", above)
     monkeypatch.setattr("sgoif.influence.class_anchors._CHUNK_BYTES", chunk)
     anchors, truth, factors, generator = made(8)
     assert anchors.known.all()

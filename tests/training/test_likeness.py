@@ -158,7 +158,7 @@ def test_a_sketch_that_fails_loses_no_score(monkeypatch, caplog):
         runs.append(monitor.close())
     assert runs[0].visits["harm"].tolist() == runs[1].visits["harm"].tolist()
     assert list(monitor.faults.values()) == [32]
-    assert "ZeroDivisionError" in caplog.text
+    assert "could not be sketched" in caplog.text
     assert not has_likeness(runs[1].sql)
     assert LIKENESS_COLUMNS[0] not in runs[1].table
 

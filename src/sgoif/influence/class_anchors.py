@@ -21,10 +21,10 @@ from torch import Tensor
 
 from sgoif.linalg import KroneckerInverse
 
-__all__ = ["ClassAnchors"]
+__all__ = ["GATHER_ABOVE", "ROWS", "ClassAnchors"]
 
-_ROWS = 7  # of a class's gradient, beside the one for all others; ten and a rest were 3% off, and so are these
-_GATHER_ABOVE = 256  # classes
+ROWS = 7  # of a class's gradient, beside the one for all others: within 5% of all rows at 100 and at 1,000 classes
+GATHER_ABOVE = 256  # classes
 _CHUNK_BYTES = 4 * 2**20  # gathered at a time
 _MOST_EXAMPLES = 16  # of a class: older ones say more about an older model than about the class
 
@@ -51,7 +51,7 @@ class ClassAnchors:
     ) -> None:
         device = labels.device
         like: dict[str, Any] = {"device": device, "dtype": dtype}
-        self._labels, self.num_classes, self._rows = labels, num_classes, min(_ROWS, num_classes - 1)
+        self._labels, self.num_classes, self._rows = labels, num_classes, min(ROWS, num_classes - 1)
         largest = int(torch.bincount(labels, minlength=1).max()) if largest is None else largest
         each = min(_MOST_EXAMPLES, max(1, largest))
         self._slot = _slots(labels, num_classes, each)  # where each example is kept, [M]
@@ -106,8 +106,8 @@ class ClassAnchors:
         self.outputs[classes], self.known[classes] = chosen, total[:, 0] > 0
 
     def use_inverse(self, inverse: KroneckerInverse | None) -> None:
-        """Take ``H⁻¹`` from here on, of a diagonal ``G``; None means ``H = I``."""
-        self._inverse = None if inverse is None else (inverse.right.inverse()[0], inverse.left.inverse()[0])
+        """Take ``H⁻¹`` from here on, the diagonal of ``G⁻¹`` where it is whole; None means ``H = I``."""
+        self._inverse = None if inverse is None else (inverse.right.inverse()[0], _diagonal(inverse.left.inverse()[0]))
 
     def dots_of(self, a: Tensor, b: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """``⟨φ_v, g_i⟩`` for some classes of each example: with ``H`` as it is, and with ``H = I``.
@@ -122,7 +122,7 @@ class ClassAnchors:
         """
         solved = (a, b) if self._inverse is None else (a @ self._inverse[0], b * self._inverse[1])
         inputs, outputs = (torch.stack(pair, 1) for pair in zip(solved, (a, b)))  # [B, 2, I], [B, 2, C]
-        products = self._products_of_all if self.num_classes <= _GATHER_ABOVE else self._products_of_gathered
+        products = self._products_of_all if self.num_classes <= GATHER_ABOVE else self._products_of_gathered
         at_rows = products(inputs, classes)  # u · a, [B, 2, N, R + 1]
         at = self.outputs[classes].flatten(1)[:, None].expand(-1, 2, -1)
         weights = outputs.gather(2, at).view(len(a), 2, *self.outputs[classes].shape[1:])
@@ -159,7 +159,7 @@ class ClassAnchors:
             seen = state["_example"] >= 0
             examples = state["_example"][seen].to(self._slot.device)
             self.update(examples, state["b"][seen].to(self._values), features, trust)
-            inverse = None if inverse is None else [inverse[0], inverse[1].diagonal()]
+            inverse = None if inverse is None else [inverse[0], _diagonal(inverse[1])]
         else:
             for name in _TENSORS:
                 setattr(self, name, state[name].to(getattr(self, name)))
@@ -179,7 +179,7 @@ class ClassAnchors:
             labels, seen = kept["class_of_row"], kept["weights"] > 0
             found = cls(labels, len(kept["known"]), kept["a"].shape[1], dtype=kept["a"].dtype)
             found.update(seen.nonzero()[:, 0], kept["b"][seen], kept["a"], kept["weights"])
-            inverse = None if inverse is None else (inverse[0], inverse[1].diagonal())
+            inverse = None if inverse is None else (inverse[0], _diagonal(inverse[1]))
         else:
             gradients = kept["gradients"]
             none = kept["outputs"].new_zeros(0)  # all that depends on labels is in the file
@@ -190,6 +190,10 @@ class ClassAnchors:
 
 
 _TENSORS = ("outputs", "gradients", "known", "_examples", "_columns", "_values", "_total")
+
+
+def _diagonal(factor: Tensor) -> Tensor:
+    return factor if factor.dim() == 1 else factor.diagonal()
 
 
 def _slots(labels: Tensor, num_classes: int, each: int) -> Tensor:

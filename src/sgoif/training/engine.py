@@ -160,9 +160,9 @@ class Engine:
         self.anchors = Anchors(
             holdout, self.spaces, pooled=self.pooled, per_refresh=per_refresh, horizon=horizon, dtype=self.dtype
         )
-        self.curvature: Curvature = create(
-            settings.curvature, shapes, device=device, dtype=self.dtype, **dict(settings.curvature_settings or {})
-        )
+        many = {"diagonal_above": MANY_CLASSES} if settings.curvature == "kfac" else {}
+        given = many | dict(settings.curvature_settings or {})
+        self.curvature: Curvature = create(settings.curvature, shapes, device=device, dtype=self.dtype, **given)
         self.tracker = Tracker(
             shapes,
             self.anchors.num_anchors,
@@ -531,7 +531,8 @@ class Engine:
         reading = state["reading"]
         self._reading = None if reading is None else GateReading(**reading)
         self._due, self._path = [], []
-        self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
+        if len(state["features"]) == len(self.features):  # some states from before kept none
+            self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         if "predicted" in state:  # states from before it have none
             self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED, MOST_REFIT_WORK, refit_every
+from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
 from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
 from sgoif.training.engine import MOST_QUEUED, Engine
@@ -35,8 +36,7 @@ _QUEUE, _SETTLE, _STEP_AGAIN, _MEASURE, _ABSORB, _REFRESH = 10, 200, 12, 30, 120
 _PASSES = 20  # times that the factors are read or written when curvature is observed
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
-_NEAR, _ROWS_PER_CLASS = 6, 8  # above 64 classes: classes looked at per example, and rows kept of each
-_GATHER_ABOVE = 256  # classes, of which those looked at are gathered
+_NEAR, _ROWS_PER_CLASS = 6, ROWS + 1  # above 64 classes: classes looked at per example, and rows kept of each
 _VISIT_BYTES = 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
 _MB = 2.0**20
 
@@ -210,7 +210,7 @@ def _score(s: Sizes, batch: int) -> Work:
     flops = 2.0 * batch * 3 * s.anchors * s.numel
     moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
     if s.is_pooled:
-        is_gathered = s.outputs > _GATHER_ABOVE
+        is_gathered = s.outputs > GATHER_ABOVE
         rows = _ROWS_PER_CLASS * (_NEAR if is_gathered else s.outputs)
         flops += 2.0 * batch * s.inputs * (s.inputs + 2 * rows)
         moved += 3.0 * batch * rows * s.inputs if is_gathered else float(rows * s.inputs)
@@ -223,8 +223,8 @@ def _score(s: Sizes, batch: int) -> Work:
 
 
 def _settle(plan: Plan) -> Work:
-    """What scoring several steps together takes whatever their number; their operators are in it."""
-    return 1 / min(plan.observe_every, plan.refresh_every) * _operators(_SETTLE)
+    """What scoring the steps since a refresh together takes, whatever their number."""
+    return 1 / plan.refresh_every * _operators(_SETTLE)
 
 
 def _advance(s: Sizes) -> Work:
@@ -265,7 +265,7 @@ def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
     visits = batch * plan.refresh_every / plan.stride
     waiting = visits * (len(SIGNALS) + 4)  # two of ids and labels each
     queued = min(batch * (s.inputs + 2 * s.outputs) + s.anchors * s.numel, MOST_QUEUED // s.itemsize)
-    waiting += min(plan.observe_every * queued, MOST_QUEUED // s.itemsize)
+    waiting += min(plan.refresh_every * queued, MOST_QUEUED // s.itemsize)
     sketching = s.num_projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
     inverse = s.curvature_bytes if s.is_pooled else 0
     # curvature: the averages, the damped operator that is tracked, and the factors of the last solve

@@ -22,7 +22,7 @@ from sgoif.evidence import IdIndex, as_ids
 from sgoif.gradients import LayerCapture
 from sgoif.gradients.contractions import widen
 from sgoif.influence import HoldOut
-from sgoif.training.accounting import OUTSIDE_CLASSES, FaultLog
+from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchor_health import anchor_rows
 from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.canaries import CanaryLedger
@@ -58,7 +58,7 @@ class Monitor(BaseMonitor):
         self.engine, self.recorder, self.ledger = engine, recorder, ledger
         self._on_snapshot, self._on_weights = on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
-        self._visits = VisitBuffer(engine, recorder, self.peers, self._counts, partial(_note_loss, self.fault_log))
+        self._visits = VisitBuffer(engine, recorder, self.peers, self._counts, self.fault_log.note)
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
         self._flush_at_end = self._visits.flush if self.peers.is_alone else None
         self._last_epoch = 0
@@ -329,10 +329,6 @@ class Monitor(BaseMonitor):
 def _thinned(calls: list[LayerCapture], factor: Tensor | None) -> list[LayerCapture]:
     """The same calls with larger gradients: rows that are ignored have none, and would thin out their mean squares."""
     return calls if factor is None else [replace(call, scale=call.scale * factor) for call in calls]
-
-
-def _note_loss(log: FaultLog, error: Exception) -> str:
-    return log.note(error, "visits could not be recorded; the training goes on.")
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

@@ -33,6 +33,8 @@ from sgoif.training.visits import STANDARDISED, PendingVisits, ReadVisits, read_
 
 __all__ = ["VisitBuffer", "Visits", "WaitingVisits"]
 
+_NOT_RECORDED = "visits could not be recorded; the training goes on."
+
 Finish = Callable[[Tensor], Tensor]  # of packed signals [B, S]
 
 
@@ -44,7 +46,7 @@ class VisitBuffer:
         recorder: takes them in the end.
         peers: the processes that train together.
         counts: count the rows that are refused or lost on the way.
-        on_error: called with what went wrong, and returns its cause.
+        on_error: called with what went wrong and what that means, and returns its cause.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class VisitBuffer:
         recorder: Recorder,
         peers: Peers,
         counts: VisitCounts,
-        on_error: Callable[[Exception], str],
+        on_error: Callable[[Exception, str], str],
     ) -> None:
         self.engine, self.recorder, self.peers = engine, recorder, peers
         self._counts, self._on_error = counts, on_error
@@ -86,6 +88,10 @@ class VisitBuffer:
 
     def settle(self) -> list[Exception]:
         """Have all of them scored; what fails is counted as lost, and why is returned, once for each micro-step."""
+        with defer_sigterm():  # between the engine and here, a batch would be in neither
+            return self._settle()
+
+    def _settle(self) -> list[Exception]:
         lost: list[Exception] = []
         failed: Exception = RuntimeError("a batch was queued and not scored")
         try:
@@ -101,7 +107,7 @@ class VisitBuffer:
                 self._count_lost(len(visits.labels), error, cause_of(error))
                 visits.ids, visits.labels, visits.signals = np.zeros(0, np.int64), visits.labels[:0], self._no_signals()
             if visits.sketch_error is not None:
-                self._on_error(visits.sketch_error)
+                self._on_error(visits.sketch_error, "a step's examples could not be sketched; their scores are kept.")
         return lost
 
     @property
@@ -147,14 +153,14 @@ class VisitBuffer:
         return found
 
     def _lose(self, rows: int, error: Exception) -> None:
-        self._count_lost(rows, error, self._on_error(error))
+        self._count_lost(rows, error, self._on_error(error, _NOT_RECORDED))
 
     def _count_lost(self, rows: int, error: Exception, cause: str) -> None:
         (self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose)(rows, cause)
 
     def _settle_or_note(self) -> None:
         for error in self.settle():
-            self._on_error(error)
+            self._on_error(error, "visits could not be scored; the training goes on.")
 
     def _take(self) -> list[PendingVisits]:
         arrived = [self._sifted(visits) for visits in self._waiting.take(self._lose)]
