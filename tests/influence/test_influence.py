@@ -217,8 +217,9 @@ def test_tracking_a_fixed_problem_reaches_the_leaky_inverse(anchors, seed):
     g = {"fc": torch.randn(anchors, 1, 2, 3, generator=generator)}
     tracker = Tracker(shapes, anchors, solver=Richardson(leak_horizon=50))
     tracker.use_operator(Dense(matrix))
+    tracker.retarget(g)
     for steps in (1, 4, 795):
-        _, residual = tracker.advance(g, steps)
+        _, residual = tracker.advance(steps)
     top = tracker._prepared.lambda_max
     assert 0.95 < top / torch.linalg.eigvalsh(matrix)[-1] < 1.0001
     leaky = matrix + top / 50 * torch.eye(6)
@@ -240,7 +241,7 @@ def test_a_scored_step_runs_on_the_meta_device_where_host_syncs_raise():
     (call,) = capture.calls
     curvature.observe([space.rows(call)])
     tracker.use_operator(curvature.operator())
-    _, residual = tracker.advance({"fc": torch.zeros(3, 1, 3, 5, device="meta")}, steps=2)
+    _, residual = tracker.advance(steps=2)
     scores = score(space.dots(call, tracker.directions["fc"]), labels, confidence=residual[-1])
     assert scores.harm.shape == (8,)
 

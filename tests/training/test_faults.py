@@ -54,7 +54,7 @@ def test_numerical_trouble_never_stops_the_training(caplog):
     assert monitor.counters["visits_not_finite"] == 3 * 48
     assert np.isfinite(run.table["harm"]).all()
     monitor.engine.settle()
-    assert torch.isfinite(monitor.engine.tracker.columns).all()
+    assert torch.isfinite(monitor.engine.directions()[monitor.engine.head.name]).all()
 
 
 def test_an_error_of_our_own_is_counted_logged_once_and_kept_from_the_user(monkeypatch, caplog):

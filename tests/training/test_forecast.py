@@ -157,7 +157,8 @@ def test_the_operators_of_each_part_are_as_many_as_the_forecast_says(classes, he
     run_steps(monitor, model, batch, 1, first=4)  # refreshes and observes
     assert monitor.counters["faults"] == 0
     for name, count in counts.items():
-        assert 0.6 < getattr(rules, f"_{name.upper()}") / count < 1.7, (name, count)
+        expected = getattr(rules, f"_{name.upper()}") / (2 if name == "absorb" and classes > 64 else 1)
+        assert 0.6 < expected / count < 1.7, (name, count)
     assert len(counts) == 5
 
 

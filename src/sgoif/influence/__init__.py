@@ -6,6 +6,7 @@ from sgoif.influence.gaussnewton import GaussNewton
 from sgoif.influence.holdout import MIN_HELD_OUT, HoldOut, why_not_judged
 from sgoif.influence.judge import HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
+from sgoif.influence.pooled_tracker import PooledPoint, PooledTracker
 from sgoif.influence.probe import MOST_REFIT_WORK, HeadRefit, refit_every, refit_head
 from sgoif.influence.refine import Tracker
 from sgoif.influence.scoring import Weighting, score
@@ -27,6 +28,8 @@ __all__ = [
     "HeadRefit",
     "HoldOut",
     "Likeness",
+    "PooledPoint",
+    "PooledTracker",
     "Tracker",
     "Weighting",
     "packed_signs",

@@ -25,17 +25,13 @@ INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") 
 class HeadJudge:
     """All that the signals of an example depend on, beside the example itself."""
 
-    directions: Tensor  # tracked, plain and solved, one kind after the other, [3·K, 1, C, I]
+    # tracked, plain and solved, one kind after the other, [3·K, 1, C, I]; None where inner products will be given
+    directions: Tensor | None
     known: KnownAnchors
     confidence: Tensor | None  # of the anchors, [K], or [B, K] by example; None before there is a direction
     probe: Tensor | None  # the head re-fitted on the hold-out, [C, I]
     class_anchors: ClassAnchors | None = None  # where there are too many classes for a direction each
     weighting: Weighting = "equal"
-
-    @property
-    def fixed(self) -> Tensor:
-        """Plain and solved directions, which stay as they are between two refreshes, ``[2·K, 1, C, I]``."""
-        return self.directions[len(self.directions) // 3 :]
 
     def signals(
         self, rows: GradientRows, outputs: Tensor, labels: Tensor, products: Tensor | None = None
@@ -53,10 +49,15 @@ class HeadJudge:
         if self.confidence is None:
             empty = torch.zeros_like(outputs[:, 0])
             return found | {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
-        products = (dots(rows, self.directions) if products is None else products).unflatten(1, (3, -1))  # [B, 3, K]
+        products = (self.dots(rows) if products is None else products).unflatten(1, (3, -1))  # [B, 3, K]
         if self.class_anchors is None:
             return found | self._by_class(products, labels, self.confidence)
         return found | self._by_near_class(products, self.class_anchors, outputs, labels, a, b, self.confidence)
+
+    def dots(self, rows: GradientRows) -> Tensor:
+        """Inner products with the directions, ``[B, 3·K]``."""
+        assert self.directions is not None, "they are given where there are no directions"
+        return dots(rows, self.directions)
 
     def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Loss and margin under the head as it is and under the re-fitted one, side by side."""

@@ -29,7 +29,8 @@ class Tracker:
     >>> from sgoif.linalg import Diagonal
     >>> tracker = Tracker({"fc": BlockShape(1, 1, 2, False)}, 1)
     >>> tracker.use_operator(Diagonal(torch.tensor([1.0, 2.0])))
-    >>> path, residuals = tracker.advance({"fc": torch.tensor([[[[1.0, 4.0]]]])}, steps=30)
+    >>> tracker.retarget({"fc": torch.tensor([[[[1.0, 4.0]]]])})
+    >>> path, residuals = tracker.advance(steps=30)
     >>> residuals[0].tolist(), len(path)
     ([1.0], 30)
     >>> tracker.directions["fc"].round(decimals=1)
@@ -49,6 +50,7 @@ class Tracker:
         self.solver = Richardson(leak_horizon=800) if solver is None else solver
         size = sum(shape.numel for shape in self.shapes.values())
         self.columns = torch.zeros(num_anchors, size, device=device, dtype=dtype).mT  # [P, K]
+        self._goal = torch.zeros_like(self.columns)  # g
         self.resets = torch.zeros(num_anchors, dtype=torch.int64, device=device)
         self._prepared: PreparedRichardson | None = None
         self._is_loaded = False  # whether the vectors come from a saved state
@@ -61,7 +63,11 @@ class Tracker:
         self._is_loaded = False
         self._prepared = self.solver.prepare(operator, self._vectors)
 
-    def advance(self, gradients: Mapping[str, Tensor], steps: int = 1) -> tuple[list[Tensor], Tensor]:
+    def retarget(self, gradients: Mapping[str, Tensor]) -> None:
+        """Take new ``g_v``, by layer, ``[K, G, O, I]``."""
+        self._goal = flatten(gradients, self.shapes).to(self.columns.dtype)
+
+    def advance(self, steps: int = 1) -> tuple[list[Tensor], Tensor]:
         """Take Richardson steps towards ``H⁻¹ g``, without host synchronisation.
 
         A direction that turned non-finite, or ran away, starts again from zero after the last step, is counted in
@@ -72,9 +78,8 @@ class Tracker:
             of the directions before the step: one product serves both.
         """
         assert self._prepared is not None, "use_operator comes first"
-        rhs = flatten(gradients, self.shapes).to(self.columns.dtype)
         path, left = [], []
-        columns = self.columns
+        columns, rhs = self.columns, self._goal
         for _ in range(steps):
             columns, residual = self.solver.step(self._prepared, columns, rhs)
             path.append(columns)
@@ -87,6 +92,11 @@ class Tracker:
         self.resets = self.resets + (~is_kept).to(self.resets.dtype)
         is_met = torch.cat([sound[:-1], is_kept[None]])
         return path, torch.where(is_met, relative, torch.full_like(relative, torch.inf))
+
+    @property
+    def step_bytes(self) -> int:
+        """What it takes to remember one step."""
+        return self.columns.nbytes
 
     @property
     def is_ready(self) -> bool:

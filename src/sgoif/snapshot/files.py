@@ -53,6 +53,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     from safetensors.torch import save
 
     judge, tensors = snapshot.judge, dict[str, Tensor]()
+    assert judge.directions is not None
     tracked, plain, solved = judge.directions.chunk(3)
     tensors |= {"directions/tracked": tracked, "directions/plain": plain, "directions/solved": solved}
     tensors |= {"anchors/known": ~judge.known.absent, "holdout/id_hash": torch.from_numpy(snapshot.held_out)}

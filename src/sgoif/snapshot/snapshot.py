@@ -114,7 +114,7 @@ class Snapshot:
             inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
         rows = GradientRows(self.about.head, inputs[:, None, :, None], widen(gradients)[:, None, :, None])
         found = self.judge.signals(rows, outputs, labels)
-        packed = torch.stack([column.to(self.judge.directions.dtype) for column in found.values()], 1).cpu().numpy()
+        packed = torch.stack([column.to(self.judge.known.weights.dtype) for column in found.values()], 1).cpu().numpy()
         return {name: packed[:, i] for i, name in enumerate(found)}
 
     def judged(self, signals: Columns, labels: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

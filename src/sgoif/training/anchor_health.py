@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sgoif.gradients.contractions import dots, norm2, pool_positions, widen
 from sgoif.influence import AnchorDraw
+from sgoif.linalg import flatten
 from sgoif.training.engine import Engine
 
 __all__ = ["anchor_rows", "coverage", "curvature_gap", "gram_health"]
@@ -58,11 +59,12 @@ def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
 
     A cosine above 0.98 between two anchors says that they are one anchor twice.
     """
-    columns = engine.tracker.columns
-    if not engine.tracker.is_ready or columns.shape[0] > _LARGE:
+    shapes = {name: space.shape for name, space in engine.spaces.items()}
+    if not engine.tracker.is_ready or sum(shape.numel for shape in shapes.values()) > _LARGE:
         return dict.fromkeys(_HEALTH, torch.tensor(float("nan")))
-    smallest, cosine = gram_health(columns)
     by_layer = engine.tracker.directions
+    columns = flatten(by_layer, shapes)
+    smallest, cosine = gram_health(columns)
     along = torch.stack([dots(rows, by_layer[name]) for name, rows in draw.rows.items()]).sum(0)
     sizes2 = torch.stack([norm2(rows) for rows in draw.rows.values()]).sum(0)
     seen = coverage(along, sizes2, columns)

@@ -44,11 +44,13 @@ from sgoif.influence import (
     HeadRefit,
     HoldOut,
     Likeness,
+    PooledPoint,
+    PooledTracker,
     Tracker,
     Weighting,
 )
 from sgoif.influence.scoring import KnownAnchors
-from sgoif.linalg import KroneckerInverse, Richardson, norm, unflatten
+from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, unflatten
 from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.scoring_queue import QueuedBatch, ScoredBatch, Waypoint, join_masks, join_rows, pack_signals
@@ -150,7 +152,7 @@ class Engine:
         self.peers = peers or SingleProcess()
         self.spaces: dict[str, Space] = {head.name: ExactSpace(head)}
         self.spaces |= {la.name: ProjectedSpace(la, rank=settings.rank or _RANK, seed=seed) for la in others}
-        shapes = {name: space.shape for name, space in self.spaces.items()}
+        self._shapes = shapes = {name: space.shape for name, space in self.spaces.items()}
         device = holdout.device
         weight = next(iter(head.parameters.values()))
         self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
@@ -163,13 +165,14 @@ class Engine:
         many = {"diagonal_above": MANY_CLASSES} if settings.curvature == "kfac" else {}
         given = many | dict(settings.curvature_settings or {})
         self.curvature: Curvature = create(settings.curvature, shapes, device=device, dtype=self.dtype, **given)
-        self.tracker = Tracker(
-            shapes,
-            self.anchors.num_anchors,
-            solver=Richardson(leak_horizon=settings.leak_horizon),
-            device=device,
-            dtype=self.dtype,
-        )
+        self.tracker: Tracker | PooledTracker
+        leak = settings.leak_horizon
+        like: dict[str, Any] = {"device": device, "dtype": self.dtype}
+        if self.pooled and isinstance(self.curvature.operator(), DiagonalKronecker):
+            self.tracker = PooledTracker(head.name, head.shape, leak_horizon=leak, **like)
+        else:
+            self.tracker = Tracker(shapes, self.anchors.num_anchors, solver=Richardson(leak_horizon=leak), **like)
+        self.tracker.retarget(self.anchors.gradients)
         gate = settings.gate_settings
         if self.pooled and gate.mode == "relative" and gate.kappa is None:
             gate = replace(gate, kappa=_POOLED_TOLERANCE)
@@ -218,7 +221,7 @@ class Engine:
         """
         rows, judge = self.head_rows(calls), self.judge()
         beside = self._other_dots(calls)
-        products = None if beside is None else dots(rows, judge.directions) + beside
+        products = None if beside is None else judge.dots(rows) + beside
         return pack_signals(judge.signals(rows, widen(outputs), labels, products), self.dtype)
 
     def queue(
@@ -284,14 +287,13 @@ class Engine:
 
     def _score_queue(self, queued: Sequence[QueuedBatch], path: Sequence[Waypoint]) -> dict[int, ScoredBatch]:
         """Score batches of several steps: what does not move by one product for all, the directions step by step."""
-        judge = self.judge(path[-1])
+        judge = self._judge(path[-1])
         rows, products = join_rows([batch.rows for batch in queued]), None
         if judge.confidence is not None:
             met = [(path[batch.place], batch) for batch in queued]
             gates = [point.confidence.expand(len(b), -1) for point, b in met if point.confidence is not None]
             judge = replace(judge, confidence=torch.cat(gates))
-            moving = torch.cat([dots(b.rows, point.directions) for point, b in met])
-            products = torch.cat([moving, dots(rows, judge.fixed)], 1)
+            products = self._products(rows, [(batch.rows, point.directions) for point, batch in met])
             if queued[0].beside is not None:
                 products = products + torch.cat([b.beside for b in queued if b.beside is not None])
         outputs, labels = (torch.cat([getattr(b, name) for b in queued]) for name in ("outputs", "labels"))
@@ -309,24 +311,37 @@ class Engine:
         except Exception as error:
             return [error] * len(sizes)
 
-    def judge(self, at: Waypoint | None = None) -> HeadJudge:
-        """What the head's scores depend on, as of now; or by the directions of another step since the last refresh."""
-        if at is None:
-            self.settle()
-            at = self._waypoint()
-        directions = self._stacked(self.head.name, at.directions)
+    def _products(self, rows: GradientRows, met: Sequence[tuple[GradientRows, Tensor | PooledPoint]]) -> Tensor:
+        """Inner products with tracked, plain and solved directions, ``[B, 3·K]``; the tracked differ by batch."""
+        head = self.head.name
+        plain = self.anchors.gradients[head]
+        solved = plain if self.solved is None else self.solved[head]
+        at_steps = [(mine, at) for mine, at in met if isinstance(at, PooledPoint)]
+        if at_steps and isinstance(self.tracker, PooledTracker):
+            return torch.cat([self.tracker.dots(at_steps), dots(rows, solved)], 1)
+        moving = torch.cat([dots(mine, at) for mine, at in met if isinstance(at, Tensor)])
+        return torch.cat([moving, dots(rows, torch.cat([plain, solved]))], 1)
+
+    def judge(self) -> HeadJudge:
+        """What the head's scores depend on, as of now."""
+        self.settle()
+        return replace(self._judge(self._waypoint()), directions=self._stacked(self.head.name, self.directions()))
+
+    def _judge(self, at: Waypoint) -> HeadJudge:
         return HeadJudge(
-            directions, self._known, at.confidence, self.probe_weight, self.class_anchors, self.settings.weighting
+            None, self._known, at.confidence, self.probe_weight, self.class_anchors, self.settings.weighting
         )
 
     def _waypoint(self) -> Waypoint:
-        directions = self._directions()[self.head.name]
-        return Waypoint(directions, None if self._reading is None else self._reading.confidence)
+        confidence = None if self._reading is None else self._reading.confidence
+        if isinstance(self.tracker, PooledTracker) and not self._is_solved:
+            return Waypoint(self.tracker.point, confidence)
+        return Waypoint(self._directions()[self.head.name], confidence)
 
-    def _stacked(self, layer: str, tracked: Tensor) -> Tensor:
+    def _stacked(self, layer: str, tracked: Mapping[str, Tensor]) -> Tensor:
         """Tracked, plain and solved directions of a layer side by side: one contraction serves all."""
         plain = self.anchors.gradients[layer]
-        return torch.cat([tracked, plain, plain if self.solved is None else self.solved[layer]])
+        return torch.cat([tracked[layer], plain, plain if self.solved is None else self.solved[layer]])
 
     def _other_dots(self, calls: Sequence[LayerCapture]) -> Tensor | None:
         """Inner products at the layers beside the head, ``[B, 3·K]``; None where there are none."""
@@ -334,9 +349,7 @@ class Engine:
         if not others or self.reading is None:
             return None
         tracked = self.directions()
-        return dot_directions(
-            others, self.spaces, {call.layer: self._stacked(call.layer, tracked[call.layer]) for call in others}
-        )
+        return dot_directions(others, self.spaces, {call.layer: self._stacked(call.layer, tracked) for call in others})
 
     def sketch(self, rows: GradientRows) -> Tensor:
         """What the head sees of each example, as signs ``[B, 256]``, without host synchronisation."""
@@ -348,7 +361,11 @@ class Engine:
         return self._directions()
 
     def _directions(self) -> dict[str, Tensor]:
-        return self.solved if self.settings.solver == "direct" and self.solved else self.tracker.directions
+        return self.solved if self._is_solved and self.solved else self.tracker.directions
+
+    @property
+    def _is_solved(self) -> bool:
+        return self.settings.solver == "direct" and self.solved is not None
 
     @property
     def reading(self) -> GateReading | None:
@@ -405,6 +422,7 @@ class Engine:
             if not len(draw.positions):
                 return draw
             self.anchors.absorb(draw)
+            self.tracker.retarget(self.anchors.gradients)
             self._note_anchors()
             predicted = draw.outputs.argmax(1)
             self.predicted[draw.positions] = predicted
@@ -469,7 +487,7 @@ class Engine:
         if size is not None:
             self.gate.observe_gradient(size)
         self._due.append((learning_rate, weight_decay))
-        self._queued_bytes += self.tracker.columns.nbytes
+        self._queued_bytes += self.tracker.step_bytes
         if not self._queues or self._queued_bytes > MOST_QUEUED:
             self.settle()
 
@@ -479,7 +497,8 @@ class Engine:
         if not due:
             return
         before = self._waypoint()
-        columns, residuals = self.tracker.advance(self.anchors.gradients, len(due))
+        met: tuple[Sequence[Tensor | PooledPoint], Tensor] = self.tracker.advance(len(due))
+        steps, residuals = met
         if self.settings.solver == "direct":
             residuals = torch.zeros_like(residuals)
         reading, confidences = self.gate.read_steps(residuals, self.anchors.noise, self.gradient_size, due)
@@ -488,11 +507,11 @@ class Engine:
             # the second of 12 epochs (CIFAR-100). So a visit counts by how much of the hold-out the network knows.
             confidences = confidences * self.agreement.square()
         self._reading = replace(reading, confidence=confidences[-1])
-        is_solved = self.settings.solver == "direct" and self.solved is not None
         self._path.append(before)
-        for column, confidence in zip(columns[:-1], confidences.unbind(0)):
-            moved = before.directions if is_solved else unflatten(column, self.tracker.shapes)[self.head.name]
-            self._path.append(Waypoint(moved, confidence))
+        for step, confidence in zip(steps[:-1], confidences.unbind(0)):
+            if isinstance(step, Tensor):
+                step = unflatten(step, self._shapes)[self.head.name]
+            self._path.append(Waypoint(before.directions if self._is_solved else step, confidence))
 
     def state_dict(self) -> dict[str, Any]:
         """All that later scores depend on."""
@@ -522,6 +541,7 @@ class Engine:
         """Continue where another engine with the same settings stood."""
         self.anchors.load_state_dict(state["anchors"])
         self.curvature.load_state_dict(state["curvature"])
+        self.tracker.retarget(self.anchors.gradients)
         self.tracker.load_state_dict(state["tracker"])
         if self.curvature.counters.observations:
             self.tracker.use_operator(self.curvature.operator())

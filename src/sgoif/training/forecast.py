@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED, MOST_REFIT_WORK, refit_every
 from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
+from sgoif.influence.pooled_tracker import RANK
 from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
 from sgoif.training.engine import MOST_QUEUED, Engine
@@ -212,7 +213,7 @@ def _score(s: Sizes, batch: int) -> Work:
     if s.is_pooled:
         is_gathered = s.outputs > GATHER_ABOVE
         rows = _ROWS_PER_CLASS * (_NEAR if is_gathered else s.outputs)
-        flops += 2.0 * batch * s.inputs * (s.inputs + 2 * rows)
+        flops += 2.0 * batch * (s.inputs * (s.inputs + 2 * rows) + RANK * (s.inputs + 2 * s.outputs))
         moved += 3.0 * batch * rows * s.inputs if is_gathered else float(rows * s.inputs)
     if s.has_probe:
         flops += 2.0 * batch * s.outputs * s.inputs
@@ -228,7 +229,9 @@ def _settle(plan: Plan) -> Work:
 
 
 def _advance(s: Sizes) -> Work:
-    """One product with the curvature for every direction."""
+    """One product with the curvature for every direction; where there is one for all classes, a number for each."""
+    if s.is_pooled:
+        return Work(6.0 * s.outputs * RANK, 10.0 * s.outputs * RANK * s.itemsize) + _operators(_STEP_AGAIN)
     flops = 2.0 * s.anchors * s.numel * (s.inputs + s.outputs_factored)
     return Work(flops, 10.0 * s.anchors * s.numel * s.itemsize) + _operators(_STEP_AGAIN)
 
@@ -236,7 +239,8 @@ def _advance(s: Sizes) -> Work:
 def _curvature(s: Sizes, batch: int) -> Work:
     """Both factors' outer products, and a few steps towards their largest eigenvalues."""
     flops = (2.0 * batch + 6.0) * (s.inputs**2 + s.outputs_factored**2)
-    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(_MEASURE * s.accumulate + _ABSORB)
+    absorb = _ABSORB / 2 if s.is_pooled else _ABSORB  # the largest eigenvalue is then found at refreshes
+    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(_MEASURE * s.accumulate + absorb)
 
 
 def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
@@ -244,6 +248,8 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
     sides = s.inputs, s.outputs_factored
     flops += sum(3.0 * n**3 for n in sides) + 8.0 * s.anchors * s.numel * sum(sides)
+    if s.is_pooled:
+        flops += 2.0 * RANK * s.inputs * (2 * s.inputs + 5 * s.outputs)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
     looks = 0.0 if not s.tried else 1 / LOOK_EVERY if s.outputs > LOOK_FROM else 1.0
     if s.has_probe:
@@ -258,13 +264,14 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
 
 
 def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
-    directions = 3 * s.anchors * s.numel  # gradients, tracked and solved
+    directions = (5 if s.is_pooled else 4) * s.anchors * s.numel  # gradients, twice, tracked and solved
+    a_step = s.outputs * RANK if s.is_pooled else s.anchors * s.numel  # to remember it
     cached = s.holdout * (s.inputs + 3 * _ROWS_PER_CLASS) if s.has_probe or s.is_pooled else 0
     cached += _ROWS_PER_CLASS * s.outputs * s.inputs if s.is_pooled else 0
     fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
     visits = batch * plan.refresh_every / plan.stride
     waiting = visits * (len(SIGNALS) + 4)  # two of ids and labels each
-    queued = min(batch * (s.inputs + 2 * s.outputs) + s.anchors * s.numel, MOST_QUEUED // s.itemsize)
+    queued = min(batch * (s.inputs + 2 * s.outputs) + a_step, MOST_QUEUED // s.itemsize)
     waiting += min(plan.refresh_every * queued, MOST_QUEUED // s.itemsize)
     sketching = s.num_projected * SKETCH_BITS  # its directions; a waiting sign takes a byte
     inverse = s.curvature_bytes if s.is_pooled else 0

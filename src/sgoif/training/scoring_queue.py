@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sgoif.influence import PooledPoint
 from sgoif.records import SIGNALS, GradientRows, VisitFlag
 
 __all__ = ["QueuedBatch", "ScoredBatch", "Waypoint", "join_masks", "join_rows", "pack_signals"]
@@ -17,7 +18,7 @@ __all__ = ["QueuedBatch", "ScoredBatch", "Waypoint", "join_masks", "join_rows", 
 class Waypoint:
     """The head's directions at one step, and how far they are trusted."""
 
-    directions: Tensor  # [K, 1, C, I]
+    directions: Tensor | PooledPoint  # [K, 1, C, I], or what they are made of
     confidence: Tensor | None  # [K]; None before there is a direction
 
 
