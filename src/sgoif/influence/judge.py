@@ -60,25 +60,13 @@ class HeadJudge:
         return dots(rows, self.directions)
 
     def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Loss and margin under the head as it is and under the re-fitted one, side by side."""
-        heads = outputs[:, None]
-        if self.probe is not None:
-            heads = torch.stack([outputs, features.to(outputs.dtype) @ self.probe.mT.to(outputs.dtype)], 1)
-        log_p = heads.log_softmax(2)  # [B, 1 or 2, C]
-        index = labels[:, None, None].expand(-1, heads.shape[1], 1)
-        given = log_p.gather(2, index)[:, :, 0]
-        others = log_p.scatter(2, index, float("-inf"))
-        margin = given - others.amax(2)  # of log-probabilities, which is that of the logits
-        loss = -given[:, 0]
-        probed = [torch.zeros_like(loss)] * 2 if self.probe is None else [-given[:, 1] - loss, margin[:, 1]]
-        return {
-            "loss": loss,
-            "p_given": given[:, 0].exp(),
-            "margin": margin[:, 0],
-            "runner_up": others[:, 0].argmax(1),
-            "probe_loss": probed[0],
-            "probe_margin": probed[1],
-        }
+        """Loss and margin under the head as it is and under the re-fitted one."""
+        loss, margin, runner_up = _stand(outputs, labels)
+        found = {"loss": loss, "p_given": (-loss).exp(), "margin": margin, "runner_up": runner_up}
+        if self.probe is None:
+            return found | {"probe_loss": torch.zeros_like(loss), "probe_margin": torch.zeros_like(loss)}
+        moved, moved_margin, _ = _stand(features.to(outputs.dtype) @ self.probe.mT.to(outputs.dtype), labels)
+        return found | {"probe_loss": moved - loss, "probe_margin": moved_margin}
 
     def _by_class(self, products: Tensor, labels: Tensor, confidence: Tensor) -> dict[str, Tensor]:
         """One anchor per class; only the tracked kind has a gate, so only its anchors may be weighed by it."""
@@ -106,6 +94,14 @@ class HeadJudge:
         worst, anchor, own = score_near(kinds, classes, anchors.known)
         gate = confidence[..., 0].expand(len(labels))
         return {"confidence": gate, "confidence_worst": gate} | _named(-products[:, :, 0], worst, own, anchor)
+
+
+def _stand(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropy of the given classes, their lead over the best other one, and which that is, ``[B]`` each."""
+    index = labels[:, None]
+    given = logits.gather(1, index)[:, 0]
+    best = logits.scatter(1, index, float("-inf")).max(1)
+    return logits.logsumexp(1) - given, given - best.values, best.indices
 
 
 def _named(harm: Tensor, worst: Tensor, own: Tensor, anchor: Tensor) -> dict[str, Tensor]:
