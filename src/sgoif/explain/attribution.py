@@ -100,7 +100,7 @@ class Pairs:
         with quiet_eval(self.model), torch.no_grad():
             for rows in torch.arange(len(self.queries)).split(self.batch_size):
                 losses = self.losses(self.forward(self.queries.inputs(rows)), self.queries.labels[rows])
-                found.append(losses.double().cpu())
+                found.append(losses.cpu().double())
         return torch.cat(found)
 
     def _blocks(self, solve: Solve) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sgoif.errors import HeadError
 from sgoif.gradients.layers import Layer, select_layers, survey
 from sgoif.gradients.quiet import quiet_eval
+from sgoif.linalg.factor import factor_dtype
 
 __all__ = [
     "FactorFit",
@@ -186,9 +187,10 @@ class FactorFit:
 
 def fit_factor(output_grad: Tensor, expected: Tensor) -> FactorFit:
     """Fit the factor between captured logits' gradients and what the loss predicts (``p − t`` for cross-entropy)."""
-    b, e = output_grad.double(), expected.double()
-    factor = (b * e).sum() / (e * e).sum().clamp_min(1e-300)
-    misfit = (b - factor * e).norm() / b.norm().clamp_min(1e-300)
+    wide = factor_dtype(output_grad.device)
+    b, e, tiny = output_grad.to(wide), expected.to(wide), torch.finfo(wide).tiny
+    factor = (b * e).sum() / (e * e).sum().clamp_min(tiny)
+    misfit = (b - factor * e).norm() / b.norm().clamp_min(tiny)
     return FactorFit(factor, misfit)
 
 

@@ -142,7 +142,7 @@ class OodScorer:
                 seen = extract_features(
                     self.model, self._forward, move_to(inputs, self._device), self._kept.head, self.layers
                 )
-                parts.append(self.rule.scores(seen).double().cpu().numpy())
+                parts.append(self.rule.scores(seen).cpu().double().numpy())
                 ids += names
         return ids, np.concatenate(parts)
 
@@ -221,4 +221,4 @@ def _calibrate(seen: list[HeadFeatures], base: Base, gate_weight: float, seed: i
     whole, order = concatenate_features(seen), order.to(seen[0].logits.device)
     rule = OodRule.fit(whole.take(order[: count // 2]), base=base, gate_weight=gate_weight)
     scores = rule.scores(whole.take(order[count // 2 :]))
-    return rule, Conformal(np.sort(scores.double().cpu().numpy()))
+    return rule, Conformal(np.sort(scores.cpu().double().numpy()))

@@ -180,7 +180,7 @@ class ShiftSentinel:
             seen = extract_features(self.model, self._forward, move_to(inputs, self._device), self._kept.head, layers)
         if not len(seen.logits):
             raise SgoifError("the batch is empty.")
-        memory = self._kept.memory.after(self._parts.of(seen).double().cpu().numpy(), self._longest)
+        memory = self._kept.memory.after(self._parts.of(seen).cpu().double().numpy(), self._longest)
         self._kept = replace(self._kept, memory=memory, num_batches=self._kept.num_batches + 1)
         return self._reading()
 

@@ -121,11 +121,11 @@ class CanaryLedger:
         rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
         features = torch.cat([widen(draw.rows[engine.head.name].inputs)[:, 0].mean(2) for draw in draws])
         logits = torch.cat([widen(draw.outputs) for draw in draws])
-        x, z = (part.double().cpu().numpy() for part in (features, logits))
+        x, z = (part.cpu().double().numpy() for part in (features, logits))
         snapshot = Snapshot(x, z, _inverse_factors(engine), rows, step)
         self._recent.append(snapshot)
         self._looks += 1
-        believed = engine.anchors.trust.double().cpu().numpy()
+        believed = engine.anchors.trust.cpu().double().numpy()
         assigned = self._labels_for(snapshot)
         part = Holdout(self.labels[rows], self.fold[rows], self.num_classes, [replace(snapshot, rows=None)])
         if len(np.unique(part.fold)) < 2:
@@ -140,7 +140,7 @@ class CanaryLedger:
         usable = np.isfinite(values).all(2, keepdims=True)
         self._total[rows] += trust * np.where(usable, values, 0.0)
         self._mass[rows] += trust * usable
-        predicted = logits.softmax(1).double().cpu().numpy()
+        predicted = logits.softmax(1).cpu().double().numpy()
         if self._predicted.shape[1]:
             self._predicted[rows] += trust * predicted  # no row comes twice in a look
         np.add.at(self._leaks, self.labels[rows], (trust * believed[rows])[:, None] * predicted)
@@ -173,8 +173,8 @@ class CanaryLedger:
             change = logits[mine].log_softmax(1) - moved.log_softmax(1)  # CE after minus CE before, under each label
             top = moved.topk(2, 1)
             best_other = torch.where(moved >= top.values[:, :1], top.values[:, 1:], top.values[:, :1])
-            found[mine, :, 0] = change.double().cpu().numpy()
-            found[mine, :, 1] = (moved - best_other).double().cpu().numpy()
+            found[mine, :, 0] = change.cpu().double().numpy()
+            found[mine, :, 1] = (moved - best_other).cpu().double().numpy()
         return found
 
     def clean(self, engines: Sequence[Engine]) -> None:
@@ -207,7 +207,7 @@ class CanaryLedger:
         row, tried = np.nonzero(self._select_labels())
         if len(np.unique(self.labels[row])) < 2:
             return None
-        belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
+        belief = engine.anchors.trust.cpu().double().numpy().clip(0, 1)
         found = Canaries(
             holdout_row=row,
             fold=self.fold[row],
@@ -304,7 +304,7 @@ class CanaryLedger:
             own = (self._assigned[rows] == self.labels[rows, None]).argmax(1)
             mass = self._mass[rows, own]
             signals = np.where(mass > 0, self._total[rows, own] / np.where(mass > 0, mass, 1.0), np.nan)
-        belief = engine.anchors.trust.double().cpu().numpy().clip(0, 1)
+        belief = engine.anchors.trust.cpu().double().numpy().clip(0, 1)
         columns: dict[str, NDArray[Any]] = {
             "id": np.asarray(engine.holdout.ids)[rows],
             "given_label": self.labels[rows],
@@ -359,7 +359,7 @@ def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
     inverse = _kronecker(engine)
     if inverse is None:
         return None
-    left, right = (part.inverse()[0].double().cpu().numpy() for part in (inverse.left, inverse.right))
+    left, right = (part.inverse()[0].cpu().double().numpy() for part in (inverse.left, inverse.right))
     return left, right
 
 

@@ -180,6 +180,7 @@ def _find_cause(grad: Tensor, expected: Tensor, outputs: Tensor, targets: Tensor
 
     The captured gradient, with the declared factor undone, that of the declared loss and the outputs are ``[B, C]``.
     """
+    grad, expected, outputs, targets = (part.detach().cpu() for part in (grad, expected, outputs, targets))
     if targets.dim() == 1:
         kept = read_classes(targets, grad.shape[1]).is_class
         grad, expected, outputs, targets = grad[kept], expected[kept], outputs[kept], targets[kept]

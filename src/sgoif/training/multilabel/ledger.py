@@ -99,7 +99,7 @@ class MultilabelLedger:
             least = logits.masked_fill(~absent, float("-inf")).topk(most_absent, 1).values[:, -1:]
             would_be_noticed = is_known & (at >= least)
         counted = torch.stack([would_be_noticed, is_known], 2) & torch.isfinite(values).all(3)
-        return values.double().cpu().numpy(), counted.cpu().numpy()
+        return values.cpu().double().numpy(), counted.cpu().numpy()
 
     def _choose(self, rows: NDArray[np.int64], logits: Tensor) -> None:
         """Fix the tags that examples are tried under when they are first seen."""
@@ -108,7 +108,7 @@ class MultilabelLedger:
         if width == self.num_tags:
             self._tried[rows[new]] = np.arange(width)
             return
-        for row, believed in zip(rows[new], logits.double().cpu().numpy()[new], strict=True):
+        for row, believed in zip(rows[new], logits.cpu().double().numpy()[new], strict=True):
             self._tried[row], self._stands_for[row] = _tags_to_try(
                 self.targets[row], believed, width, np.random.default_rng((self._seed, row))
             )

@@ -62,7 +62,7 @@ class MultilabelRecorder:
         for item in waiting:
             before = self.num_visits
             try:
-                packed, counts = item.packed.double().cpu().numpy(), item.counts.cpu().numpy()
+                packed, counts = item.packed.cpu().double().numpy(), item.counts.cpu().numpy()
                 ids = as_ids(item.ids)
                 self._add_up(ids, packed, counts, float(item.confidence))
                 if notices is not None:
