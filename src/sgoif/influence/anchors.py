@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sgoif.devices import send
 from sgoif.gradients import Capture, Space, quiet_eval, rows_by_layer
 from sgoif.gradients.contractions import combine, norm2
 from sgoif.influence.holdout import HoldOut
@@ -32,7 +33,7 @@ HORIZON = 25.0
 class AnchorDraw:
     """What one refresh saw: all that canaries and a re-fitted head need, so that no second pass is made."""
 
-    positions: Tensor  # in the hold-out, [R]
+    positions: Tensor  # in the hold-out, on its device, [R]
     labels: Tensor  # [R]
     outputs: Tensor  # the model's outputs, [R, C]
     rows: Mapping[str, GradientRows]  # of the scored layers, in their spaces; gradients of the sum of the losses
@@ -122,7 +123,8 @@ class Anchors:
             positions: of the examples in the hold-out, ``[R]``.
             before: called when the examples are loaded and only the pass itself is left to do.
         """
-        labels = self.holdout.labels[positions]
+        at = send(positions, self.holdout.device)
+        labels = self.holdout.labels[at]
         capture.scale, capture.num_examples = 1.0, len(positions)
         with quiet_eval(model), capture:
             inputs = self.holdout.inputs(positions)
@@ -132,7 +134,7 @@ class Anchors:
                 capture.differentiate(losses(outputs, labels).sum())
         with torch.no_grad():
             rows = rows_by_layer(capture.calls, self.spaces)
-        return AnchorDraw(positions, labels, outputs.detach(), rows)
+        return AnchorDraw(at, labels, outputs.detach(), rows)
 
     def absorb(self, draw: AnchorDraw) -> None:
         """Move ``g_v`` towards a draw, already gathered over processes."""

@@ -100,5 +100,5 @@ class Likeness:
 
 def packed_signs(signs: Tensor) -> Tensor:
     """Pack ``[B, 256]`` booleans into bytes ``[B, 32]``, the first sign lowest: four words of 64 bits, end to end."""
-    place = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=signs.device)
+    place = 1 << torch.arange(8, dtype=torch.uint8, device=signs.device)
     return (signs.view(torch.uint8).view(len(signs), SKETCH_BITS // 8, 8) * place).sum(2, dtype=torch.uint8)

@@ -52,7 +52,7 @@ def refit_head(
     if trust is not None:
         # Examples not seen yet, or of the other fold, cost as much as those that count. Finding them waits for the
         # device: a re-fit belongs to refreshes.
-        counted = trust > 0
+        counted = (trust > 0).nonzero()[:, 0]
         features, labels, trust = features[counted], labels[counted], trust[counted]
     if most_rows is not None and len(features) > most_rows:
         spread = torch.linspace(0, len(features) - 1, most_rows, device=features.device).long()

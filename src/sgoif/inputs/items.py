@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
+from sgoif.devices import send
 from sgoif.errors import SgoifError
 from sgoif.inputs.labels import LABEL_KEYS
 
@@ -96,7 +97,7 @@ def _as_tensor(value: Any) -> Any:
 def move_to(value: Any, device: torch.device) -> Any:
     """Tensors of a batch on a device, whatever holds them."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return send(value, device)
     if isinstance(value, Mapping):
         return {key: move_to(item, device) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

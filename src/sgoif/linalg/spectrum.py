@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from sgoif.devices import send
 from sgoif.errors import LinalgError
 from sgoif.linalg.factor import eigvalsh
 from sgoif.linalg.kronecker import DiagonalKronecker, Kronecker, RotatedDiagonal
@@ -41,7 +42,7 @@ def random_columns(operator: LinearOperator, count: int = 1, generator: torch.Ge
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     columns = torch.randn(operator.shape[0], count, generator=generator, device=generator.device, dtype=operator.dtype)
-    return columns.to(operator.device)
+    return send(columns, operator.device)
 
 
 def power_iteration(operator: LinearOperator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -184,7 +185,7 @@ class _Following:
     def _iterate(self, matmul: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
         """Power iteration on ``[G, n, 1]``; the values, ``[G]``."""
         fresh = torch.randn(like.shape[1], 1, generator=torch.Generator().manual_seed(0), dtype=like.dtype)
-        fresh = _unit(fresh.to(like.device)).expand(len(like), -1, -1)
+        fresh = _unit(send(fresh, like.device)).expand(len(like), -1, -1)
         old = next(self._old, None)
         start = fresh if old is None else old + _FRESH * fresh
         vector = start

@@ -22,6 +22,7 @@ from torch import Tensor
 from sgoif.gradients.contractions import dots, norm2, pool_positions, widen
 from sgoif.influence import AnchorDraw
 from sgoif.linalg import flatten
+from sgoif.linalg.factor import factor_dtype
 from sgoif.training.engine import Engine
 
 __all__ = ["anchor_rows", "coverage", "curvature_gap", "gram_health"]
@@ -41,17 +42,23 @@ def anchor_rows(engine: Engine, draw: AnchorDraw, step: int) -> dict[str, NDArra
         return {}
     count = engine.anchors.num_anchors
     classes = np.arange(count) if count > 1 else np.full(1, -1)  # one anchor for all classes
-    sizes = engine.holdout.counts.cpu().numpy()
-    columns: dict[str, NDArray[Any]] = {
+    sizes = engine.holdout.counts.numpy()
+    measured = {
+        "g_norm": engine.gradient_size,
+        **{name: getattr(reading, name) for name in _READING},
+        "resets": engine.tracker.resets,
+        **_measure_health(engine, draw),
+    }
+    joined = torch.stack([value.detach().to(engine.dtype).expand(count) for value in measured.values()])
+    columns = dict(zip(measured, joined.cpu().double().numpy()))  # in one transfer
+    return {
         "refresh_step": np.full(count, step),
         "anchor": np.arange(count),
         "class": classes,
         "m": sizes if count > 1 else sizes.sum(keepdims=True),
-        "g_norm": _host(engine.gradient_size, count),
-        **{name: _host(getattr(reading, name), count) for name in _READING},
-        "resets": engine.tracker.resets.cpu().numpy(),
+        **columns,
+        "resets": columns["resets"].astype(np.int64),
     }
-    return columns | {name: _host(value, count) for name, value in _measure_health(engine, draw).items()}
 
 
 def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
@@ -61,7 +68,7 @@ def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
     """
     shapes = {name: space.shape for name, space in engine.spaces.items()}
     if not engine.tracker.is_ready or sum(shape.numel for shape in shapes.values()) > _LARGE:
-        return dict.fromkeys(_HEALTH, torch.tensor(float("nan")))
+        return dict.fromkeys(_HEALTH, engine.gradient_size.new_full((), float("nan")))
     by_layer = engine.tracker.directions
     columns = flatten(by_layer, shapes)
     smallest, cosine = gram_health(columns)
@@ -78,10 +85,6 @@ def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
     return dict(zip(_HEALTH, (gap, seen, smallest, cosine)))
 
 
-def _host(value: Tensor, count: int) -> NDArray[np.float64]:
-    return np.array(value.detach().double().cpu().expand(count).numpy())
-
-
 def gram_health(directions: Tensor) -> tuple[Tensor, Tensor]:
     """Return the smallest eigenvalue and the largest cosine between two of the normalised directions, ``[P, K]``.
 
@@ -92,7 +95,7 @@ def gram_health(directions: Tensor) -> tuple[Tensor, Tensor]:
     sizes = torch.linalg.vector_norm(directions, dim=0).clamp_min(torch.finfo(directions.dtype).tiny)
     unit = directions / sizes
     gram = unit.mT @ unit
-    eigenvalues: Tensor = torch.linalg.eigvalsh(gram.double())
+    eigenvalues: Tensor = torch.linalg.eigvalsh(gram.to(factor_dtype(gram.device)))
     others = gram - torch.diag_embed(gram.diagonal())
     return eigenvalues[0].to(gram.dtype), others.max()
 
@@ -110,12 +113,13 @@ def coverage(dots: Tensor, sizes2: Tensor, directions: Tensor) -> Tensor:
     >>> coverage(torch.tensor([[2.0]]), torch.tensor([8.0]), torch.tensor([[1.0], [0.0]]))
     tensor(0.5000)
     """
-    gram = (directions.mT @ directions).double()
-    inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-6)
-    seen = torch.einsum("bk,kl,bl->b", dots.double(), inverse, dots.double())
+    wide = factor_dtype(directions.device)
+    gram, dots = (directions.mT @ directions).to(wide), dots.to(wide)
+    inverse = torch.linalg.pinv(gram, hermitian=True, rtol=gram.new_full((), 1e-6))
+    seen = torch.einsum("bk,kl,bl->b", dots, inverse, dots)
     known = sizes2 > 0
     share = torch.where(known, seen / torch.where(known, sizes2, 1.0), torch.zeros_like(seen)).clamp(0, 1)
-    return (share.sum() / known.sum().clamp_min(1)).to(dots.dtype)
+    return (share.sum() / known.sum().clamp_min(1)).to(directions.dtype)
 
 
 def curvature_gap(features: Tensor, outputs: Tensor, directions: Tensor, products: Tensor, sizes: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
+from sgoif.devices import send
 from sgoif.distributed import Peers, SingleProcess, is_sharded, keep_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import (
@@ -417,7 +418,8 @@ class Engine:
         if self.is_sharded:
             self._seen_head = seen
         with torch.no_grad():
-            draw = gather_draw(self.peers, draw, positions, self.holdout.labels[positions]).finite()
+            all_at = send(positions, self.holdout.device)
+            draw = gather_draw(self.peers, draw, all_at, self.holdout.labels[all_at]).finite()
             self.holdout_not_finite += len(positions) - len(draw.positions)
             if not len(draw.positions):
                 return draw

@@ -185,13 +185,16 @@ class Monitor(BaseMonitor):
     def reading(self) -> Reading:
         """How the monitor is doing. Waits for the device."""
         gate = self.engine.reading
+        residual, confidence, tau = float("nan"), 0.0, float("nan")
+        if gate is not None:  # read together: each by itself would wait
+            residual, confidence, tau = torch.stack([gate.residual.mean(), gate.confidence.mean(), gate.tau]).tolist()
         visits = max(self.recorder.num_visits, 1)
         lost = self.recorder.flag_counts["NOT_JUDGED"] + self.recorder.flag_counts["MIXED"]
         return Reading(
             step=self.step_count,
-            residual=float("nan") if gate is None else float(gate.residual.mean()),
-            confidence=0.0 if gate is None else float(gate.confidence.mean()),
-            tau=float("nan") if gate is None else float(gate.tau),
+            residual=residual,
+            confidence=confidence,
+            tau=tau,
             overhead=self.governor.overhead,
             judged=1 - min(lost / visits, 1.0),
         )

@@ -33,7 +33,8 @@ class StepGradient:
         """The norm of the mean over all examples of the step, and begin anew; None where none was added."""
         if not self._count:
             return None
-        count, *sums = peers.all_reduce_sum([torch.tensor(float(self._count)), *self._sums.values()])
+        own = list(self._sums.values())
+        count, *sums = peers.all_reduce_sum([own[0].new_full((), self._count), *own])
         size: Tensor = norm(dict(zip(self._sums, sums)))[0]
         self._sums, self._count = {}, 0
-        return size / count.to(size)
+        return size / count

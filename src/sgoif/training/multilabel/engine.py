@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sgoif.devices import send
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, quiet_eval
 from sgoif.gradients.contractions import pool_positions, widen
 from sgoif.influence.anchors import HORIZON
@@ -151,7 +152,9 @@ class MultilabelEngine:
                 capture.differentiate(widen(outputs).sum())  # for what the head saw; its gradient is not used
         (call,) = capture.calls
         with torch.no_grad():
-            return MultilabelDraw(positions, self.features_of(call), widen(outputs.detach()).to(self.dtype))
+            return MultilabelDraw(
+                send(positions, outputs.device), self.features_of(call), widen(outputs.detach()).to(self.dtype)
+            )
 
     def solve(self, gradients: Tensor) -> Tensor:
         """``H⁻¹ g`` by the curvature seen so far; half of ``A`` is that of the hold-out.

@@ -1,0 +1,249 @@
+"""What a watched step would wait for on an accelerator, shown without one: nothing, but at refreshes and flushes."""
+
+import copy
+import sys
+from collections import Counter, defaultdict
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+import sgoif
+from sgoif.devices import send
+from sgoif.gradients import Capture
+from sgoif.influence.stability import GateMode
+from sgoif.linalg import factor
+from sgoif.training import engine as engines
+from tests.declared_device import DEVICE, DeclaredDevice
+from tests.training.loops import GroupNormNet
+
+PLAN = sgoif.Plan(refresh_every=8, examples_per_refresh=32, observe_every=4, early_steps=0)
+Method = sgoif.Method
+GATES = [Method(gate=mode, planned_steps=100) for mode in get_args(GateMode)]
+
+
+class Loop:
+    """A training loop on some device; ``waits`` are those of its steps, by what the plan does in them."""
+
+    def __init__(self, device, classes=10, *, is_broken=False, task="classification", plan=PLAN, **settings):
+        generator = torch.Generator().manual_seed(0)
+        labels, held = (torch.arange(count) % classes for count in (96, 6 * classes))
+        self.loss = F.cross_entropy
+        if task == "multilabel":
+            labels, held = (F.one_hot(part, classes).float() for part in (labels, held))
+            self.loss = F.binary_cross_entropy_with_logits
+        pixels, held_pixels = (torch.randn(len(part), 3, 8, 8, generator=generator) for part in (labels, held))
+        if is_broken:
+            held_pixels[3::7] = float("nan")
+        torch.manual_seed(0)
+        with device:
+            self.model = GroupNormNet(classes)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.pixels, self.labels = pixels.to(device), labels.to(device)
+        self.plan, self.waits = plan, defaultdict(Counter)
+        budget = sgoif.Budget(plan=plan)
+        self.monitor = sgoif.watch(
+            self.model,
+            self.optimizer,
+            anchors=(held_pixels, held),
+            train_size=960,
+            task=task,
+            budget=budget,
+            **settings,
+        )
+
+    def run(self, steps=13, device=None):
+        for step in range(steps):
+            part = slice(16 * (step % 6), 16 * (step % 6) + 16)
+            inputs, labels = self.pixels[part], self.labels[part]
+            with self.monitor.step(range(part.start, part.stop), labels):
+                self.loss(self.model(inputs), labels).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if device is not None:
+                self.waits[self._kind(step)] += device.take_waits()
+        assert self.monitor.faults == {}
+        return self
+
+    def _kind(self, step):
+        if step == 0:
+            return "first"
+        return "refresh" if self.plan.is_refresh(step) else "observe" if self.plan.is_observe(step) else "plain"
+
+
+def run_declared(*args, **settings):
+    """Train on the declared device, over two refreshes; the waits, with those of a flush at the end."""
+    with DeclaredDevice() as device:
+        loop = Loop(DEVICE, *args, **settings)
+        device.take_waits()
+        waits = loop.run(device=device).waits
+        loop.monitor.flush()
+        waits["flush"] = device.take_waits()
+        assert loop.monitor.faults == {}
+    return waits
+
+
+# The device itself: it must see what an accelerator is waited for, and nothing else.
+
+WAITS = {
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool((x > 0).any()),
+    "host": lambda x: x.cpu(),
+    "list": lambda x: x.tolist(),
+    "later": lambda x: x.to("cpu", non_blocking=True),
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 0],
+    "assigned mask": lambda x: x.index_put_((x > 0,), x.new_zeros(())),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "unique": lambda x: x.unique(),
+    "equal": lambda x: torch.equal(x, x),
+    "repeat": lambda x: torch.repeat_interleave(x.long()),
+    "bincount": lambda x: x.long().bincount(),
+    "made on the host": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "sent and waited for": lambda x: torch.ones(3).to(x.device),
+    "copied in": lambda x: x.copy_(torch.ones(4)),
+    "indices on the host": lambda x: x[torch.tensor([0, 1])],
+    "eigenvalues": lambda x: torch.linalg.eigh(x[:, None] * x),
+    "solved": lambda x: torch.linalg.solve(torch.diag(x), x),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_the_device_notes_what_an_accelerator_is_waited_for(name):
+    with DeclaredDevice() as device:
+        x = torch.ones(4, device=DEVICE)
+        WAITS[name](x)
+        assert device.take_waits().total() == 1
+        x[x.long()].add_(2).sum().mul(torch.tensor(3.0))  # a number on the host travels with the launch
+        torch.where(x > 0, x, send(torch.zeros(4), DEVICE))
+        assert not device.take_waits()
+
+
+def test_the_device_refuses_tensors_of_two_devices():
+    with DeclaredDevice():
+        x = torch.ones(4, device=DEVICE)
+        with pytest.raises(RuntimeError, match="two devices"):
+            x + torch.ones(4)
+        with pytest.raises(RuntimeError, match="indices on lazy"):
+            torch.ones(4)[x > 0]
+
+
+# Whole watched steps.
+
+
+@pytest.mark.parametrize(
+    ("classes", "method"),
+    [
+        *((classes, method) for classes in (10, 100) for method in (Method(solver="direct"), *GATES)),
+        (300, Method()),
+        (10, Method(layers=["conv"], weighting="confidence")),
+        *((10, Method(curvature=name)) for name in ("diagonal", "fisher", "identity")),
+    ],
+)
+def test_only_refreshes_and_flushes_wait(classes, method):
+    waits = run_declared(classes, method=method)
+    assert not waits["plain"]
+    assert not waits["observe"]
+    assert 1 <= waits["refresh"].total() <= 33  # most of them in what canaries ask; less where the gate is shut
+    (told,) = waits["flush"].values()  # all visits in one transfer
+    assert told == 1
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_steps_do_not_wait_where_each_is_scored_at_once(classes, monkeypatch):
+    monkeypatch.setattr(engines, "MOST_QUEUED", 0)
+    waits = run_declared(classes)
+    assert not waits["plain"] + waits["observe"]
+
+
+def test_steps_that_are_passed_over_do_not_wait():
+    waits = run_declared(plan=sgoif.Plan(refresh_every=8, examples_per_refresh=32, observe_every=4, stride=2))
+    assert not waits["plain"] + waits["observe"]
+
+
+def test_a_low_rank_curvature_waits_when_it_is_observed_for_its_eigenvectors_alone():
+    waits = run_declared(method=Method(curvature="lowrank"))
+    assert not waits["plain"]
+    assert waits["observe"]
+    assert all("eigh" in wait for wait in waits["observe"])
+
+
+@pytest.mark.parametrize("tags", [10, 100])
+def test_steps_with_several_tags_do_not_wait(tags):
+    waits = run_declared(tags, task="multilabel")
+    assert not waits["plain"] + waits["observe"]
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_a_run_on_the_device_is_that_on_the_cpu(classes):
+    """Examples of the hold-out that give no numbers are left out on both."""
+    plain = Loop(torch.device("cpu"), classes, is_broken=True).run()
+    with DeclaredDevice():
+        declared = Loop(DEVICE, classes, is_broken=True).run()
+        assert declared.monitor.counters == plain.monitor.counters
+        found = declared.monitor.close().visits
+    assert plain.monitor.counters["holdout_not_finite"] > 0
+    for name, column in plain.monitor.close().visits.items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_a_device_without_float64_will_do(task, monkeypatch):
+    def narrow(device):
+        return torch.float32 if device.type == DEVICE.type else torch.float64
+
+    known = factor.factor_dtype
+    for module in list(sys.modules.values()):
+        if getattr(module, "factor_dtype", None) is known:
+            monkeypatch.setattr(module, "factor_dtype", narrow)  # as it is for MPS
+    with DeclaredDevice(has_float64=False):
+        with pytest.raises(TypeError, match="float64"):
+            torch.ones(2, device=DEVICE).double()
+        monitor = Loop(DEVICE, task=task).run().monitor
+        monitor.close()
+        assert monitor.faults == {}
+
+
+# By torch's own account: fake tensors have shapes and devices and no numbers, so whatever asks for one raises.
+
+
+@pytest.mark.parametrize(
+    ("classes", "method"),
+    [*((classes, method) for classes in (10, 100) for method in (Method(solver="direct"), *GATES)), (300, Method())],
+)
+def test_the_engine_runs_on_fake_tensors(classes, method):
+    """From the state that real refreshes left. Those read numbers, and cannot be faked."""
+    monitor = Loop(torch.device("cpu"), classes, method=method).run(9).monitor
+    with FakeTensorMode(), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        for kind in (Tensor, nn.Parameter):
+            patch.setattr(kind, "__deepcopy__", _fake)
+        model, engine = copy.deepcopy((monitor.model, monitor.engine))
+        capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
+        inputs = torch.empty(16, 3, 8, 8, device=DEVICE)
+        labels = torch.empty(16, dtype=torch.long, device=DEVICE)
+        for step in range(6):
+            with capture, torch.enable_grad():
+                F.cross_entropy(model(inputs), labels).backward()
+            (call,) = capture.calls
+            engine.queue(capture.calls, call.output, labels)
+            engine.note_gradient(capture.calls)
+            if PLAN.is_observe(step):
+                engine.measure(capture.calls)
+                engine.absorb()
+            engine.advance(0.1, 0.0)
+        engine.settle()
+        scored = engine.take_scores()
+        assert len(scored) == 6
+        for found in scored.values():
+            assert (found.signals.device.type, found.signs.device.type) == (DEVICE.type, DEVICE.type)
+
+
+def _fake(tensor, memo):
+    if id(tensor) not in memo:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+        memo[id(tensor)] = nn.Parameter(made) if isinstance(tensor, nn.Parameter) else made
+    return memo[id(tensor)]
