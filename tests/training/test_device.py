@@ -24,6 +24,8 @@ from tests.training.loops import GroupNormNet
 PLAN = sgoif.Plan(refresh_every=8, examples_per_refresh=32, observe_every=4, early_steps=0)
 Method = sgoif.Method
 GATES = [Method(gate=mode, planned_steps=100) for mode in get_args(GateMode)]
+FEW = [Method(solver="direct"), Method(), Method(gate="paper", planned_steps=100)]
+ENGINES = [(10, Method(solver="direct")), *((10, method) for method in GATES), *((100, method) for method in FEW)]
 
 
 class Loop:
@@ -138,7 +140,7 @@ def test_the_device_refuses_tensors_of_two_devices():
 @pytest.mark.parametrize(
     ("classes", "method"),
     [
-        *((classes, method) for classes in (10, 100) for method in (Method(solver="direct"), *GATES)),
+        *ENGINES,
         (300, Method()),
         (10, Method(layers=["conv"], weighting="confidence")),
         *((10, Method(curvature=name)) for name in ("diagonal", "fisher", "identity")),
@@ -211,10 +213,7 @@ def test_a_device_without_float64_will_do(task, monkeypatch):
 # By torch's own account: fake tensors have shapes and devices and no numbers, so whatever asks for one raises.
 
 
-@pytest.mark.parametrize(
-    ("classes", "method"),
-    [*((classes, method) for classes in (10, 100) for method in (Method(solver="direct"), *GATES)), (300, Method())],
-)
+@pytest.mark.parametrize(("classes", "method"), [*ENGINES, (300, Method())])
 def test_the_engine_runs_on_fake_tensors(classes, method):
     """From the state that real refreshes left. Those read numbers, and cannot be faked."""
     monitor = Loop(torch.device("cpu"), classes, method=method).run(9).monitor
