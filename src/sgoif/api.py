@@ -22,9 +22,9 @@ from sgoif.gradients import Layer, find_head, survey
 from sgoif.gradients.models import (
     check_class_names,
     default_forward,
+    is_compiled,
     other_layers,
     plain_model,
-    refuse_compiled,
     refuse_in_pieces,
     refuse_one_output,
     refuse_softmax,
@@ -95,7 +95,8 @@ def watch(
     run. See docs/distributed.md.
 
     Args:
-        model: the module being trained, wrapped in DistributedDataParallel or not; it is never wrapped or changed.
+        model: the module being trained, as it is called: wrapped in DistributedDataParallel or compiled, if it is;
+            it stays unchanged.
         optimizer: for the learning rate; optional.
         anchors: held-out examples: a tuple ``(inputs, labels)``, a map-style dataset of ``(input, label)``,
             dictionaries or objects, or a ``DataLoader``; see docs/howto/sources.md. Never train on them.
@@ -130,7 +131,14 @@ def watch(
         return NoMonitor(settings.budget.plan, on_close=lambda: empty)
     plain = plain_model(model)
     request = Request(
-        plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
+        plain,
+        forward or default_forward(plain),
+        anchors,
+        settings,
+        class_names,
+        trusted=trusted,
+        seed=seed,
+        is_compiled=is_compiled(model),
     )
     if task == "multilabel":
         sink = make_sink(out, "none", overwrite=overwrite)
@@ -148,7 +156,17 @@ def watch(
     forecaster = Forecaster(sizes, work, request.device, settings.budget.batch_size)
     governor = make_governor(settings.budget, request.device)
     return Monitor(
-        WatchedLoop(plain, optimizer, request.forward, settings.loss, governor, facts, forecaster, peers),
+        WatchedLoop(
+            plain,
+            optimizer,
+            request.forward,
+            settings.loss,
+            governor,
+            facts,
+            forecaster,
+            peers,
+            is_compiled=request.is_compiled,
+        ),
         engine,
         recorder=recorder,
         ledger=ledger,
@@ -168,7 +186,6 @@ def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engi
     holdout = _hold_out(request, held, head)
     others = other_layers(model, head, method.layers if method.layers != "auto" else start.layers)
     for other in others:
-        refuse_compiled(model, other.module_name)
         refuse_in_pieces(other)
     method = replace(damp_frozen(method, model, head), rank=method.rank or start.rank)
     per_refresh = start.examples_per_refresh
@@ -272,7 +289,6 @@ def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:
 
 def _check_head(request: Request, head: Layer, run: Callable[[], Tensor]) -> None:
     """Refuse a head whose gradients cannot be seen, or are not those of logits, or that has other classes."""
-    refuse_compiled(request.model, head.module_name)
     refuse_one_output(head)
     if request.settings.method.head is not None and request.settings.loss.per_example is None:
         refuse_softmax(request.model, head, run)

@@ -16,7 +16,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import Sketches
 from sgoif.finish import save_run, watch_facts
 from sgoif.gradients import Layer, find_head
-from sgoif.gradients.models import check_class_names, refuse_compiled, refuse_in_pieces
+from sgoif.gradients.models import check_class_names, refuse_in_pieces
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
@@ -60,7 +60,7 @@ def watch_multilabel(
     engine = MultilabelEngine(_head_of(request, holdout), holdout, per_refresh=start.examples_per_refresh)
     governor, facts = make_governor(settings.budget, request.device), request.facts | {"train_size": train_size}
     return MultilabelMonitor(
-        WatchedLoop(request.model, optimizer, request.forward, loss, governor, facts),
+        WatchedLoop(request.model, optimizer, request.forward, loss, governor, facts, is_compiled=request.is_compiled),
         engine,
         recorder=MultilabelRecorder(holdout.num_tags),
         ledger=MultilabelLedger(engine, trusted=request.trusted, seed=request.seed),
@@ -90,7 +90,6 @@ def audit_multilabel(request: Request, dataset: Any, *, sink: ScoreSink | None, 
 def _head_of(request: Request, holdout: MultilabelHoldOut) -> Layer:
     few = holdout.inputs(torch.arange(min(2, len(holdout))))
     found = find_head(request.model, lambda: request.forward(few), name=request.settings.method.head)
-    refuse_compiled(request.model, found.module_name)
     refuse_in_pieces(found)
     if found.shape.outputs != holdout.num_tags:
         raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")

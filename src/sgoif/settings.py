@@ -95,6 +95,7 @@ class Request:
     class_names: Sequence[str] | None
     trusted: bool
     seed: int
+    is_compiled: bool = False  # whether the model, as the user calls it, runs compiled
 
     @property
     def device(self) -> torch.device:

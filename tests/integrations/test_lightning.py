@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ class Handmade(Module):
     automatic_optimization = False
 
 
-def fit(callback, *, make=Module, epochs=3, carries_ids=True, ckpt_path=None, **settings):
+def fit(callback, *, make=Module, wrap=None, epochs=3, carries_ids=True, ckpt_path=None, **settings):
     """Train; gives the trainer and the module. Validation runs before, inside and after every epoch."""
     train_set, holdout = pictures()
     module = fresh(make)
@@ -75,7 +76,7 @@ def fit(callback, *, make=Module, epochs=3, carries_ids=True, ckpt_path=None, **
     trainer = L.Trainer(
         accelerator="cpu", devices=1, max_epochs=epochs, callbacks=callbacks, val_check_interval=2, **QUIET, **settings
     )
-    trainer.fit(module, loader, seen, ckpt_path=ckpt_path)
+    trainer.fit(module if wrap is None else wrap(module), loader, seen, ckpt_path=ckpt_path)
     return trainer, module
 
 
@@ -97,6 +98,17 @@ def test_scores_are_those_of_the_plain_loop_and_weights_those_of_lightning_alone
     expected, weights = plain_run(3, accumulate, dtype)
     assert_same_scores(in_order(watching.run.visits), expected)
     assert_same_weights(module.state_dict(), weights)
+
+
+def test_a_compiled_module():
+    wrap = partial(torch.compile, backend="eager")
+    torch._dynamo.reset()
+    _, bare = fit(None, wrap=wrap, carries_ids=False)  # leaves a graph that knows of no monitor
+    watching = callback()
+    _, module = fit(watching, wrap=wrap)
+    assert_same_weights(module.state_dict(), bare.state_dict())
+    assert watching.monitor.faults == {}
+    assert_same_scores(in_order(watching.run.visits), plain_run(3, 1, None)[0])
 
 
 def test_a_resumed_fit_gives_the_scores_of_an_unbroken_one(tmp_path):

@@ -1,17 +1,15 @@
-"""Models: compiled in part, with inputs and results of any form."""
+"""Models with inputs and results of any form."""
 
 from collections import namedtuple
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
-from tests.training.loops import GroupNormNet, TwoParts, batches, data, fresh, run_twins, watch
+from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
 
 
 def loop_over(train_set, call=lambda model, x: model(x), count=10):
@@ -24,58 +22,6 @@ def loop_over(train_set, call=lambda model, x: model(x), count=10):
             optimizer.zero_grad()
 
     return loop
-
-
-def test_a_compiled_backbone_before_the_head():
-    train_set, holdout = data()
-
-    def make():
-        torch._dynamo.reset()
-        model = TwoParts()
-        model.backbone = torch.compile(model.backbone, backend="aot_eager")
-        return model
-
-    _, run = run_twins(make, loop_over(train_set, count=8), holdout)
-    _, plain = run_twins(TwoParts, loop_over(train_set, count=8), holdout)
-    np.testing.assert_allclose(run.visits["harm"], plain.visits["harm"], rtol=1e-4, atol=1e-6)
-
-
-def compiled_whole(model):
-    return torch.compile(model, backend="eager")
-
-
-def compiled_in_place(model):
-    model.compile(backend="eager")
-    return model
-
-
-def compiled_inside(model):
-    return nn.Sequential(nn.Identity(), torch.compile(model, backend="eager"))
-
-
-def compiled_inside_in_place(model):
-    model.compile(backend="eager")
-    return nn.Sequential(nn.Identity(), model)
-
-
-def compiled_head(model):
-    model.fc.compile(backend="eager")
-    return model
-
-
-@pytest.mark.parametrize(
-    "wrap", [compiled_whole, compiled_in_place, compiled_inside, compiled_inside_in_place, compiled_head]
-)
-def test_a_compiled_head_is_refused_with_the_way_out(wrap):
-    with pytest.raises(SgoifError, match="Compile the part before the head"):
-        watch(wrap(fresh(TwoParts)), data()[1])
-
-
-def test_a_scored_layer_in_a_compiled_backbone_is_refused():
-    model = fresh(TwoParts)
-    model.backbone = torch.compile(model.backbone, backend="eager")
-    with pytest.raises(SgoifError, match="score no layer of that part"):
-        watch(model, data()[1], layers=["backbone._orig_mod.0"])
 
 
 class DictSet(Dataset):

@@ -16,7 +16,7 @@ from sgoif.explain.attribution import Pairs, iterate_features, mean_direction
 from sgoif.findings.effects import effect_percent, effect_table
 from sgoif.findings.poison import Contrast, Nearest
 from sgoif.gradients import Layer, find_head, select_layers, survey
-from sgoif.gradients.models import default_forward, plain_model, predict_classes, refuse_compiled
+from sgoif.gradients.models import default_forward, plain_model, predict_classes
 from sgoif.influence import HoldOut
 from sgoif.inputs.examples import Examples
 from sgoif.tasks.classification import cross_entropy
@@ -121,8 +121,6 @@ def _layers(model: nn.Module, layers: str | Sequence[str], run_few: Callable[[],
         if layers == "all" and coverage.uncovered:
             log.warning("attribute() cannot speak for all layers: %s", coverage)
         scored = select_layers(model, None if layers == "all" else [layers] if isinstance(layers, str) else layers)
-    for layer in scored:
-        refuse_compiled(model, layer.module_name)
     return scored
 
 
@@ -233,7 +231,6 @@ def _pairs(
     run_forward = forward or default_forward(model)
     wanted = Examples(queries, role="queries", device=device)
     found = find_head(model, lambda: run_forward(wanted.inputs(torch.arange(min(2, len(wanted))))), name=head)
-    refuse_compiled(model, found.module_name)
     classes = found.shape.outputs
     labels = torch.full((len(wanted),), _target(target, classes, class_names))
     asked = HoldOut(wanted, num_classes=classes, device=device, labels=labels)

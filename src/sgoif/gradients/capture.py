@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sgoif.errors import CaptureError
+from sgoif.gradients.compiled import CompiledHook
 from sgoif.gradients.functional import FunctionalRule, mixes_examples
 from sgoif.gradients.layers import Layer
 from sgoif.gradients.quiet import quiet_eval
@@ -47,6 +49,7 @@ class _Pair:
     # hook, pair and edge hold each other, a circle through C++ that no garbage collector sees.
     edge: GradientEdge | None
     output: Tensor | None = None
+    is_spent: bool = False
 
 
 class Capture:
@@ -59,6 +62,7 @@ class Capture:
             it, captures are collected in :attr:`calls` (backward order) until the next entry or :meth:`clear`.
         batch_axis: example axis of layers that do not have it first, by module name.
         keep_outputs: modules whose output is handed out too (the head: its output is the logits).
+        compiled: modules that run in a compiled graph, where hooks are not seen.
         on_error: given what goes wrong inside a hook; without it the error is raised out of the user's backward pass.
 
     The object is reusable: enter it around each step. Set :attr:`scale` (and :attr:`num_examples`, to have every
@@ -80,6 +84,7 @@ class Capture:
         consume: Callable[[LayerCapture], None] | None = None,
         batch_axis: Mapping[str, int] | None = None,
         keep_outputs: Iterable[str] = (),
+        compiled: Iterable[str] = (),
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self.layers = tuple(layers)
@@ -89,7 +94,7 @@ class Capture:
         self.num_examples: int | None = None
         self._consume = consume
         self._on_error = on_error
-        self._keep_outputs = frozenset(keep_outputs)
+        self._keep_outputs, self._compiled = frozenset(keep_outputs), frozenset(compiled)
         self._batch_axis = dict(batch_axis or {})
         self._wanted = {layer.name for layer in self.layers}
         self._modules = {layer.module_name: (layer.module, self._module_rule(layer)) for layer in self.layers}
@@ -108,7 +113,11 @@ class Capture:
             raise CaptureError("This capture is open already; close it before opening it again.")
         self.clear()
         for name, (module, _) in self._modules.items():
-            self._handles.append(module.register_forward_hook(self._opener(name), with_kwargs=True))
+            self._handles.append(
+                CompiledHook(module, partial(self._open_compiled, name))
+                if name in self._compiled
+                else module.register_forward_hook(self._opener(name), with_kwargs=True)
+            )
         return self
 
     def __exit__(
@@ -192,6 +201,12 @@ class Capture:
 
         return open_pair
 
+    def _open_compiled(self, name: str, value: Tensor, output: Tensor) -> Callable[[Tensor], None]:
+        kept = output if name in self._keep_outputs else None
+        pair = _Pair((value,), {}, _versions((value,)), self._modules[name][0].training, None, kept)
+        self._waiting[name].append(pair)
+        return self._closer(name, pair)
+
     def _closer(self, name: str, pair: _Pair) -> Callable[[Tensor], None]:
         def close_pair(grad: Tensor) -> None:
             if not self._handles:
@@ -207,13 +222,13 @@ class Capture:
 
     def _spend(self, name: str, pair: _Pair) -> _Pair:
         """Take what the pair holds, so that its activations go when the graph's go, not when the graph does."""
-        if pair.edge is None:
+        if pair.is_spent:
             raise CaptureError(
                 f"{name}: backward ran twice through one forward pass; add the losses, then run it once."
             )
         self._waiting[name].remove(pair)
         taken = replace(pair)
-        pair.inputs, pair.extras, pair.edge, pair.output = (), {}, None, None
+        pair.inputs, pair.extras, pair.edge, pair.output, pair.is_spent = (), {}, None, None, True
         return taken
 
     def _emit(self, name: str, pair: _Pair, grad: Tensor) -> None:

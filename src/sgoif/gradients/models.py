@@ -11,22 +11,28 @@ from torch import Tensor, nn
 
 from sgoif.distributed import is_sharded, unwrap
 from sgoif.errors import SgoifError
+from sgoif.gradients.functional import FunctionalRule
 from sgoif.gradients.head import check_output, describe_softmax, squashing
 from sgoif.gradients.layers import Layer, select_layers
 from sgoif.gradients.quiet import quiet_eval
+from sgoif.gradients.rules import CompositeRule, rule_for
 from sgoif.inputs.examples import Examples
 
 __all__ = [
     "check_class_names",
+    "compiled_modules",
     "default_forward",
+    "is_compiled",
     "other_layers",
     "plain_model",
     "predict_classes",
-    "refuse_compiled",
     "refuse_in_pieces",
     "refuse_one_output",
     "refuse_softmax",
 ]
+
+
+_COMPILED = ("_orig_mod", "_compiled_call_impl", "_compiler_ctx")  # by torch.compile, Module.compile, Lightning
 
 
 def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
@@ -95,22 +101,43 @@ def predict_classes(model: nn.Module, forward: Callable[[Any], Tensor], examples
 
 
 def plain_model(model: nn.Module) -> nn.Module:
-    """The module to look into, without a wrapper and not compiled."""
-    model = unwrap(model)
-    refuse_compiled(model, "")  # before it is run, which may take minutes
-    return model
+    """The module to look into, without what is wrapped around it: for several processes, or by ``torch.compile``."""
+    inner = unwrap(model)
+    inner = getattr(inner, "_orig_mod", inner)
+    return model if inner is model else plain_model(inner)
 
 
-def refuse_compiled(model: nn.Module, module_name: str) -> None:
-    """Raise if a scored module is compiled, alone or as a part of another: its hooks could not be relied on."""
-    names = module_name.split(".") if module_name else []
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a model, as it is called, runs compiled as a whole."""
+    return any(getattr(module, mark, None) is not None for module in (model, unwrap(model)) for mark in _COMPILED)
+
+
+def compiled_modules(model: nn.Module, layers: Sequence[Layer], *, is_whole: bool) -> list[str]:
+    """Names of the layers' modules that run compiled, alone or as a part of another.
+
+    Args:
+        model: without a wrapper.
+        layers: to be watched while they train.
+        is_whole: whether the model is compiled, see :func:`is_compiled`.
+
+    Raises:
+        SgoifError: one of them is scored by more than the tensor that goes in and the one that comes out.
+    """
+    found = [layer for layer in layers if is_whole or _is_part_compiled(model, layer.module_name)]
+    for layer in found:
+        if isinstance(layer.rule, FunctionalRule) or isinstance(rule_for(layer.module), CompositeRule):
+            raise SgoifError(
+                f"{layer.name!r} is compiled, and a compiled {type(layer.module).__name__} cannot be scored: its graph "
+                "shows one tensor that goes in and one that comes out. Leave it out of the scored layers, or train "
+                "without torch.compile."
+            )
+    return [layer.module_name for layer in found]
+
+
+def _is_part_compiled(model: nn.Module, module_name: str) -> bool:
+    names = module_name.split(".")
     above = [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
-    if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None for m in above):
-        raise SgoifError(
-            f"watch() cannot see inside a compiled model, and {module_name or 'this one'} is compiled or part of one. "
-            "Compile the part before the head instead (model.backbone = torch.compile(model.backbone)), pass the model "
-            "itself, and score no layer of that part."
-        )
+    return any(map(is_compiled, above))
 
 
 def refuse_one_output(head: Layer) -> None:

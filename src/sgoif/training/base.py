@@ -26,6 +26,7 @@ from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import CaptureError, HeadError, SgoifError
 from sgoif.evidence import IdIndex, Sketches
 from sgoif.gradients import Capture, Layer, LayerCapture
+from sgoif.gradients.models import compiled_modules
 from sgoif.training.accounting import AFTER_SWITCHED_OFF, FaultLog, VisitCounts, cause_of
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
@@ -71,6 +72,7 @@ class WatchedLoop:
     facts: Mapping[str, Any] = field(default_factory=dict)  # written into the run
     forecaster: Forecaster | None = None  # of the overhead
     peers: Peers = field(default_factory=SingleProcess)  # the processes that train together
+    is_compiled: bool = False  # whether the model, as the user calls it, runs compiled
 
 
 class BaseMonitor(ABC):
@@ -104,7 +106,8 @@ class BaseMonitor(ABC):
         self.unjudged: dict[str, Any] | None = (
             None  # rows for examples that were kept from the model, see `sgoif.finish`
         )
-        self._seen = StepCapture(loop.model, head, layers, loop.loss, device)
+        compiled = compiled_modules(loop.model, layers, is_whole=loop.is_compiled)
+        self._seen = StepCapture(loop.model, head, layers, loop.loss, device, compiled=compiled)
         self._anchor_capture = Capture(layers)
         self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0

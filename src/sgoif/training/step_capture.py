@@ -30,13 +30,21 @@ class StepCapture:
         layers: all scored layers, the head among them.
         loss: that is back-propagated.
         device: where the model is.
+        compiled: modules of scored layers that run compiled.
     """
 
     def __init__(
-        self, model: nn.Module, head: Layer, layers: Sequence[Layer], loss: Loss, device: torch.device
+        self,
+        model: nn.Module,
+        head: Layer,
+        layers: Sequence[Layer],
+        loss: Loss,
+        device: torch.device,
+        *,
+        compiled: Sequence[str] = (),
     ) -> None:
         self._model, self._head, self._loss, self._device = model, head, loss, device
-        self._hooks = Capture(layers, keep_outputs=[head.module_name], on_error=self._catch)
+        self._hooks = Capture(layers, keep_outputs=[head.module_name], compiled=compiled, on_error=self._catch)
         self._failed: Exception | None = None
         self._has_warned = False
         self.given: GivenLabels | None = None  # of the step that is under way, where its targets are class numbers
@@ -78,7 +86,8 @@ class StepCapture:
         if len(found) != 1:
             raise HeadError(
                 f"the head {self._head.name!r} received {len(found)} gradients in this step, expected one; "
-                "run forward and backward of one batch inside `with monitor.step(...)`."
+                "run forward and backward of one batch inside `with monitor.step(...)`, and pass watch() the model as "
+                "it is called: after torch.compile, not before."
             )
         return calls, found[0]
 

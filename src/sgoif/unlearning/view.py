@@ -16,7 +16,7 @@ from sgoif.distributed import is_sharded
 from sgoif.errors import SgoifError
 from sgoif.features.extraction import extract_features
 from sgoif.gradients import find_head
-from sgoif.gradients.models import default_forward, refuse_compiled
+from sgoif.gradients.models import default_forward
 from sgoif.inputs.examples import Examples
 from sgoif.inputs.items import move_to
 from sgoif.unlearning.softmax import HeadRows
@@ -41,7 +41,6 @@ class HeadView:
         run = forward or default_forward(model)
         few = move_to(few, next(model.parameters()).device)
         found = find_head(model, lambda: run(few), name=head)
-        refuse_compiled(model, found.module_name)
         if is_sharded(*found.parameters.values()):
             raise SgoifError(f"the head {found.name!r} is sharded; gather the model's weights on one process first.")
         view = cls(model, run, found.module_name, batch_size)
