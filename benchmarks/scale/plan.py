@@ -83,7 +83,7 @@ class Case:
     plan: Plan = field(default_factory=Plan)
 
 
-RAREST = Plan(refresh_every=160, observe_every=40)  # as far as the governor backs off, but for passing over steps
+RAREST = Plan(refresh_every=160, observe_every=40)  # the governor goes on to 320, and passes over steps
 CASES = (
     Case(512, 64, 1000),
     Case(1000, 64, 1000),

@@ -110,11 +110,21 @@ def test_the_rarest_plan_that_is_still_too_dear_is_said_while_training(caplog):
     train_set, holdout = data()
     model = fresh()
     monitor = watch(model, holdout, plan=None, max_overhead=0.01)
-    monitor.governor.plan = sgoif.Plan(refresh_every=160, observe_every=40, stride=16)
-    monitor.governor.window = 5
+    monitor.governor.plan = sgoif.Plan(refresh_every=320, observe_every=40, stride=16, early_steps=0)
     with caplog.at_level(logging.WARNING):
-        train(model, train_set, monitor, epochs=41)
+        train(model, train_set, monitor, epochs=81)
     assert any("even by the rarest plan" in message for message in caplog.messages)
+
+
+def test_short_steps_are_told_their_cost_at_once_and_what_to_do(caplog):
+    (train_set, holdout), said = data(), []
+    model = fresh()
+    monitor = watch(model, holdout, plan=None, max_overhead=0.05)
+    with caplog.at_level(logging.WARNING):
+        train(model, train_set, monitor, epochs=12, after=lambda step: said.append(len(caplog.messages)))
+    (text,) = [message for message in caplog.messages if "sgoif.audit" in message]
+    assert "a training step takes" in text and "times as long" in text and "max_overhead=0.05" in text
+    assert said[20] == 1 and said[-1] == 1
 
 
 def test_a_fixed_plan_promises_no_price(caplog):

@@ -33,7 +33,7 @@ from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import Loss, logits_of
-from sgoif.training.schedule import Governor, Plan
+from sgoif.training.schedule import SHORT_STEP_S, Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.step_capture import StepCapture
 from sgoif.training.step_ids import StepIds
@@ -113,7 +113,7 @@ class BaseMonitor(ABC):
         self.step_count, self.refreshes, self._micro = 0, 0, 0
         self.fault_log = FaultLog(self.peers.max_consecutive_faults)
         self.is_on, self._kind = True, StepKind.SCORED
-        self._is_switched_off, self._has_looked = False, False
+        self._is_switched_off, self._has_looked, self._has_said_cost = False, False, False
         self._counts = VisitCounts()
         self._ids = StepIds()
         self._unaccounted = 0  # rows of the step that is being judged, of which nothing has become yet
@@ -306,13 +306,32 @@ class BaseMonitor(ABC):
             self._update(step)
 
     def _decide_plan(self, step: int) -> None:
-        """At a refresh: let the governor change the plan, by what all processes measured."""
-        if self.governor.fixed:
+        """When a refresh is due: let the governor change the plan, by what all processes measured."""
+        governor = self.governor
+        if governor.fixed:
             return
-        (overhead,) = self.peers.all_reduce_max([self.governor.recent_overhead()])
-        self.governor.plan = self.peers.broadcast(self.governor.decide(step, overhead))
-        if self.governor.is_at_its_end and overhead > _FAR * self.governor.max_overhead:
-            self._warn_once("overhead", self.governor.describe_cost(overhead, "even by the rarest plan"))
+        measured = self.peers.all_reduce_max(governor.measure())
+        if governor.has_news:
+            self._say_cost(measured[0])
+        governor.plan = self.peers.broadcast(governor.decide(step, measured))
+
+    def _say_cost(self, overhead: float) -> None:
+        """Say what watching costs above the promise: at once where steps are short, else by the rarest plan."""
+        governor = self.governor
+        if governor.is_at_its_end and overhead > _FAR * governor.max_overhead:
+            self._warn_once("overhead", governor.describe_cost(overhead, "even by the rarest plan"))
+        elif not self._has_said_cost and governor.bare_s < SHORT_STEP_S and overhead > governor.max_overhead:
+            log.warning(
+                "a training step takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times as long. "
+                "From here on fewer steps are scored, to come back to max_overhead=%g. With steps this short, train "
+                "without sgoif.watch and call sgoif.audit(model, ...) afterwards: that costs nothing while training "
+                "(docs/howto/too-slow.md).",
+                1e3 * governor.bare_s,
+                1e3 * governor.bare_s * overhead,
+                1 + overhead,
+                governor.max_overhead,
+            )
+        self._has_said_cost = True
 
     def _warn_once(self, key: str, text: str, *, again: bool = False) -> None:
         """Warn in the log, once unless ``again``, and write the latest sentence into ``run.info["warnings"]``."""

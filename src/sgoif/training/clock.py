@@ -181,6 +181,11 @@ class StepTimer:
             self._parts[name] = self._parts.get(name, 0.0) + spent - self._inner
             self._inner = outer + spent
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by part of the step that is under way, without blocks that are still open."""
+        return self._parts
+
     def take(self) -> tuple[dict[str, float], float | None]:
         """End the step: seconds by part, and of the whole loop since the end of the step before, where known."""
         now = self.clock.now()

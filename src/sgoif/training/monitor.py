@@ -125,11 +125,15 @@ class Monitor(BaseMonitor):
         """Curvature, anchors when due, one product per direction."""
         is_refresh = self.governor.plan.is_refresh(step)
         if is_refresh:
-            self._settle()
+            with self.governor.timer.part("scoring"):  # within that of the whole step, for the governor to see it
+                self._settle()
             if not self.is_on:  # then the others wait for this one no longer
                 return
         if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
             self.peers.check_in_sync(step, self._has_measured, is_refresh)
+        if is_refresh and self.refreshes:
+            self._decide_plan(step)
+            is_refresh = self.governor.plan.is_refresh(step)
         if self._has_measured:
             self._has_measured = False
             with self.governor.timer.part("curvature"):
@@ -161,7 +165,6 @@ class Monitor(BaseMonitor):
                 self.recorder.sink.write_table("anchors", rows)
         if self.ledger is not None and self.ledger.add(draw, self.engine, step):
             self.engine.anchors.trust = self.peers.broadcast(self.engine.anchors.trust)
-        self._decide_plan(step)
 
     # Bookkeeping.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
@@ -11,11 +10,14 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepKind, StepTimer
 
-__all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
+__all__ = ["MAX_OVERHEAD", "SHORT_STEP_S", "Governor", "Plan"]
 
 MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
 _OFTEN = 20  # steps between two refreshes, which need not be fewer at first
-_LONGEST = {"refresh_every": 160, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
+_LONGEST = {"refresh_every": 320, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
+_REPAY = 200  # steps within which what was spent above the promise is saved again
+_ROOM = 0.8  # of what may be spent: a plan is made denser again only if it leaves some
+SHORT_STEP_S = 0.02  # below it the promise cannot be kept for every model
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,30 @@ class Plan:
         for name, longest in _LONGEST.items():
             if getattr(self, name) < longest:
                 return replace(self, **{name: 2 * getattr(self, name)})
+            if name == "refresh_every" and self._early:
+                return replace(self, early_steps=0)
         return None
+
+    def price(self, step: int, scoring: float, curvature: float, refresh: float) -> float:
+        """What a step costs on average from ``step`` on, by what scoring one, one observation and one refresh cost."""
+        every = self._early_every if step < self.early_steps else self.refresh_every
+        return scoring / self.stride + curvature / self.observe_every + refresh / every
 
 
 class Governor:
-    """Measures what the monitor costs and backs off when the promise is broken.
+    """Measures what the monitor costs, and chooses the plan by which the promise holds over the whole run.
 
-    On a CPU it adds up the time spent in the monitor's own code and the time of the whole loop around it. On an
-    accelerator that is only the host's share, so a :class:`PairedProbe` compares scored with bare steps now and then.
+    On a CPU it adds up the time spent in the monitor's own code and the time of the whole loop around it. When a
+    refresh is due, it takes the densest plan that the promise allows, no denser than the first; what was spent above
+    the promise so far is saved within the next 200 steps. On an accelerator that time is only the host's share, so a
+    :class:`PairedProbe` compares scored with bare steps now and then, and each reading that is too high makes the plan
+    one step rarer.
 
     Args:
         plan: to start with.
         max_overhead: the promise, as a share of the bare step.
         fixed: never change the plan.
-        window: steps that a decision looks at.
+        window: least number of steps between two decisions.
         clock: what time is measured by.
         probe: compares steps in pairs; None believes the clock.
     """
@@ -110,7 +122,7 @@ class Governor:
         *,
         max_overhead: float = MAX_OVERHEAD,
         fixed: bool = False,
-        window: int = 120,
+        window: int = 10,
         clock: Clock | None = None,
         probe: PairedProbe | None = None,
     ) -> None:
@@ -118,8 +130,9 @@ class Governor:
             raise SgoifError(f"max_overhead must be positive, got {max_overhead}.")
         self.plan, self.max_overhead, self.fixed, self.window = plan, max_overhead, fixed, window
         self.probe, self.timer = probe, StepTimer(clock or Clock())
-        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
-        self._since_change = 0
+        self._densest = plan
+        self._recent = _Tally()  # since the last decision
+        self._unit = dict.fromkeys(PARTS, 0.0)  # seconds of one scored step, one observation, one refresh: the latest
         self._spent = dict.fromkeys(PARTS, 0.0)
         self._total_s = 0.0
         self._judged_readings = 0
@@ -141,13 +154,11 @@ class Governor:
         if self.probe is not None:
             periods = {"curvature": self.plan.observe_every, "refresh": self.plan.refresh_every}
             self.probe.close_step(step, kind, parts, periods, self.plan.stride)
-        if total_s is not None:
-            self.note(parts, total_s)
+        self.note(parts, sum(parts.values()) if total_s is None else total_s)  # nothing is known of the first loop
 
     def note(self, parts_s: Mapping[str, float], total_s: float) -> None:
         """Add one step: seconds in the parts of the monitor, and in the loop altogether."""
-        self._recent.append((sum(parts_s.values()), total_s))
-        self._since_change += 1
+        self._recent.add(parts_s, total_s)
         for name, seconds in parts_s.items():
             self._spent[name] += seconds
         self._total_s += total_s
@@ -167,55 +178,88 @@ class Governor:
         return max(sum(self.shares.values()), 0.0)
 
     def recent_overhead(self) -> float:
-        """The same over the last window."""
+        """The same since the last decision, or by the last reading."""
         if self.probe is not None:
             return self.probe.readings[-1].overhead if self.probe.readings else 0.0
-        ours = sum(o for o, _ in self._recent)
-        bare = sum(t - o for o, t in self._recent)
+        ours, bare = sum(self._recent.spent.values()), self._recent.bare_s
         return ours / bare if bare > 0 else 0.0
+
+    @property
+    def bare_s(self) -> float:
+        """Seconds of a bare step, lately."""
+        if self.probe is not None and self.probe.readings:
+            return self.probe.readings[-1].bare_s
+        return self._recent.bare_s / max(self._recent.steps, 1)
 
     @property
     def is_at_its_end(self) -> bool:
         """Whether the rarest plan was measured, so that nothing is left to give up."""
-        return not self.fixed and self.plan.cheaper() is None and self._has_news()
+        return not self.fixed and self.plan.cheaper() is None and self.has_news
 
     def describe_cost(self, overhead: float, when: str) -> str:
         """Say that an overhead is far above the promise, and why that can be."""
-        bare_s = sum(total - ours for ours, total in self._recent) / max(len(self._recent), 1)
-        if self.probe is not None and self.probe.readings:
-            bare_s = self.probe.readings[-1].bare_s
         parts = ", ".join(f"{name} {100 * share:.0f}%" for name, share in self.shares.items())
         return (
             f"watching costs {100 * overhead:.0f}% of the bare step {when} ({parts}), above the limit of max_overhead="
-            f"{self.max_overhead:g}. A bare step takes {1e3 * bare_s:.2g} ms, and scoring a step has a fixed "
+            f"{self.max_overhead:g}. A bare step takes {1e3 * self.bare_s:.2g} ms, and scoring a step has a fixed "
             "cost, which weighs most for small models and small batches: use larger batches or a sparser plan "
             "(docs/howto/too-slow.md), or audit the trained model instead."
         )
 
-    def decide(self, step: int, measured: float | None = None) -> Plan:
-        """Called at a refresh: the plan from here on.
+    def measure(self) -> list[float]:
+        """What a decision goes by: the recent overhead, one of each part and what was overspent, in bare steps.
+
+        Of several processes the largest of each number counts.
+        """
+        open_parts = self.timer.parts
+        for name, seconds in self._recent.spent.items():
+            count = self._recent.counts[name] / (self.plan.stride if name == "scoring" else 1)
+            if count:
+                self._unit[name] = (seconds + open_parts.get(name, 0.0)) / count
+        bare_s = self.bare_s or float("inf")
+        spent = sum(self._spent.values()) + sum(open_parts.values())
+        debt = spent - self.max_overhead * (self._total_s - sum(self._spent.values()))
+        return [self.recent_overhead(), *(self._unit[name] / bare_s for name in PARTS), debt / bare_s]
+
+    def decide(self, step: int, measured: Sequence[float] | None = None) -> Plan:
+        """Called when a refresh is due: the plan from here on.
 
         Args:
             step: the step.
-            measured: the recent overhead, where it is not this process's own that counts.
+            measured: from :meth:`measure`, where it is not this process's own that counts.
         """
-        measured = self.recent_overhead() if measured is None else measured
-        is_early = step < self.plan.early_steps + self.window  # when refreshes come twice as often
-        limit = self.max_overhead * (2 if is_early else 1)
-        if self.fixed or not self._has_news() or measured <= limit:
+        overhead, *prices, debt = self.measure() if measured is None else measured
+        if self.fixed or not self.has_news:
             return self.plan
-        cheaper = self.plan.cheaper()
-        if cheaper is not None:
-            self.changes.append({"step": step, "overhead": round(measured, 4), "plan": asdict(cheaper)})
-            self.plan, self._since_change = cheaper, 0
+        found = self._step_down(overhead) if self.probe is not None else self._fit(step, prices, debt)
+        if found != self.plan:
+            self.changes.append({"step": step, "overhead": round(overhead, 4), "plan": asdict(found)})
             self._judged_readings = len(self.probe.readings) if self.probe is not None else 0
-        return self.plan
+        self.plan, self._recent = found, _Tally()
+        return found
 
-    def _has_news(self) -> bool:
-        """Whether enough was measured since the plan last changed."""
+    def _step_down(self, overhead: float) -> Plan:
+        return (self.plan.cheaper() or self.plan) if overhead > self.max_overhead else self.plan
+
+    def _fit(self, step: int, prices: Sequence[float], debt: float) -> Plan:
+        """The densest plan, from the first one down, by which the debt is paid back in time."""
+        share = min(self.max_overhead, self.max_overhead - debt / _REPAY)
+        found, is_denser = self._densest, True
+        while True:
+            is_denser = is_denser and found != self.plan
+            if found.price(step, *prices) <= share * (_ROOM if is_denser else 1.0):
+                return found
+            cheaper = found.cheaper()
+            if cheaper is None:
+                return found
+            found = cheaper
+
+    @property
+    def has_news(self) -> bool:
+        """Whether enough was measured since the last decision."""
         if self.probe is not None:
             return len(self.probe.readings) > self._judged_readings
-        return self._since_change >= self.window
+        return self._recent.steps >= self.window
 
     def state_dict(self) -> dict[str, Any]:
         times = {"spent": dict(self._spent), "total": self._total_s}
@@ -231,3 +275,22 @@ class Governor:
             self.probe.next_window = state["paired"]["next"]
             self.probe.readings = [PairedReading(**reading) for reading in state["paired"]["readings"]]
             self._judged_readings = len(self.probe.readings)
+
+
+class _Tally:
+    """What some steps took."""
+
+    def __init__(self) -> None:
+        self.spent, self.counts = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
+        self.steps, self.total_s = 0, 0.0
+
+    @property
+    def bare_s(self) -> float:
+        return self.total_s - sum(self.spent.values())
+
+    def add(self, parts_s: Mapping[str, float], total_s: float) -> None:
+        self.steps += 1
+        self.total_s += total_s
+        for name, seconds in parts_s.items():
+            self.spent[name] += seconds
+            self.counts[name] += 1
