@@ -100,10 +100,10 @@ class KroneckerCurvature(Curvature):
         count, positions = rows.num_examples, rows.num_positions
         a, b = rows.inputs.to(self.dtype), rows.output_grads.to(self.dtype)
         is_diagonal = self._is_diagonal(self.shapes[rows.layer])
-        outputs = b.square().sum((0, 3)) if is_diagonal else _outer(b)
+        outputs = b.square().sum((0, 3)) / max(count, 1) if is_diagonal else _outer(b, max(count, 1))
         found = {
-            "inputs": Statistic(_outer(a) / max(count * positions, 1), count, "mean", is_symmetric=True),
-            "outputs": Statistic(outputs / max(count, 1), count, "mean", is_symmetric=not is_diagonal),
+            "inputs": Statistic(_outer(a, max(count * positions, 1)), count, "mean", is_symmetric=True),
+            "outputs": Statistic(outputs, count, "mean", is_symmetric=not is_diagonal),
         }
         if self.eigenvalue_corrected:
             state = self._layer_state(rows.layer)
@@ -179,9 +179,9 @@ class KroneckerCurvature(Curvature):
         }
 
 
-def _outer(rows: Tensor) -> Tensor:
-    """Return ``Σ_{i,t} x xᵀ`` for every group, ``[B, G, N, T] -> [G, N, N]``."""
-    flat = rows.permute(1, 2, 0, 3).flatten(2)  # [G, N, B·T]
+def _outer(rows: Tensor, count: int) -> Tensor:
+    """Return ``Σ_{i,t} x xᵀ / count`` for every group, ``[B, G, N, T] -> [G, N, N]``."""
+    flat = rows.permute(1, 2, 0, 3).flatten(2) * count**-0.5  # [G, N, B·T]
     return flat @ flat.mT
 
 

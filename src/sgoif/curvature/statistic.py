@@ -63,6 +63,8 @@ def _reduce(name: str, statistics: list[Statistic]) -> Statistic:
         raise CurvatureError(
             f"{name!r} needs one reduction, got {sorted(kinds)}; measure it with one curvature backend."
         )
+    if len(statistics) == 1:
+        return statistics[0]
     kind = statistics[0].reduction
     total = sum((statistic.count for statistic in statistics[1:]), start=statistics[0].count)
     if kind == "concat":

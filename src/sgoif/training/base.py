@@ -33,7 +33,7 @@ from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
 from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import Loss, logits_of
-from sgoif.training.schedule import SHORT_STEP_S, Governor, Plan
+from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.step_capture import StepCapture
 from sgoif.training.step_ids import StepIds
@@ -311,8 +311,7 @@ class BaseMonitor(ABC):
         if governor.fixed:
             return
         measured = self.peers.all_reduce_max(governor.measure())
-        if governor.has_news:
-            self._say_cost(measured[0])
+        self._say_cost(measured[0])
         governor.plan = self.peers.broadcast(governor.decide(step, measured))
 
     def _say_cost(self, overhead: float) -> None:
@@ -320,18 +319,18 @@ class BaseMonitor(ABC):
         governor = self.governor
         if governor.is_at_its_end and overhead > _FAR * governor.max_overhead:
             self._warn_once("overhead", governor.describe_cost(overhead, "even by the rarest plan"))
-        elif not self._has_said_cost and governor.bare_s < SHORT_STEP_S and overhead > governor.max_overhead:
+        elif not self._has_said_cost and governor.has_short_steps and overhead > governor.max_overhead:
+            self._has_said_cost = True
             log.warning(
-                "a training step takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times as long. "
-                "From here on fewer steps are scored, to come back to max_overhead=%g. With steps this short, train "
-                "without sgoif.watch and call sgoif.audit(model, ...) afterwards: that costs nothing while training "
-                "(docs/howto/too-slow.md).",
+                "a training step takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times as long, "
+                "more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time matters, "
+                "train without sgoif.watch and call sgoif.audit(model, ...) afterwards, which costs nothing while "
+                "training (docs/howto/too-slow.md).",
                 1e3 * governor.bare_s,
                 1e3 * governor.bare_s * overhead,
                 1 + overhead,
                 governor.max_overhead,
             )
-        self._has_said_cost = True
 
     def _warn_once(self, key: str, text: str, *, again: bool = False) -> None:
         """Warn in the log, once unless ``again``, and write the latest sentence into ``run.info["warnings"]``."""

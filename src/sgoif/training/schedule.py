@@ -10,14 +10,15 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.training.clock import PARTS, Clock, PairedProbe, PairedReading, StepKind, StepTimer
 
-__all__ = ["MAX_OVERHEAD", "SHORT_STEP_S", "Governor", "Plan"]
+__all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
 
 MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
 _OFTEN = 20  # steps between two refreshes, which need not be fewer at first
 _LONGEST = {"refresh_every": 320, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
 _REPAY = 200  # steps within which what was spent above the promise is saved again
 _ROOM = 0.8  # of what may be spent: a plan is made denser again only if it leaves some
-SHORT_STEP_S = 0.02  # below it the promise cannot be kept for every model
+_SHORT_STEP_S = 0.02  # below it the promise cannot be kept without giving up most scores
+_PATIENCE = 120  # steps between two decisions where steps are short
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,10 @@ class Governor:
 
     On a CPU it adds up the time spent in the monitor's own code and the time of the whole loop around it. When a
     refresh is due, it takes the densest plan that the promise allows, no denser than the first; what was spent above
-    the promise so far is saved within the next 200 steps. On an accelerator that time is only the host's share, so a
-    :class:`PairedProbe` compares scored with bare steps now and then, and each reading that is too high makes the plan
-    one step rarer.
+    the promise so far is saved within the next 200 steps. Below 20 ms a step it makes the plan one step rarer in 120
+    steps: a training that short has more to lose by scores that are missing. On an accelerator the clock sees only the
+    host's share, so a :class:`PairedProbe` compares scored with bare steps now and then, and each reading that is too
+    high makes the plan one step rarer.
 
     Args:
         plan: to start with.
@@ -231,15 +233,20 @@ class Governor:
         overhead, *prices, debt = self.measure() if measured is None else measured
         if self.fixed or not self.has_news:
             return self.plan
-        found = self._step_down(overhead) if self.probe is not None else self._fit(step, prices, debt)
+        if self.probe is not None or self.has_short_steps:
+            found = self._step_down(step, overhead)
+        else:
+            found = self._fit(step, prices, debt)
         if found != self.plan:
             self.changes.append({"step": step, "overhead": round(overhead, 4), "plan": asdict(found)})
             self._judged_readings = len(self.probe.readings) if self.probe is not None else 0
         self.plan, self._recent = found, _Tally()
         return found
 
-    def _step_down(self, overhead: float) -> Plan:
-        return (self.plan.cheaper() or self.plan) if overhead > self.max_overhead else self.plan
+    def _step_down(self, step: int, overhead: float) -> Plan:
+        is_early = step < self.plan.early_steps + _PATIENCE  # when refreshes come twice as often
+        is_over = overhead > self.max_overhead * (2 if is_early else 1)
+        return (self.plan.cheaper() or self.plan) if is_over else self.plan
 
     def _fit(self, step: int, prices: Sequence[float], debt: float) -> Plan:
         """The densest plan, from the first one down, by which the debt is paid back in time."""
@@ -259,7 +266,12 @@ class Governor:
         """Whether enough was measured since the last decision."""
         if self.probe is not None:
             return len(self.probe.readings) > self._judged_readings
-        return self._recent.steps >= self.window
+        return self._recent.steps >= (_PATIENCE if self.has_short_steps else self.window)
+
+    @property
+    def has_short_steps(self) -> bool:
+        """Whether steps are so short that the promise is not kept; known when some were measured."""
+        return self._recent.steps >= self.window and self.bare_s < _SHORT_STEP_S
 
     def state_dict(self) -> dict[str, Any]:
         times = {"spent": dict(self._spent), "total": self._total_s}
