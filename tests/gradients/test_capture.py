@@ -280,3 +280,35 @@ def test_no_graph_is_recorded_before_the_first_captured_layer():
         capture.differentiate(capture.forward(lambda: model(torch.randn(2, 4))).sum())
     assert seen == [False, True]
     assert len(capture.calls) == 1
+
+
+class SideBySide(nn.Module):
+    """Two layers side by side, of which the second is called first, and one behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        b = self.b(x)
+        return self.c((self.a(x) + b).relu())
+
+
+@pytest.mark.parametrize(
+    ("model", "first"),
+    [(SideBySide(), {"a", "b"}), (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), {"0"})],
+)
+def test_differentiating_asks_for_the_first_gradients_and_passes_all_others(monkeypatch, model, first):
+    asked, differentiate = [], torch.autograd.grad
+
+    def spy(loss, inputs, **options):
+        asked.extend(inputs)
+        return differentiate(loss, inputs, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", spy)
+    with Capture(select_layers(model)) as capture:
+        loss = model(torch.ones(5, 3)).sum()
+        nodes = {pair.edge.node: name for name, (pair,) in capture._waiting.items()}
+        capture.differentiate(loss)
+    assert {nodes[edge.node] for edge in asked} == first  # autograd holds these until it ends
+    assert {call.layer for call in capture.calls} == {layer.name for layer in select_layers(model)}

@@ -184,6 +184,22 @@ def test_chunked_contractions_equal_whole_ones(monkeypatch):
     check_rule(nn.Linear(7, 6).double(), random(4, 3, 7, seed=3))
 
 
+@pytest.mark.parametrize(
+    "module", [nn.Conv2d(4, 6, 3, groups=2), nn.Conv2d(4, 5, 3, padding=1, padding_mode="circular")]
+)
+def test_patches_unfolded_in_slices_give_the_gradients_of_whole_ones(monkeypatch, module):
+    from sgoif.gradients import affine
+
+    seen, right = [], affine.ConvRule.input_rows
+    monkeypatch.setattr(
+        affine.ConvRule, "input_rows", lambda *given: (seen.append(given[1].num_examples), right(*given))[1]
+    )
+    x = random(5, 4, 6, 6, seed=3)
+    monkeypatch.setattr(affine, "PATCH_BYTES", 8 * 2800)  # four examples of the first module, two of the second
+    check_rule(module.double(), x)
+    assert 1 in seen  # the last example, alone
+
+
 def test_rules_are_registered_once_and_by_type():
     assert nn.Conv2d in registered_types()
     with pytest.raises(RegistryError, match="Conv2d is served by ConvRule"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,8 @@ from sgoif.gradients.rules import AffineRule, LayerCapture, WeightRule, register
 from sgoif.records import BlockShape, GradientRows
 
 __all__ = ["ConvRule", "ConvTransposeRule", "EmbeddingRule", "LinearRule"]
+
+PATCH_BYTES = 32 * 2**20  # of unfolded patches at a time: more is handed back to the system and costs its page faults
 
 
 class LinearRule(WeightRule):
@@ -38,8 +41,10 @@ class LinearRule(WeightRule):
         return block.squeeze(-3)
 
     def input_rows(self, call: LayerCapture) -> Tensor:
-        rows = _positions_last(call.input.to(call.grad.dtype))
-        return with_bias_row(rows, cast(nn.Linear, call.module).bias is not None)
+        values = call.input.to(call.grad.dtype)
+        if cast(nn.Linear, call.module).bias is not None:
+            values = F.pad(values, (0, 1), value=1.0)  # the row of ones, while features lie innermost
+        return _positions_last(values)
 
     def grad_rows(self, call: LayerCapture) -> Tensor:
         return _positions_last(call.grad)
@@ -159,6 +164,15 @@ class ConvRule(_ConvolutionRule):
         x = _pad(conv, self._check_batch(call.input).to(call.grad.dtype))
         patches = _unfold(x, conv.kernel_size, conv.stride, conv.dilation)  # [B, C, *out, *kernel]
         return with_bias_row(_patch_rows(patches, conv.groups, self._spatial), conv.bias is not None)
+
+    def materialise(self, call: LayerCapture) -> Tensor:
+        shape, positions = self.block_shape(call.module), math.prod(call.grad.shape[2:])
+        size = max(1, PATCH_BYTES // max(call.grad.element_size() * shape.groups * shape.inputs * positions, 1))
+        if size >= call.num_examples:
+            return super().materialise(call)
+        inputs, grads = call.input.split(size), call.grad.split(size)
+        parts = [replace(call, inputs=(x,), output_grad=b, batch_axis=0, extras={}) for x, b in zip(inputs, grads)]
+        return torch.cat([super(ConvRule, self).materialise(part) for part in parts])
 
     def through(self, call: LayerCapture, weight: Tensor) -> Tensor:
         conv = cast(nn.Conv2d, call.module)

@@ -177,7 +177,7 @@ class Capture:
             raise CaptureError(
                 "No captured layer was called with gradients enabled; is the forward pass under no_grad?"
             )
-        torch.autograd.grad(loss, edges, allow_unused=True)
+        torch.autograd.grad(loss, _find_first(edges), allow_unused=True)
 
     def clear(self) -> None:
         """Forget the collected captures."""
@@ -275,6 +275,29 @@ class Capture:
                 "does not hold for it: its output for one example depends on the other examples or on random numbers. "
                 "Leave it out of the scored layers, or register a rule for it."
             )
+
+
+def _find_first(edges: list[GradientEdge]) -> list[GradientEdge]:
+    """Keep the edges that no other one comes before: to differentiate to these is to pass all the others.
+
+    Autograd holds every gradient that it is asked for until it ends, and all the others only while they are needed.
+    """
+    if len(edges) < 2:
+        return edges
+    wanted = {edge.node for edge in edges}
+    leads_back: dict[Any, bool] = {}  # by node: whether an edge lies at it or before it
+    for edge in edges:
+        stack = [edge.node]
+        while stack:
+            node = stack[-1]
+            before = [other for other, _ in node.next_functions if other is not None]
+            unseen = [] if node in leads_back else [other for other in before if other not in leads_back]
+            if unseen:
+                stack += unseen
+            else:
+                leads_back[node] = node in wanted or any(leads_back[other] for other in before)
+                stack.pop()
+    return [e for e in edges if not any(leads_back[node] for node, _ in e.node.next_functions if node is not None)]
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:

@@ -41,9 +41,15 @@ def inner(scratch: Tensor, values: Tensor) -> Tensor:
     return product.sum(first).sum((1, 2), dtype=widen(product[:0]).dtype)
 
 
-def materialise(rows: GradientRows) -> Tensor:
-    """Build every per-example gradient, ``[B, G, O, I]``. Memory grows with ``B·G·O·I``."""
-    return widen(rows.output_grads) @ widen(rows.inputs).mT
+def materialise(rows: GradientRows, scale: float | Tensor = 1.0) -> Tensor:
+    """Build every per-example gradient times ``scale``, ``[B, G, O, I]``. Memory grows with ``B·G·O·I``.
+
+    The scale is applied where it touches the fewest numbers: a pass over the result can cost as much as building it.
+    """
+    a, b = widen(rows.inputs), widen(rows.output_grads)
+    if isinstance(scale, float) and scale == 1.0:
+        return b @ a.mT
+    return (b * scale) @ a.mT if a.shape[3] < a.shape[2] else (b @ a.mT).mul_(scale)
 
 
 def dots(rows: GradientRows, directions: Tensor) -> Tensor:

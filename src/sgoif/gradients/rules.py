@@ -174,7 +174,7 @@ class AffineRule(Rule, ABC):
         return contractions.norm2(self._unscaled(call)) * call.scale**2
 
     def materialise(self, call: LayerCapture) -> Tensor:
-        return contractions.materialise(self._unscaled(call)) * call.scale
+        return contractions.materialise(self._unscaled(call), call.scale)
 
     def _unscaled(self, call: LayerCapture) -> GradientRows:
         return GradientRows(call.layer, self.input_rows(call), self.grad_rows(call))
