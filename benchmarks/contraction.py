@@ -1,8 +1,8 @@
 """What per-example gradients cost beside a bare training step.
 
 Every variant is a whole forward and backward pass of the same model on the same batch, with or without scoring inside
-it; they alternate in one process and are reported as ratios to the bare one. Peers (vmap per-sample gradients,
-opacus) run on the same model where they can: vmap needs a model that does not mix examples, opacus refuses BatchNorm.
+it; they alternate in one process and are reported as ratios to the bare one. The part ``peers`` builds all gradients
+beside other libraries instead, see :mod:`benchmarks.peers`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks import timing
+from benchmarks import peers, timing
 from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet18, SmallViT
 from sgoif.gradients import (
@@ -32,19 +32,17 @@ from sgoif.gradients import (
     select_layers,
     survey,
 )
-from sgoif.gradients.functional import per_example_gradients
 
 Step = Callable[[], None]
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"resnet18": ResNet18, "vit": SmallViT}
 # Bars: capture alone 1.03, head + projected last block 1.08 (and 1.10 of the memory), all layers 1.40.
 MEASURED_MEMORY = ("bare", "head + projected last block", "one direction, all layers")
-PEER_BATCH = 32  # whole per-sample gradients of 11 million parameters: 128 of them need 6 GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One model and precision; ``peers`` measures others' gradients in float32 on a smaller batch."""
+    """One model and precision; ``peers`` measures everyone's gradients in float32 on a smaller batch."""
 
     part: Literal["variants", "peers"] = "variants"
     model: str = option("resnet18", MODELS)
@@ -147,38 +145,6 @@ def _last_block(order: tuple[Layer, ...], head: Layer, *, share: float = 0.2, mo
     return tuple([layer for layer in tail if layer.shape.outputs > 1][-most:])
 
 
-def make_peers(name: str) -> dict[str, Step]:
-    """The same gradients built by others, on a batch small enough to hold them, beside a bare step of that batch."""
-    work = Workload(name, PEER_BATCH, bf16=False)
-    frozen_statistics = MODELS[name]().eval()  # vmap cannot follow train-mode BatchNorm
-
-    def vmapped() -> None:
-        per_example_gradients(frozen_statistics, F.cross_entropy, work.images, work.labels)
-
-    variants: dict[str, Step] = {
-        "bare": work.forward_backward,
-        "one direction, all layers (ours)": work.variants()["one direction, all layers"],
-        "vmap per-sample gradients": vmapped,
-    }
-    try:
-        from opacus import GradSampleModule
-
-        twin = MODELS[name]().train()
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in twin.modules()):
-            raise ValueError("opacus refuses BatchNorm")
-        wrapped = GradSampleModule(twin, loss_reduction="mean")
-
-        def opacus_step() -> None:
-            F.cross_entropy(wrapped(work.images), work.labels).backward()
-            wrapped.zero_grad()
-
-        opacus_step()
-        variants["opacus GradSampleModule"] = opacus_step
-    except Exception as error:  # a peer that does not run here is reported, not hidden
-        print(f"  opacus does not run on {name}: {str(error).splitlines()[0]}", flush=True)
-    return variants
-
-
 def probe(name: str, batch: int, bf16: bool, variant: str) -> None:
     """Three steps of one variant: what raises the peak memory of a fresh process."""
     step = Workload(name, batch, bf16).variants()[variant]
@@ -190,8 +156,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     warnings.filterwarnings("ignore", message=".*(hook|performance drop|batching rule).*")
     name, bf16 = settings.model, settings.precision == "bf16"
     if settings.part == "peers":
-        timings = timing.alternate(make_peers(name), blocks=4, steps_per_block=1, warmup=1)
-        return {"model": name, "precision": "fp32", "batch": PEER_BATCH, "peers": timings.summary()}
+        found = peers.compare(MODELS[name], settings.rank, settings.blocks)
+        return {"model": name, "precision": "fp32", "batch": peers.BATCH, **found}
     variants = Workload(name, settings.batch, bf16, settings.rank).variants()
     timings = timing.alternate(variants, blocks=settings.blocks, steps_per_block=settings.steps, warmup=2)
     known = {"model": name, "precision": settings.precision, "batch": settings.batch}
@@ -202,8 +168,14 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def describe(row: dict[str, Any]) -> str:
-    timings = row.get("timing") or row["peers"]
-    return ", ".join(f"{variant} {found['ratio']:.3f}x" for variant, found in timings.items())
+    if "timing" in row:
+        return ", ".join(f"{variant} {found['ratio']:.3f}x" for variant, found in row["timing"].items())
+    lines = [
+        f"{task} {name} {found['cpu'][name]['ratio']:.3f}x CPU, {took['ratio']:.3f}x"
+        for task, found in row["peers"].items()
+        for name, took in found["wall"].items()
+    ]
+    return "; ".join([*lines, *(f"{name} does not run: {why}" for name, why in row["refused"].items())])
 
 
 CONTRACTION = Experiment(
@@ -211,6 +183,7 @@ CONTRACTION = Experiment(
     settings=Settings,
     run=measure,
     describe=describe,
+    tables={"per_example": peers.per_example},
     full=[
         {"model": list(MODELS), "precision": ["bf16", "fp32"]},
         {"part": "peers", "model": list(MODELS), "precision": "fp32"},
