@@ -186,7 +186,7 @@ CONTRACTION = Experiment(
     tables={"per_example": peers.per_example},
     full=[
         {"model": list(MODELS), "precision": ["bf16", "fp32"]},
-        {"part": "peers", "model": "vit", "precision": "fp32"},
-        {"part": "peers", "model": "resnet18", "precision": "fp32", "blocks": 4},
+        {"part": "peers", "model": "vit", "precision": "fp32", "blocks": 16},
+        {"part": "peers", "model": "resnet18", "precision": "fp32", "blocks": 2},
     ],
 )
