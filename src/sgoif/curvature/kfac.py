@@ -181,7 +181,7 @@ class KroneckerCurvature(Curvature):
 
 def _outer(rows: Tensor, count: int) -> Tensor:
     """Return ``Σ_{i,t} x xᵀ / count`` for every group, ``[B, G, N, T] -> [G, N, N]``."""
-    flat = rows.permute(1, 2, 0, 3).flatten(2) * count**-0.5  # [G, N, B·T]
+    flat: Tensor = rows.permute(1, 2, 0, 3).flatten(2) * count**-0.5  # [G, N, B·T]
     return flat @ flat.mT
 
 
