@@ -1,5 +1,7 @@
 """Batches of several steps scored in one call are scored as each would have been in its own step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,23 @@ def test_queued_batches_are_scored_as_in_their_own_steps(classes, options):
     queued, alone = (visits_of(classes, queues=queues, dtype=torch.float64, **options) for queues in (True, False))
     for name in queued:
         np.testing.assert_allclose(queued[name], alone[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("most", [1, 40 * BATCH])
+def test_they_are_scored_in_parts_where_there_are_many_logits(most, monkeypatch):
+    whole = visits_of(5, queues=True, dtype=torch.float64)
+    monkeypatch.setattr("sgoif.training.engine._MOST_LOGITS", most)
+    parts = visits_of(5, queues=True, dtype=torch.float64)
+    for name in whole:
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_a_part_holds_as_many_batches_as_may_be_scored_together():
+    from sgoif.training.scoring_queue import split_queue
+
+    batches = [SimpleNamespace(outputs=torch.zeros(size, 10)) for size in (3, 3, 3, 9, 1)]
+    groups = split_queue(batches, 60)
+    assert [[len(batch.outputs) for batch in group] for group in groups] == [[3, 3], [3], [9], [1]]
 
 
 def test_in_float32_they_agree_to_rounding():

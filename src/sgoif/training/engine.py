@@ -54,7 +54,15 @@ from sgoif.influence.scoring import KnownAnchors
 from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, unflatten
 from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
-from sgoif.training.scoring_queue import QueuedBatch, ScoredBatch, Waypoint, join_masks, join_rows, pack_signals
+from sgoif.training.scoring_queue import (
+    QueuedBatch,
+    ScoredBatch,
+    Waypoint,
+    join_masks,
+    join_rows,
+    pack_signals,
+    split_queue,
+)
 from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine", "Method"]
@@ -65,6 +73,7 @@ MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
 MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
+_MOST_LOGITS = 2**19  # scored in one call: of tables of that size there are about ten at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +281,15 @@ class Engine:
         path, self._path = [*self._path, self._waypoint()], []
         if not queued:
             return
-        try:
-            self._scored |= self._score_queue(queued, path)
-        except Exception:  # one by one it may go, as where memory is short; what fails again says why
-            for batch in queued:
-                try:
-                    self._scored |= self._score_queue([batch], path)
-                except Exception as error:
-                    self._scored[batch.ticket] = error
+        for part in split_queue(queued, _MOST_LOGITS):
+            try:
+                self._scored |= self._score_queue(part, path)
+            except Exception:  # one by one it may go, as where memory is short; what fails again says why
+                for batch in part:
+                    try:
+                        self._scored |= self._score_queue([batch], path)
+                    except Exception as error:
+                        self._scored[batch.ticket] = error
 
     def take_scores(self) -> dict[int, ScoredBatch | Exception]:
         """What was found of the settled batches, or why nothing was, by ticket; each is given once."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from sgoif.influence import PooledPoint
 from sgoif.records import SIGNALS, GradientRows, VisitFlag
 
-__all__ = ["QueuedBatch", "ScoredBatch", "Waypoint", "join_masks", "join_rows", "pack_signals"]
+__all__ = ["QueuedBatch", "ScoredBatch", "Waypoint", "join_masks", "join_rows", "pack_signals", "split_queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,19 @@ class ScoredBatch:
 
     signals: Tensor  # packed, [B, len(SIGNALS)]
     signs: Tensor | Exception  # what the head saw of each example, [B, 256], or why that is not known
+
+
+def split_queue(batches: Sequence[QueuedBatch], most_logits: int) -> list[list[QueuedBatch]]:
+    """Batches in groups of at most so many logits, or of one batch that has more."""
+    groups: list[list[QueuedBatch]] = []
+    room = 0
+    for batch in batches:
+        if not groups or batch.outputs.numel() > room:
+            groups.append([])
+            room = most_logits
+        groups[-1].append(batch)
+        room -= batch.outputs.numel()
+    return groups
 
 
 def join_rows(parts: Sequence[GradientRows]) -> GradientRows:
