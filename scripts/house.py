@@ -1,7 +1,7 @@
 """Count what makes the house large or small: ``python scripts/house.py [CHECKOUT]``.
 
 Entries of the package, floors of the import contract, circles, files, lines, functions with many arguments, functions
-named by a participle, and modules that ``import sgoif.ood`` loads.
+named by a participle, modules that ``import sgoif.ood`` loads, and files that the ids of a step pass through.
 """
 
 from __future__ import annotations
@@ -32,6 +32,47 @@ IRREGULAR = (
     "written",
 )
 
+LOAD = "import sys, sgoif.ood; print(len([name for name in sys.modules if name.startswith('sgoif')]))"
+# A short training, and the files of all functions that were given its ids, alone or in something that holds them.
+FOLLOW_IDS = """
+import sys, tempfile, threading
+import numpy, torch, sgoif
+
+FIRST, files = 987_654_321_000, set()
+
+def holds(value, depth=2):
+    if isinstance(value, (numpy.ndarray, torch.Tensor)):
+        return value.ndim == 1 and len(value) > 0 and str(value.dtype).endswith("int64") and int(value[0]) >= FIRST
+    if isinstance(value, (list, tuple)):
+        return depth > 0 and any(holds(item, depth - 1) for item in value[:3])
+    if isinstance(value, dict):
+        return depth > 0 and any(holds(item, depth - 1) for item in value.values())
+    fields = getattr(type(value), "__dataclass_fields__", ())
+    return depth > 0 and any(holds(getattr(value, name, None), depth - 1) for name in fields)
+
+def look(frame, event, _):
+    path = frame.f_code.co_filename
+    if event == "call" and "/sgoif/" in path and path not in files:
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+        if any(holds(frame.f_locals[name]) for name in names if name in frame.f_locals):
+            files.add(path)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+held = torch.randn(60, 4), torch.arange(60) % 3
+with tempfile.TemporaryDirectory() as folder:
+    monitor = sgoif.watch(model, anchors=held, train_size=64, out=folder + "/run", trusted=True)
+    threading.setprofile(look)
+    sys.setprofile(look)
+    for step in range(45):
+        ids, labels = torch.arange(16) + FIRST, torch.arange(16) % 3
+        with monitor.step(ids, labels):
+            torch.nn.functional.cross_entropy(model(torch.randn(16, 4)), labels).backward()
+    monitor.flush()
+    sys.setprofile(None)
+print(len(files))
+"""
+
 
 def main() -> None:
     """Print a line for each number."""
@@ -52,7 +93,8 @@ def main() -> None:
         f"functions with {MANY} or more arguments": are_long[0] - are_long[1],
         f"commands with {MANY} or more options": are_long[1],
         "functions named by a participle": sum(_is_participle(node.name) for node in functions),
-        "modules that `import sgoif.ood` loads": _loaded(root),
+        "modules that `import sgoif.ood` loads": int(_run(root, LOAD)),
+        "files that ids pass from step to Parquet": int(_run(root, FOLLOW_IDS)),
     }
     for name, value in rows.items():
         print(f"{name:42s}{value:8,d}")
@@ -130,11 +172,10 @@ def _imports(path: Path) -> set[str]:
     return found - {_module(path, next(p for p in path.parents if p.name == "sgoif"))}
 
 
-def _loaded(root: Path) -> int:
-    program = "import sys, sgoif.ood; print(len([name for name in sys.modules if name.startswith('sgoif')]))"
+def _run(root: Path, program: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
-    return int(done.stdout)
+    return done.stdout
 
 
 if __name__ == "__main__":
