@@ -15,10 +15,11 @@ __all__ = ["MAX_OVERHEAD", "Governor", "Plan"]
 MAX_OVERHEAD = 0.10  # share of the bare step, where nothing else is asked for
 _OFTEN = 20  # steps between two refreshes, which need not be fewer at first
 _LONGEST = {"refresh_every": 320, "observe_every": 40, "stride": 16}  # in the order in which they are made rarer
+_KNOWN = 10  # steps after which the length of a step is known
 _REPAY = 200  # steps within which what was spent above the promise is saved again
 _ROOM = 0.8  # of what may be spent: a plan is made denser again only if it leaves some
 _SHORT_STEP_S = 0.02  # below it the promise cannot be kept without giving up most scores
-_PATIENCE = 120  # steps between two decisions where steps are short
+_PATIENCE = 120  # steps between two decisions, for the plan not to follow every whim of the clock
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Governor:
         *,
         max_overhead: float = MAX_OVERHEAD,
         fixed: bool = False,
-        window: int = 10,
+        window: int = _PATIENCE,
         clock: Clock | None = None,
         probe: PairedProbe | None = None,
     ) -> None:
@@ -266,12 +267,12 @@ class Governor:
         """Whether enough was measured since the last decision."""
         if self.probe is not None:
             return len(self.probe.readings) > self._judged_readings
-        return self._recent.steps >= (_PATIENCE if self.has_short_steps else self.window)
+        return self._recent.steps >= self.window
 
     @property
     def has_short_steps(self) -> bool:
         """Whether steps are so short that the promise is not kept; known when some were measured."""
-        return self._recent.steps >= self.window and self.bare_s < _SHORT_STEP_S
+        return self._recent.steps >= _KNOWN and self.bare_s < _SHORT_STEP_S
 
     def state_dict(self) -> dict[str, Any]:
         times = {"spent": dict(self._spent), "total": self._total_s}
