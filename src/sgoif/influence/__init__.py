@@ -8,9 +8,9 @@ from sgoif.influence.judge import HeadJudge
 from sgoif.influence.likeness import MOST_PROJECTED, Likeness, packed_signs
 from sgoif.influence.pooled_tracker import PooledPoint, PooledTracker
 from sgoif.influence.probe import MOST_REFIT_WORK, HeadRefit, refit_every, refit_head
-from sgoif.influence.refine import Tracker
 from sgoif.influence.scoring import Weighting, score
 from sgoif.influence.stability import Gate, GateReading, GateSettings
+from sgoif.influence.tracker import Tracker
 
 __all__ = [
     "HORIZON",

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.gradients.contractions import pool_positions
+from sgoif.influence.tracker import DIVERGED
 from sgoif.linalg import DiagonalKronecker, LinearOperator, TopEigenpairs, follow_top_eigenpairs
 from sgoif.records import BlockShape, GradientRows
 
 __all__ = ["RANK", "PooledPoint", "PooledTracker"]
 
 RANK = 128  # on pretrained features of 1,280 columns, harm then correlates with that of all columns by 0.998
-_DIVERGED = 1e3  # as in `Tracker`
 
 
 class PooledPoint(NamedTuple):
@@ -134,7 +134,7 @@ class PooledTracker:
         tiny = torch.finfo(step.dtype).tiny
         size = (self._inside_goal.square().sum() + self._sizes[0].sum()).sqrt()
         relative = torch.stack(left).sqrt()[:, None] / (step * size).clamp_min(tiny)
-        sound = relative < _DIVERGED  # a NaN is not
+        sound = relative < DIVERGED  # a NaN is not
         is_kept = sound.all() & torch.isfinite(inside.sum() + keep.sum() + gain.sum())
         self._at = path[-1] = PooledPoint(*(torch.where(is_kept, part, torch.zeros_like(part)) for part in path[-1]))
         self.resets = self.resets + (~is_kept).to(self.resets.dtype)

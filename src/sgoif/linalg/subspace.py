@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sgoif.devices import send
 from sgoif.linalg.factor import eigh
 
 __all__ = ["TopEigenpairs", "follow_top_eigenpairs"]
@@ -25,11 +26,6 @@ class TopEigenpairs:
     vectors: Tensor  # Q, [n, r]
     values: Tensor  # λ, [r]
     rest: Tensor  # σ, the mean of the other eigenvalues, 0-d
-
-    def to_dense(self) -> Tensor:
-        """The matrix itself, ``[n, n]``."""
-        dense = (self.vectors * (self.values - self.rest)) @ self.vectors.mT
-        return dense + self.rest * torch.eye(len(dense), device=dense.device, dtype=dense.dtype)
 
 
 def follow_top_eigenpairs(matrix: Tensor, rank: int, start: Tensor | None = None) -> TopEigenpairs:
@@ -49,7 +45,7 @@ def follow_top_eigenpairs(matrix: Tensor, rank: int, start: Tensor | None = None
     steps = 1
     if start is None:
         draw = torch.randn(size, rank, generator=torch.Generator().manual_seed(0), dtype=matrix.dtype)
-        start, steps = draw.to(matrix.device), _COLD_STEPS
+        start, steps = send(draw, matrix.device), _COLD_STEPS
     vectors = start
     for _ in range(steps):
         vectors = torch.linalg.qr(matrix @ vectors).Q

@@ -11,9 +11,9 @@ from torch import Tensor
 from sgoif.linalg import LinearOperator, PreparedRichardson, Richardson, flatten, unflatten
 from sgoif.records import BlockShape
 
-__all__ = ["Tracker"]
+__all__ = ["DIVERGED", "Tracker"]
 
-_DIVERGED = 1e3  # a relative residual beyond it cannot be a moving target; seen in sound runs: up to about 5 (epoch 1)
+DIVERGED = 1e3  # a relative residual beyond it cannot be a moving target; seen in sound runs: up to about 5 (epoch 1)
 
 
 class Tracker:
@@ -86,7 +86,7 @@ class Tracker:
             left.append(torch.linalg.vector_norm(residual, dim=0))
         sizes: Tensor = torch.linalg.vector_norm(rhs, dim=0)
         relative = torch.stack(left) / sizes.clamp_min(torch.finfo(rhs.dtype).tiny)
-        sound = relative < _DIVERGED  # a NaN is not
+        sound = relative < DIVERGED  # a NaN is not
         is_kept = torch.isfinite(columns).all(0) & sound.all(0)
         self.columns = path[-1] = torch.where(is_kept, columns, torch.zeros_like(columns))
         self.resets = self.resets + (~is_kept).to(self.resets.dtype)
