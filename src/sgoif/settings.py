@@ -15,8 +15,8 @@ from sgoif.distributed.group import TIMEOUT_S
 from sgoif.errors import SgoifError
 from sgoif.gradients import Layer
 from sgoif.training.clock import Clock, PairedProbe
-from sgoif.training.engine import Method
 from sgoif.training.losses import Loss, Losses
+from sgoif.training.method import Method
 from sgoif.training.schedule import MAX_OVERHEAD, Governor, Plan
 from sgoif.training.sinks import KeepVisits
 

@@ -27,8 +27,9 @@ from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_dir
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.training.canaries import CanaryLedger
-from sgoif.training.engine import MANY_CLASSES, Engine, Method
+from sgoif.training.engine import MANY_CLASSES, Engine
 from sgoif.training.losses import logits_of
+from sgoif.training.method import Method
 from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.training.multilabel.recorder import MultilabelRecorder

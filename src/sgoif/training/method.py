@@ -1,0 +1,68 @@
+"""How influence is estimated while a model trains: the switches, checked when they are set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from sgoif.errors import SgoifError
+from sgoif.influence import GateSettings, Weighting
+
+__all__ = ["Method"]
+
+_SOLVERS = ("richardson", "direct")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How influence is estimated: every component is one switch.
+
+    Attributes:
+        curvature: ``"kfac"``, ``"diagonal"``, ``"fisher"``, ``"lowrank"`` or ``"identity"``.
+        curvature_settings: keyword arguments of that backend. If left out, K-FAC is damped more where only the head
+            learns.
+        solver: ``"richardson"`` tracks the directions step by step, ``"direct"`` solves at each refresh.
+        leak_horizon: steps after which a tracked direction has forgotten its start; None for never.
+        gate: name of a mode, or :class:`sgoif.influence.GateSettings`.
+        weighting: of the anchors: ``"equal"`` or ``"confidence"``.
+        probe: whether to re-fit the head on the hold-out at every refresh, which probabilities need.
+        head: name of the classification head, where it cannot be found.
+        layers: further layers to score in a random projection, by name; ``"auto"`` scores the head alone.
+        rank: of that projection; by the plan if left out.
+        planned_steps: optimiser steps of the run; needed by gates that are ramps and by ``monitor.weights``.
+
+    >>> Method(solver="direct", gate="none").gate_settings.mode
+    'none'
+    """
+
+    curvature: str = "kfac"
+    curvature_settings: Mapping[str, Any] | None = None
+    solver: str = "richardson"
+    leak_horizon: float | None = 800.0
+    gate: str | GateSettings = "relative"
+    weighting: Weighting = "equal"
+    probe: bool = True
+    head: str | None = None
+    layers: str | Sequence[str] = "auto"
+    rank: int | None = None
+    planned_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.solver not in _SOLVERS:
+            raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
+        if self.weighting not in get_args(Weighting):
+            raise SgoifError(f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}.")
+        if (self.rank is not None and self.rank < 1) or (self.planned_steps is not None and self.planned_steps < 1):
+            raise SgoifError(f"rank and planned_steps count from 1, got {self.rank} and {self.planned_steps}.")
+        power = self.gate_settings.gamma_power
+        if power != 0:
+            raise SgoifError(
+                f"gamma_power must be 0, got {power}: the condition proxy Γ is not measured while "
+                "training, so it would change nothing. Leave it out."
+            )
+
+    @property
+    def gate_settings(self) -> GateSettings:
+        """The gate, with all of its settings."""
+        return self.gate if isinstance(self.gate, GateSettings) else GateSettings(mode=cast(Any, self.gate))
