@@ -1,5 +1,7 @@
 """Batches of several steps scored in one call are scored as each would have been in its own step."""
 
+import os
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import nn
 
 import sgoif
 from sgoif.records import SIGNALS
+from sgoif.training import ending
 
 INPUTS, BATCH = 12, 16
 
@@ -147,3 +150,39 @@ def test_logits_that_the_loop_changes_in_place_do_not_change_their_scores():
         found.append(monitor.close().visits)
     for name in SIGNALS:
         np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+class Ended(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_signal_that_comes_while_batches_are_scored_loses_none(monkeypatch):
+    def end(*_):  # as the monitor's own handler does, which ends the process
+        if ending._depth == 0:
+            raise Ended
+        ending._is_due = True
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        model, generator = fresh(), torch.Generator().manual_seed(1)
+        held = torch.randn(100, INPUTS, generator=generator), torch.arange(100) % 10
+        monitor = sgoif.watch(model, anchors=held, train_size=400, trusted=True, budget=sgoif.Budget(plan=sgoif.Plan()))
+        for _ in range(8):
+            inputs, labels = torch.randn(BATCH, INPUTS, generator=generator), torch.arange(BATCH) % 10
+            with monitor.step(torch.arange(BATCH), labels):
+                F.cross_entropy(model(inputs), labels).backward()
+        take_scores = monitor.engine.take_scores
+
+        def take_and_be_ended():
+            found = take_scores()
+            os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+        monkeypatch.setattr(monitor.engine, "take_scores", take_and_be_ended)
+        with pytest.raises(Ended):
+            monitor.flush()
+        monkeypatch.undo()
+        monitor.flush()
+        assert monitor.faults == {} and monitor.counters["visits"] == 8 * BATCH
+    finally:
+        signal.signal(signal.SIGTERM, before)
