@@ -143,7 +143,7 @@ def test_the_device_refuses_tensors_of_two_devices():
         *ENGINES,
         (300, Method()),
         (10, Method(layers=["conv"], weighting="confidence")),
-        *((10, Method(curvature=name)) for name in ("diagonal", "fisher", "identity")),
+        *((10, Method(curvature=name)) for name in ("diagonal", "fisher", "identity", "lowrank")),
     ],
 )
 def test_only_refreshes_and_flushes_wait(classes, method):
@@ -165,13 +165,6 @@ def test_steps_do_not_wait_where_each_is_scored_at_once(classes, monkeypatch):
 def test_steps_that_are_passed_over_do_not_wait():
     waits = run_declared(plan=sgoif.Plan(refresh_every=8, examples_per_refresh=32, observe_every=4, stride=2))
     assert not waits["plain"] + waits["observe"]
-
-
-def test_a_low_rank_curvature_waits_when_it_is_observed_for_its_eigenvectors_alone():
-    waits = run_declared(method=Method(curvature="lowrank"))
-    assert not waits["plain"]
-    assert waits["observe"]
-    assert all("eigh" in wait for wait in waits["observe"])
 
 
 @pytest.mark.parametrize("tags", [10, 100])

@@ -88,6 +88,7 @@ class Curvature(ABC):
         self.decay, self.relative_damping, self.max_bytes = decay, relative_damping, max_bytes
         self.fixed_damping: float | None = None if damping == "auto" else float(damping)
         self.device, self.dtype = torch.device(device), dtype
+        self.absorbed, self.kept = 1, decay  # observations taken in together, and how much of the averages they leave
         self._counters = CurvatureCounters()
         self._prepared: dict[str, PreparedDirect] = {}
         self._state = {layer: self._fresh_state(shape) for layer, shape in self.shapes.items()}
@@ -137,8 +138,11 @@ class Curvature(ABC):
             found.update({f"{row.layer}/{name}": value for name, value in self.measure_layer(row).items()})
         return found
 
-    def absorb(self, statistics: Mapping[str, Statistic]) -> None:
+    def absorb(self, statistics: Mapping[str, Statistic], observations: int = 1) -> None:
         """Take in statistics, already combined over processes.
+
+        Those of several observations taken together count as much as one by one: the averages forget
+        ``decay ** observations`` of what they held.
 
         A layer with a non-finite statistic keeps its old state, by mask, and the event is counted on the
         device: ``skipped`` in its state.
@@ -149,7 +153,8 @@ class Curvature(ABC):
                 f"statistics {sorted(statistics.keys() - known)} are unknown to this {type(self).__name__}; "
                 f"measure them with the backend that absorbs them."
             )
-        self._counters = replace(self._counters, observations=self._counters.observations + 1)
+        self.absorbed, self.kept = observations, self.decay**observations
+        self._counters = replace(self._counters, observations=self._counters.observations + observations)
         for layer, state in self._state.items():
             mine = {name: statistics[f"{layer}/{name}"] for name in state if f"{layer}/{name}" in statistics}
             counts = [statistic.count for statistic in mine.values()]
@@ -261,7 +266,7 @@ class Curvature(ABC):
 
     def average(self, old: Tensor, new: Tensor, ok: Tensor) -> Tensor:
         """Return the exponential average, or ``old`` where ``ok`` is false."""
-        return torch.where(ok, torch.lerp(old, new.to(old.dtype), 1 - self.decay), old)
+        return torch.where(ok, torch.lerp(old, new.to(old.dtype), 1 - self.kept), old)
 
     def corrected(self, state: LayerState, name: str) -> Tensor:
         """Return a state entry over the weight it has gathered: the bias correction ``1 - decay^t``; 0 before any."""

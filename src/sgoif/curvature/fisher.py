@@ -113,7 +113,7 @@ class FisherCurvature(Curvature):
 
     def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
         if "factor" in statistics:
-            return {"factor": absorb_factor(state["factor"], statistics["factor"], self.decay, ok)}
+            return {"factor": absorb_factor(state["factor"], statistics["factor"], self.kept, ok)}
         return super().absorb_layer(state, statistics, ok)
 
     def undamped_operator(self, state: LayerState) -> LinearOperator:
@@ -164,7 +164,7 @@ class LowRankCurvature(Curvature):
     def absorb_layer(self, state: LayerState, statistics: Mapping[str, Statistic], ok: Tensor) -> LayerState:
         return {
             "second_moment": self.average(state["second_moment"], statistics["second_moment"].tensor, ok),
-            "factor": absorb_factor(state["factor"], statistics["factor"], self.decay, ok),
+            "factor": absorb_factor(state["factor"], statistics["factor"], self.kept, ok),
         }
 
     def undamped_operator(self, state: LayerState) -> LinearOperator:

@@ -116,12 +116,12 @@ class KroneckerCurvature(Curvature):
         new = super().absorb_layer(state, factors, ok)
         if not self.eigenvalue_corrected:
             return new
-        is_first = self.counters.observations == 1
-        if not is_first:  # measured before there was a basis, the first moments are no eigenvalues of it
+        before = self.counters.observations - self.absorbed
+        if before:  # measured before there was a basis, the first moments are no eigenvalues of it
             one = torch.ones_like(state["eigenvalue_weight"])
             new["eigenvalue_weight"] = self.average(state["eigenvalue_weight"], one, ok)
             new["eigenvalues"] = self.average(state["eigenvalues"], statistics["eigenvalues"].tensor, ok)
-        if (self.counters.observations - 1) % self.basis_every == 0:
+        if -(-before // self.basis_every) < -(-self.counters.observations // self.basis_every):
             new = self._turn_basis({**state, **new})
         return new
 

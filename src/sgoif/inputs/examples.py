@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
@@ -62,7 +63,7 @@ class Examples:
         self._size = len(self._dataset) if self._columns is None else _length(self._columns.input)
         if not self._size:
             raise SgoifError(f"{role} is empty; at least one example is needed.")
-        self._claimed: Tensor | None = None  # labels that the dataset claims for its items, checked when these are read
+        self._claimed: NDArray[Any] | None = None  # labels claimed for the items, checked when these are read
 
     def __len__(self) -> int:
         return self._size
@@ -125,15 +126,15 @@ class Examples:
                     return known.values
         return self._items.label
 
-    def _agrees(self, claimed: Tensor) -> bool:
+    def _agrees(self, claimed: NDArray[Any]) -> bool:
         """Whether some items, of every claimed label one at least, give the labels that the dataset claims for them."""
-        _, first = np.unique(claimed.numpy(), return_index=True)
+        _, first = np.unique(claimed, return_index=True)
         spaced = np.linspace(0, len(self) - 1, min(len(self), _CHECKED)).round().astype(np.int64)
         positions = np.unique(np.concatenate([first[:_CHECKED], spaced]))
         with self._keep_rng():
             return all(self._is_as_claimed(int(position), claimed) for position in positions)
 
-    def _is_as_claimed(self, position: int, claimed: Tensor) -> bool:
+    def _is_as_claimed(self, position: int, claimed: NDArray[Any]) -> bool:
         try:
             item = self._read(position)
         except SgoifError:
@@ -366,15 +367,17 @@ def _has_own_ids(dataset: Any) -> bool:
     return own is not None and not callable(own)
 
 
-def _comparable(values: Any) -> Tensor | None:
+def _comparable(values: Any) -> NDArray[Any] | None:
     try:
         found = torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
         return None
-    return found if found.dim() == 1 else None
+    return found.numpy() if found.dim() == 1 else None
 
 
-def _same(label: Any, claimed: Tensor) -> bool:
+def _same(label: Any, claimed: Any) -> bool:
+    if isinstance(label, int):
+        return bool(label == claimed)
     try:
         return bool(torch.as_tensor(label).item() == claimed.item())
     except (TypeError, ValueError, RuntimeError):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.curvature import Curvature, Statistic, create, reduce_statistics
+from sgoif.curvature import Curvature, create
 from sgoif.devices import send
 from sgoif.distributed import Peers, SingleProcess, is_sharded, keep_sharded
 from sgoif.gradients import (
@@ -30,6 +30,7 @@ from sgoif.gradients import (
     collect_parameters,
     dot_directions,
     quiet_eval,
+    rows_by_layer,
 )
 from sgoif.gradients.contractions import dots, pool_positions, widen
 from sgoif.influence import (
@@ -52,6 +53,7 @@ from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, 
 from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.method import Method
+from sgoif.training.observed_rows import ObservedRows
 from sgoif.training.scoring_queue import (
     QueuedBatch,
     ScoredBatch,
@@ -70,6 +72,7 @@ MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
 MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
+MOST_OBSERVED = 16 * 2**20  # bytes of rows whose curvature may wait
 _MOST_LOGITS = 2**19  # scored in one call: of tables of that size there are about ten at a time
 
 
@@ -149,7 +152,7 @@ class Engine:
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
         self.draws = 0  # how often the hold-out was looked at
         self.holdout_not_finite = 0  # hold-out examples left out of a refresh
-        self._statistics: list[dict[str, Statistic]] = []
+        self._observed = ObservedRows()
         self._gradient = StepGradient()
         self._queue: list[QueuedBatch] = []
         self._queued_bytes = self._tickets = 0
@@ -338,20 +341,28 @@ class Engine:
     # Updating: once per optimiser step.
 
     def measure(self, calls: Sequence[LayerCapture]) -> None:
-        """Note what this micro-batch says about curvature."""
-        self._statistics.append(self.curvature.measure([self.spaces[c.layer].rows(c) for c in calls]))
+        """Keep this micro-batch to be looked at for its curvature; where much is kept, it is looked at."""
+        self._observed.add(list(rows_by_layer(calls, self.spaces).values()))
+        if self._observed.nbytes > MOST_OBSERVED:
+            self._observed.measure(self.curvature)
 
     def note_gradient(self, calls: Sequence[LayerCapture]) -> None:
         """Add this micro-batch to the step's mean gradient, where the gate looks at its norm."""
         if self.gate.needs_gradient:
             self._gradient.add(calls, self.spaces)
 
+    @property
+    def observed_steps(self) -> int:
+        """Steps whose curvature waits to be absorbed."""
+        return self._observed.num_steps
+
     def absorb(self) -> None:
-        """Take in the curvature of all micro-batches measured since the last time."""
-        if self._statistics:
+        """Take in the curvature of all micro-batches kept since the last time; directions follow it from here on."""
+        if self._observed.num_steps:
             self._catch_up()  # by the operator of the steps that are due
-            self.curvature.absorb(reduce_curvature(self.peers, reduce_statistics(self._statistics)))
-            self._statistics = []
+            observed, self._observed = self._observed, ObservedRows()
+            statistics = reduce_curvature(self.peers, observed.measure(self.curvature))
+            self.curvature.absorb(statistics, observed.num_steps)
             self.tracker.use_operator(self.curvature.operator())
 
     def refresh(
@@ -434,6 +445,7 @@ class Engine:
 
     def advance(self, learning_rate: float, weight_decay: float) -> None:
         """End a step: one product per anchor is due, and the gate's reading of what is left."""
+        self._observed.end_step()
         if not self.tracker.is_ready:
             return
         if self._reading is None:  # what is queued was met by no direction
@@ -468,8 +480,16 @@ class Engine:
                 step = unflatten(step, self._shapes)[self.head.name]
             self._path.append(Waypoint(before.directions if self._is_solved else step, confidence))
 
+    def own_state(self) -> dict[str, Any]:
+        """What only this process holds: the rows whose curvature waits."""
+        return {"observed": self._observed.state_dict()}
+
+    def load_own(self, state: Mapping[str, Any]) -> None:
+        """Take over from a process of the run that is continued."""
+        self._observed.load_state_dict(state["observed"])
+
     def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on."""
+        """All that later scores depend on, beside what each process holds for itself."""
         self.settle()
         reading, head = self._reading, self._seen_head if self.is_sharded else self._whole_head()
         return {
@@ -479,6 +499,7 @@ class Engine:
             "gate": self.gate.state_dict(),
             "reading": None if reading is None else {k: getattr(reading, k).clone() for k in _READING},
             "agreement": self.agreement.clone(),
+            "observed_steps": self._observed.num_steps,
             "draws": self.draws,
             "holdout_not_finite": self.holdout_not_finite,
             "features": self.features.clone(),
@@ -506,6 +527,7 @@ class Engine:
         reading = state["reading"]
         self._reading = None if reading is None else GateReading(**reading)
         self._due, self._path = [], []
+        self._observed = ObservedRows(int(state.get("observed_steps", 0)))  # states from before have none waiting
         if len(state["features"]) == len(self.features):  # some states from before kept none
             self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
         if "predicted" in state:  # states from before it have none

@@ -33,8 +33,8 @@ __all__ = ["Forecast", "Forecaster", "Sizes", "forecast", "work_per_step"]
 _STEP = Work(flops=3.0, bytes=6.0, launches=12.0)
 _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators: a scored step's take 10 us, one takes 3
 # Operators of the monitor's parts, counted; a test counts them again.
-_QUEUE, _SETTLE, _STEP_AGAIN, _MEASURE, _ABSORB, _REFRESH = 10, 200, 12, 30, 120, 750
-_PASSES = 20  # times that the factors are read or written when curvature is observed
+_QUEUE, _SETTLE, _STEP_AGAIN, _OBSERVE, _ABSORB, _REFRESH = 10, 200, 12, 5, 150, 750
+_PASSES = 20  # times that the factors are read or written when curvature is absorbed
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
 _NEAR, _ROWS_PER_CLASS = 6, ROWS + 1  # above 64 classes: classes looked at per example, and rows kept of each
@@ -169,7 +169,7 @@ def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
     shown = min(plan.examples_per_refresh, sizes.holdout)
     return {
         "scoring": 1 / plan.stride * _score(sizes, batch_size) + _advance(sizes) + _settle(plan),
-        "curvature": 1 / plan.observe_every * _curvature(sizes, batch_size),
+        "curvature": _curvature(plan, sizes, batch_size),
         "refresh": 1 / plan.refresh_every * _refresh(plan, sizes, shown),
     }
 
@@ -236,11 +236,14 @@ def _advance(s: Sizes) -> Work:
     return Work(flops, 10.0 * s.anchors * s.numel * s.itemsize) + _operators(_STEP_AGAIN)
 
 
-def _curvature(s: Sizes, batch: int) -> Work:
-    """Both factors' outer products, and a few steps towards their largest eigenvalues."""
-    flops = (2.0 * batch + 6.0) * (s.inputs**2 + s.outputs_factored**2)
-    absorb = _ABSORB / 2 if s.is_pooled else _ABSORB  # the largest eigenvalue is then found at refreshes
-    return Work(flops, float(_PASSES * s.curvature_bytes)) + _operators(_MEASURE * s.accumulate + absorb)
+def _curvature(plan: Plan, s: Sizes, batch: int) -> Work:
+    """Both factors' outer products; at refreshes the averages, and a few steps towards their largest eigenvalues."""
+    sides = s.inputs**2 + s.outputs_factored**2
+    observed = Work(2.0 * batch * sides) + _operators(_OBSERVE * s.accumulate)
+    absorbed = Work(6.0 * sides, float(_PASSES * s.curvature_bytes)) + _operators(
+        _ABSORB / 2 if s.is_pooled else _ABSORB
+    )
+    return 1 / plan.observe_every * observed + 1 / plan.refresh_every * absorbed
 
 
 def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:

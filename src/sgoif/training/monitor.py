@@ -62,7 +62,6 @@ class Monitor(BaseMonitor):
         self._visits.notices = self._notices(recorder.train_size, engine.holdout)
         self._flush_at_end = self._visits.flush if self.peers.is_alone else None
         self._last_epoch = 0
-        self._has_measured = False  # curvature that is not absorbed yet
         self._has_failed = False  # the last time that visits were scored
         self._anchor_losses = loop.loss.losses
 
@@ -83,9 +82,7 @@ class Monitor(BaseMonitor):
             self._unaccounted = 0
             self.engine.note_gradient(calls)
             if self.governor.plan.is_observe(self.step_count) or not self.engine.tracker.is_ready:
-                with self.governor.timer.part("curvature"):
-                    self.engine.measure(_thinned(calls, given.thinning))
-                self._has_measured = True
+                self.engine.measure(_thinned(calls, given.thinning))
 
     def _check_weighted(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
         """On the first step with new weights: are they in the loss as passed to :meth:`step`?"""
@@ -129,13 +126,13 @@ class Monitor(BaseMonitor):
                 self._settle()
             if not self.is_on:  # then the others wait for this one no longer
                 return
-        if self._has_measured or is_refresh or self.engine.gate.needs_gradient:
-            self.peers.check_in_sync(step, self._has_measured, is_refresh)
+        is_first = not self.engine.tracker.is_ready
+        if is_first or is_refresh or self.engine.gate.needs_gradient:
+            self.peers.check_in_sync(step, self.engine.observed_steps, is_refresh)
         if is_refresh and self.refreshes:
             self._decide_plan(step)
             is_refresh = self.governor.plan.is_refresh(step)
-        if self._has_measured:
-            self._has_measured = False
+        if is_first or is_refresh:
             with self.governor.timer.part("curvature"):
                 self.engine.absorb()
         if is_refresh:
@@ -315,6 +312,7 @@ class Monitor(BaseMonitor):
         }
         own = {
             "recorder": self.recorder.own_state(),
+            "engine": self.engine.own_state(),
             "visits": [asdict(visits) for visits in waiting],
             "weights": self._weights.state_dict(),
         }
@@ -327,6 +325,8 @@ class Monitor(BaseMonitor):
         self.recorder.load_shared(shared["recorder"])
         for own in owned:
             self.recorder.load_own(own["recorder"])
+            if "engine" in own:  # states from before have none
+                self.engine.load_own(own["engine"])
             if "weights" in own and self.peers.is_alone and len(owned) == 1:  # states from before have none
                 self._weights.load_state_dict(own["weights"])
         self._visits.load(shared["visits"], [own["visits"] for own in owned])

@@ -155,7 +155,7 @@ class Governor:
         """End an optimiser step, with what the timer saw of it."""
         parts, total_s = self.timer.take()
         if self.probe is not None:
-            periods = {"curvature": self.plan.observe_every, "refresh": self.plan.refresh_every}
+            periods = dict.fromkeys(("curvature", "refresh"), self.plan.refresh_every)
             self.probe.close_step(step, kind, parts, periods, self.plan.stride)
         self.note(parts, sum(parts.values()) if total_s is None else total_s)  # nothing is known of the first loop
 
@@ -215,8 +215,11 @@ class Governor:
         Of several processes the largest of each number counts.
         """
         open_parts = self.timer.parts
-        for name, seconds in self._recent.spent.items():
-            count = self._recent.counts[name] / (self.plan.stride if name == "scoring" else 1)
+        recent = self._recent
+        counts = {**recent.counts, "scoring": recent.counts["scoring"] / self.plan.stride}
+        counts["curvature"] = recent.steps / self.plan.observe_every  # several are absorbed at a time
+        for name, seconds in recent.spent.items():
+            count = counts[name]
             if count:
                 self._unit[name] = (seconds + open_parts.get(name, 0.0)) / count
         bare_s = self.bare_s or float("inf")
