@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import sgoif
+from sgoif.influence.near_outputs import NearOutputs
 from sgoif.records import SIGNALS
 from sgoif.training import ending
+from sgoif.training import engine as engines
 
 INPUTS, BATCH = 12, 16
 
@@ -186,3 +188,40 @@ def test_a_signal_that_comes_while_batches_are_scored_loses_none(monkeypatch):
         assert monitor.faults == {} and monitor.counters["visits"] == 8 * BATCH
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("steps", [5, 45])
+def test_very_many_outputs_are_scored_by_the_largest_entries_of_their_gradients(steps, monkeypatch):
+    """With as many entries as outputs the scores are those of all outputs."""
+    exact = visits_of(70, queues=True, dtype=torch.float64, steps=steps)
+    used = []
+
+    def of(gradients):
+        used.append(len(gradients))
+        return NearOutputs(*original(gradients, 70))
+
+    original = NearOutputs.of
+    monkeypatch.setattr(engines, "ALL_UP_TO", 64)
+    monkeypatch.setattr(engines, "NearOutputs", SimpleNamespace(of=of))
+    near = visits_of(70, queues=True, dtype=torch.float64, steps=steps)
+    assert sum(used) == steps * BATCH
+    for name, values in exact.items():
+        tolerance = 1e-5 if name.startswith("probe") else 1e-8
+        np.testing.assert_allclose(near[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_a_judge_of_very_many_outputs_knows_the_solved_directions(monkeypatch):
+    monkeypatch.setattr(engines, "ALL_UP_TO", 64)
+    torch.manual_seed(5)
+    model = nn.Linear(INPUTS, 70)
+    held = torch.randn(560, INPUTS), torch.arange(560) % 70
+    monitor = sgoif.watch(model, anchors=held, train_size=400, trusted=True)
+    for step in range(3):
+        labels = torch.randint(0, 70, (BATCH,))
+        with monitor.step(torch.arange(BATCH) + step * BATCH, labels):
+            F.cross_entropy(model(torch.randn(BATCH, INPUTS)), labels).backward()
+    assert monitor.faults == {}
+    engine = monitor.engine
+    assert engine.solved is None
+    expected = engine.curvature.solve(engine.anchors.gradients)[engine.head.name]
+    torch.testing.assert_close(engine.judge().directions[2:], expected)

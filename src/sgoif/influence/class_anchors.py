@@ -109,6 +109,15 @@ class ClassAnchors:
         """Take ``H⁻¹`` from here on, the diagonal of ``G⁻¹`` where it is whole; None means ``H = I``."""
         self._inverse = None if inverse is None else (inverse.right.inverse()[0], _diagonal(inverse.left.inverse()[0]))
 
+    def solve_inputs(self, a: Tensor) -> Tensor:
+        """``A⁻¹a``, ``[B, I]``; with ``H = I`` the inputs themselves."""
+        return a if self._inverse is None else a @ self._inverse[0]
+
+    @property
+    def output_factors(self) -> Tensor | None:
+        """The diagonal of ``G⁻¹``, ``[C]``; None with ``H = I``."""
+        return None if self._inverse is None else self._inverse[1]
+
     def dots_of(self, a: Tensor, b: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """``⟨φ_v, g_i⟩`` for some classes of each example: with ``H`` as it is, and with ``H = I``.
 
@@ -120,13 +129,15 @@ class ClassAnchors:
         Returns:
             Two tensors ``[B, N]``.
         """
-        solved = (a, b) if self._inverse is None else (a @ self._inverse[0], b * self._inverse[1])
-        inputs, outputs = (torch.stack(pair, 1) for pair in zip(solved, (a, b)))  # [B, 2, I], [B, 2, C]
+        inputs = torch.stack([self.solve_inputs(a), a], 1)  # [B, 2, I]
         products = self._products_of_all if self.num_classes <= GATHER_ABOVE else self._products_of_gathered
         at_rows = products(inputs, classes)  # u · a, [B, 2, N, R + 1]
-        at = self.outputs[classes].flatten(1)[:, None].expand(-1, 2, -1)
-        weights = outputs.gather(2, at).view(len(a), 2, *self.outputs[classes].shape[1:])
-        rest = outputs.sum(2)[:, :, None] - weights.sum(3)
+        at = self.outputs[classes]  # [B, N, R]
+        plain = b.gather(1, at.flatten(1)).view(at.shape)
+        factors = torch.ones_like(b[0]) if self._inverse is None else self._inverse[1]
+        weights = torch.stack([plain * factors[at], plain], 1)  # [B, 2, N, R]
+        totals = torch.stack([b @ factors, b.sum(1)], 1)  # [B, 2]
+        rest = totals[:, :, None] - weights.sum(3)
         found_solved, found_plain = ((at_rows[..., :-1] * weights).sum(3) + at_rows[..., -1] * rest).unbind(1)
         return found_solved, found_plain
 

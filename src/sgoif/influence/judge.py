@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sgoif.gradients.contractions import dots, pool_positions
 from sgoif.influence.class_anchors import ClassAnchors
+from sgoif.influence.near_outputs import NearOutputs
 from sgoif.influence.scoring import KnownAnchors, Scores, Weighting, near_classes, score, score_near
 from sgoif.records import SIGNALS, GradientRows
 
@@ -34,7 +35,12 @@ class HeadJudge:
     weighting: Weighting = "equal"
 
     def signals(
-        self, rows: GradientRows, outputs: Tensor, labels: Tensor, products: Tensor | None = None
+        self,
+        rows: GradientRows,
+        outputs: Tensor,
+        labels: Tensor,
+        products: Tensor | None = None,
+        near: NearOutputs | None = None,
     ) -> dict[str, Tensor]:
         """All signals of a batch but its flags, ``[B]`` each, without host synchronisation.
 
@@ -43,29 +49,35 @@ class HeadJudge:
             outputs: logits, ``[B, C]``, in float32 or wider.
             labels: given classes, ``[B]``.
             products: inner products with the directions, ``[B, 3·K]``, where they are not those of the head alone.
+            near: the largest entries of the gradients at the outputs, where the re-fitted head is asked for those only.
         """
         a, b = pool_positions(rows)
-        found = self._plain(a, outputs, labels)
+        found = self._plain(a, outputs, labels, near)
         if self.confidence is None:
             empty = torch.zeros_like(outputs[:, 0])
             return found | {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
         products = (self.dots(rows) if products is None else products).unflatten(1, (3, -1))  # [B, 3, K]
         if self.class_anchors is None:
             return found | self._by_class(products, labels, self.confidence)
-        return found | self._by_near_class(products, self.class_anchors, outputs, labels, a, b, self.confidence)
+        classes = near_classes(outputs, labels) if near is None else near.most_probable(outputs, labels)
+        return found | self._by_near_class(products, self.class_anchors, classes, a, b, self.confidence)
 
     def dots(self, rows: GradientRows) -> Tensor:
         """Inner products with the directions, ``[B, 3·K]``."""
         assert self.directions is not None, "they are given where there are no directions"
         return dots(rows, self.directions)
 
-    def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor, near: NearOutputs | None) -> dict[str, Tensor]:
         """Loss and margin under the head as it is and under the re-fitted one."""
-        loss, margin, runner_up = _stand(outputs, labels)
+        loss, margin, runner_up = _stand(outputs, labels, near)
         found = {"loss": loss, "p_given": (-loss).exp(), "margin": margin, "runner_up": runner_up}
         if self.probe is None:
             return found | {"probe_loss": torch.zeros_like(loss), "probe_margin": torch.zeros_like(loss)}
-        moved, moved_margin, _ = _stand(features.to(outputs.dtype) @ self.probe.mT.to(outputs.dtype), labels)
+        features, probe = features.to(outputs.dtype), self.probe.to(outputs.dtype)
+        if near is None:
+            moved, moved_margin, _ = _stand(features @ probe.mT, labels)
+        else:
+            moved, moved_margin = _stand_near(features, probe, outputs, loss, labels, near.columns)
         return found | {"probe_loss": moved - loss, "probe_margin": moved_margin}
 
     def _by_class(self, products: Tensor, labels: Tensor, confidence: Tensor) -> dict[str, Tensor]:
@@ -81,27 +93,49 @@ class HeadJudge:
         self,
         products: Tensor,
         anchors: ClassAnchors,
-        outputs: Tensor,
-        labels: Tensor,
+        classes: Tensor,
         a: Tensor,
         b: Tensor,
         confidence: Tensor,
     ) -> dict[str, Tensor]:
         """One anchor for all; of single classes those that are near."""
-        classes = near_classes(outputs, labels)
         solved, plain = anchors.dots_of(a, b, classes)
         kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
         worst, anchor, own = score_near(kinds, classes, anchors.known)
-        gate = confidence[..., 0].expand(len(labels))
+        gate = confidence[..., 0].expand(len(classes))
         return {"confidence": gate, "confidence_worst": gate} | _named(-products[:, :, 0], worst, own, anchor)
 
 
-def _stand(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy of the given classes, their lead over the best other one, and which that is, ``[B]`` each."""
+def _stand(logits: Tensor, labels: Tensor, near: NearOutputs | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropy of the given classes, their lead over the best other one, and which that is, ``[B]`` each.
+
+    The largest gradients are those of the most probable classes, so that the best other one is among these.
+    """
     index = labels[:, None]
-    given = logits.gather(1, index)[:, 0]
-    best = logits.scatter(1, index, float("-inf")).max(1)
-    return logits.logsumexp(1) - given, given - best.values, best.indices
+    given, loss = logits.gather(1, index)[:, 0], logits.logsumexp(1)
+    if near is None:
+        best = logits.scatter(1, index, float("-inf")).max(1)
+        return loss - given, given - best.values, best.indices
+    best = logits.gather(1, near.columns).masked_fill(near.columns == index, float("-inf")).max(1)
+    return loss - given, given - best.values, near.columns.gather(1, best.indices[:, None])[:, 0]
+
+
+def _stand_near(
+    features: Tensor, probe: Tensor, outputs: Tensor, loss: Tensor, labels: Tensor, columns: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss and lead under a re-fitted head that is asked for some outputs ``[B, N]``; others stay as they are."""
+    is_given = columns == labels[:, None]
+    columns = torch.cat([columns, labels[:, None]], 1)  # the given class last, whether or not it is among them
+    rows = probe.index_select(0, columns.flatten()).view(*columns.shape, -1)
+    moved = torch.bmm(rows, features[:, :, None])[:, :, 0]
+    given, others = moved[:, -1], moved[:, :-1].masked_fill(is_given, float("-inf"))
+    before = outputs.gather(1, columns)
+    total = loss + before[:, -1]  # log Σ exp over all outputs
+    kept = before[:, :-1].masked_fill(is_given, float("-inf"))
+    share = torch.cat([kept, before[:, -1:]], 1).logsumexp(1)  # of those asked for, before
+    rest = total + torch.log1p(-(share - total).exp().clamp_max(1 - 1e-6))
+    after = torch.cat([others, given[:, None], rest[:, None]], 1).logsumexp(1)
+    return after - given, given - others.amax(1)
 
 
 def _named(harm: Tensor, worst: Tensor, own: Tensor, anchor: Tensor) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.gradients.contractions import pool_positions
+from sgoif.influence.near_outputs import NearOutputs
 from sgoif.influence.tracker import DIVERGED
 from sgoif.linalg import DiagonalKronecker, LinearOperator, TopEigenpairs, follow_top_eigenpairs
 from sgoif.records import BlockShape, GradientRows
@@ -72,6 +73,7 @@ class PooledTracker:
         self._start = torch.zeros(outputs, inputs, **like)  # φ₀
         self._goal = torch.zeros(outputs, inputs, **like)  # g₀
         self._inside_goal = torch.zeros(outputs, rank, **like)  # gQ
+        self._summed: tuple[Tensor, Tensor, Tensor] | None = None
         self._sizes = torch.zeros(3, outputs, **like)  # |g₀|², g₀·φ₀ and |φ₀|², by row
 
     def use_operator(self, operator: LinearOperator) -> None:
@@ -103,6 +105,7 @@ class PooledTracker:
         self._goal = torch.addmm(goal, self._inside_goal, top.vectors.mT, alpha=-1)
         pairs = ((self._goal, self._goal), (self._goal, self._start), (self._start, self._start))
         self._sizes = torch.stack([(left * right).sum(1) for left, right in pairs])
+        self._summed = None
         self._at = PooledPoint(inside, torch.ones_like(inside[:, 0]), torch.zeros_like(inside[:, 0]))
 
     def _use_rates(self, outputs: Tensor, top: TopEigenpairs) -> None:
@@ -124,13 +127,15 @@ class PooledTracker:
         """
         inside, keep, gain = self._at
         step, path, left = self._step_size, [], []
+        moved = torch.addcmul(step * self._inside_goal, self._inside_rate, inside, value=-1)  # ρ (g - Hφ), inside of Q
+        slower = 1 - self._inside_rate
         for _ in range(steps):
-            moved = step * self._inside_goal - self._inside_rate * inside  # ρ (g - Hφ), inside of Q
             of_goal, of_start = step - self._outside_rate * gain, -self._outside_rate * keep  # outside: in g₀ and φ₀
             weights = torch.stack([of_goal.square(), 2 * of_goal * of_start, of_start.square()])
-            left.append(moved.square().sum() + (weights * self._sizes).sum().clamp_min(0))
+            left.append(torch.linalg.vector_norm(moved).square() + (weights * self._sizes).sum().clamp_min(0))
             inside, keep, gain = inside + moved, keep + of_start, gain + of_goal
             path.append(PooledPoint(inside, keep, gain))
+            moved = moved * slower
         tiny = torch.finfo(step.dtype).tiny
         size = (self._inside_goal.square().sum() + self._sizes[0].sum()).sqrt()
         relative = torch.stack(left).sqrt()[:, None] / (step * size).clamp_min(tiny)
@@ -154,6 +159,41 @@ class PooledTracker:
             found.append((met * mine).sum(1))
         plain = at_goal.addmm_(within, self._inside_goal.mT).mul_(b).sum(1)
         return torch.stack([torch.cat(found), plain], 1)
+
+    def dots_near(self, a: Tensor, near: NearOutputs, met: list[tuple[int, PooledPoint]]) -> Tensor:
+        """The same, ``[B, 2]``, with gradients at the outputs by their largest entries.
+
+        Args:
+            a: the inputs of all examples, ``[B, I]``.
+            near: their gradients at the outputs.
+            met: how many examples met which point, in order.
+        """
+        within = a @ self._basis
+        at_goal, at_start, at_inside = (
+            _at_rows(near.pick(rows), columns)
+            for rows, columns in ((self._goal, a), (self._start, a), (self._inside_goal, within))
+        )
+        goal, start, inside = self._totals
+        whole_goal, whole_start = a @ goal, a @ start
+        sizes = [count for count, _ in met]
+        parts = (*near, within, at_goal, at_start, whole_goal, whole_start)
+        found = []
+        for (_, point), *mine in zip(met, *(part.split(sizes) for part in parts)):
+            columns, values, rest, inner, by_goal, by_start, all_goal, all_start = mine
+            some = NearOutputs(columns, values, rest)
+            at = _at_rows(some.pick(point.inside), inner) + some.pick(point.keep) * by_start
+            # keep and gain hardly differ between outputs: what lies outside of Q is all but flat
+            whole = inner @ point.inside.sum(0) + point.keep.mean() * all_start + point.gain.mean() * all_goal
+            found.append(some.weigh(at + some.pick(point.gain) * by_goal, whole))
+        plain = near.weigh(at_goal + at_inside, whole_goal + within @ inside)
+        return torch.stack([torch.cat(found), plain], 1)
+
+    @property
+    def _totals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Goal and start outside of ``Q``, and the goal inside, each summed over all outputs; once for each refresh."""
+        if self._summed is None:
+            self._summed = self._goal.sum(0), self._start.sum(0), self._inside_goal.sum(0)
+        return self._summed
 
     @property
     def step_bytes(self) -> int:
@@ -187,6 +227,7 @@ class PooledTracker:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another tracker stood; give it its operator afterwards."""
+        self._summed = None
         if "columns" in state:  # states from before held the direction itself
             self.resets, self._is_based = state["resets"].to(self.resets), False
             self._goal = torch.addmm(self._goal, self._inside_goal, self._basis.mT)
@@ -198,6 +239,11 @@ class PooledTracker:
             setattr(self, name, state[name].to(getattr(self, name)))
         self._at = PooledPoint(*(part.to(self._start) for part in state["at"]))
         self._is_based = bool(state["is_based"])
+
+
+def _at_rows(rows: Tensor, inputs: Tensor) -> Tensor:
+    """Inner products of each example's rows ``[B, N, I]`` with its inputs ``[B, I]``."""
+    return torch.bmm(rows, inputs[:, :, None])[:, :, 0]
 
 
 _TENSORS = (

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgoif.gradients.contractions import widen
 from sgoif.linalg import cholesky
 
 __all__ = ["MOST_REFIT_WORK", "HeadRefit", "refit_every", "refit_head"]
@@ -40,7 +41,7 @@ def refit_head(
     the examples' products where these are fewer than the features.
 
     Args:
-        features: hold-out features with the bias column, ``[M, I]``.
+        features: hold-out features with the bias column, ``[M, I]``, in any precision.
         labels: ``[M]``.
         weight: the head's current weights with the bias column, ``W₀``, ``[C, I]``.
         trust: weight of each hold-out example, ``[M]``.
@@ -48,15 +49,19 @@ def refit_head(
         iterations: products with the features.
         most_rows: examples to fit to, evenly spread over those that count; all by default.
     """
-    start = weight.to(features.dtype)
+    chosen: Tensor | None = None
     if trust is not None:
         # Examples not seen yet, or of the other fold, cost as much as those that count. Finding them waits for the
         # device: a re-fit belongs to refreshes.
-        counted = (trust > 0).nonzero()[:, 0]
-        features, labels, trust = features[counted], labels[counted], trust[counted]
-    if most_rows is not None and len(features) > most_rows:
-        spread = torch.linspace(0, len(features) - 1, most_rows, device=features.device).long()
-        features, labels, trust = features[spread], labels[spread], None if trust is None else trust[spread]
+        chosen = (trust > 0).nonzero()[:, 0]
+    count = len(features) if chosen is None else len(chosen)
+    if most_rows is not None and count > most_rows:
+        spread = torch.linspace(0, count - 1, most_rows, device=features.device).long()
+        chosen = spread if chosen is None else chosen[spread]
+    if chosen is not None:
+        features, labels, trust = features[chosen], labels[chosen], None if trust is None else trust[chosen]
+    features = widen(features)
+    start = weight.to(features.dtype)
     shares = torch.ones_like(features[:, 0]) if trust is None else trust.to(features.dtype)
     shares = shares / shares.sum().clamp_min(1e-12)
     if len(features) < features.shape[1]:

@@ -338,7 +338,7 @@ class CanaryLedger:
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """What the model made of hold-out examples when it last saw them: a prediction, and the signs of their features."""
     with torch.no_grad():
-        features = engine.features[torch.from_numpy(rows).to(engine.features.device)]
+        features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
         predicted = (features @ engine.head_weight().mT).softmax(1).float().cpu().numpy()
         words = packed_signs(engine.likeness.signs(features)).cpu().numpy().view(np.int64)
     posterior = np.fromiter(predicted, dtype=object, count=len(rows))  # one vector per row, as tables hold them

@@ -48,6 +48,7 @@ from sgoif.influence import (
     PooledTracker,
     Tracker,
 )
+from sgoif.influence.near_outputs import ALL_UP_TO, NearOutputs
 from sgoif.influence.scoring import KnownAnchors
 from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, unflatten
 from sgoif.records import GradientRows
@@ -128,6 +129,9 @@ class Engine:
             self.tracker = PooledTracker(head.name, head.shape, leak_horizon=leak, **like)
         else:
             self.tracker = Tracker(shapes, self.anchors.num_anchors, solver=Richardson(leak_horizon=leak), **like)
+        self._uses_near = (
+            head.shape.outputs > ALL_UP_TO and isinstance(self.tracker, PooledTracker) and settings.solver != "direct"
+        )
         self.tracker.retarget(self.anchors.gradients)
         gate = settings.gate_settings
         if self.pooled and gate.mode == "relative" and gate.kappa is None:
@@ -139,7 +143,9 @@ class Engine:
             labels, largest = holdout.labels, int(holdout.counts.max())
             self.class_anchors = ClassAnchors(labels, holdout.num_classes, columns, largest=largest, dtype=self.dtype)
         keeps = len(holdout) if settings.probe or self.pooled else 0
-        self.features = torch.zeros(keeps, columns, device=device, dtype=self.dtype)
+        # of many classes, whose hold-outs are large, in half the bytes: far finer than one example differs from another
+        kept_as = torch.bfloat16 if self.pooled and self.dtype == torch.float32 else self.dtype
+        self.features = torch.zeros(keeps, columns, device=device, dtype=kept_as)
         self.seen = torch.zeros(keeps, device=device, dtype=self.dtype)
         self.predicted = torch.full((len(holdout),), -1, device=device)  # class of each, when last seen; -1 before
         num_features, moves = columns - head.shape.has_bias, horizon < float("inf")
@@ -148,6 +154,7 @@ class Engine:
         self._head_refit = HeadRefit()
         self._note_anchors()
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
+        self._solved_total: Tensor | None = None  # Σ_c g_c / l_c, since then
         self._reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
         self.draws = 0  # how often the hold-out was looked at
@@ -246,15 +253,16 @@ class Engine:
         """Score batches of several steps: what does not move by one product for all, the directions step by step."""
         judge = self._judge(path[-1])
         rows, products = join_rows([batch.rows for batch in queued]), None
+        near = self._near_outputs(rows)
         if judge.confidence is not None:
             met = [(path[batch.place], batch) for batch in queued]
             gates = [point.confidence.expand(len(b), -1) for point, b in met if point.confidence is not None]
             judge = replace(judge, confidence=torch.cat(gates))
-            products = self._products(rows, [(batch.rows, point.directions) for point, batch in met])
+            products = self._products(rows, [(batch.rows, point.directions) for point, batch in met], near)
             if queued[0].beside is not None:
                 products = products + torch.cat([b.beside for b in queued if b.beside is not None])
         outputs, labels = (torch.cat([getattr(b, name) for b in queued]) for name in ("outputs", "labels"))
-        columns = judge.signals(rows, outputs, labels, products)
+        columns = judge.signals(rows, outputs, labels, products, near)
         masks = join_masks(queued, "mixed", False), join_masks(queued, "is_class", True)
         sizes = [len(batch) for batch in queued]
         packed = pack_signals(columns, self.dtype, *masks).split(sizes)
@@ -268,16 +276,40 @@ class Engine:
         except Exception as error:
             return [error] * len(sizes)
 
-    def _products(self, rows: GradientRows, met: Sequence[tuple[GradientRows, Tensor | PooledPoint]]) -> Tensor:
+    def _near_outputs(self, rows: GradientRows) -> NearOutputs | None:
+        """The largest entries of the gradients, where outputs are so many that these must do."""
+        return NearOutputs.of(pool_positions(rows)[1]) if self._uses_near else None
+
+    def _products(
+        self,
+        rows: GradientRows,
+        met: Sequence[tuple[GradientRows, Tensor | PooledPoint]],
+        near: NearOutputs | None,
+    ) -> Tensor:
         """Inner products with tracked, plain and solved directions, ``[B, 3·K]``; the tracked differ by batch."""
         head = self.head.name
         plain = self.anchors.gradients[head]
         solved = plain if self.solved is None else self.solved[head]
         at_steps = [(mine, at) for mine, at in met if isinstance(at, PooledPoint)]
+        if near is not None and isinstance(self.tracker, PooledTracker):
+            a = pool_positions(rows)[0].to(self.dtype)
+            moving_and_plain = self.tracker.dots_near(a, near, [(mine.num_examples, at) for mine, at in at_steps])
+            return torch.cat([moving_and_plain, self._solved_near(a, near)[:, None]], 1)
         if at_steps and isinstance(self.tracker, PooledTracker):
             return torch.cat([self.tracker.dots(at_steps), dots(rows, solved)], 1)
         moving = torch.cat([dots(mine, at) for mine, at in met if isinstance(at, Tensor)])
         return torch.cat([moving, dots(rows, torch.cat([plain, solved]))], 1)
+
+    def _solved_near(self, a: Tensor, near: NearOutputs) -> Tensor:
+        """``⟨H⁻¹g, g_i⟩ = Σ_c (b_c / l_c) g_c · A⁻¹a``, ``[B]``: by rows of g, for those of ``H⁻¹g`` fill no cache."""
+        assert self.class_anchors is not None
+        inputs, factors = self.class_anchors.solve_inputs(a), self.class_anchors.output_factors
+        goal = self.anchors.gradients[self.head.name][0, 0]
+        factors = torch.ones_like(goal[:, 0]) if factors is None else factors
+        at = torch.bmm(near.pick(goal), inputs[:, :, None])[:, :, 0] * near.pick(factors)
+        if self._solved_total is None:
+            self._solved_total = factors @ goal
+        return near.weigh(at, inputs @ self._solved_total)
 
     def judge(self) -> HeadJudge:
         """What the head's scores depend on, as of now."""
@@ -298,7 +330,10 @@ class Engine:
     def _stacked(self, layer: str, tracked: Mapping[str, Tensor]) -> Tensor:
         """Tracked, plain and solved directions of a layer side by side: one contraction serves all."""
         plain = self.anchors.gradients[layer]
-        return torch.cat([tracked[layer], plain, plain if self.solved is None else self.solved[layer]])
+        solved = self.solved
+        if self._uses_near and self.class_anchors is not None and self.class_anchors.output_factors is not None:
+            solved = self.curvature.solve(self.anchors.gradients)  # refreshes leave that out
+        return torch.cat([tracked[layer], plain, plain if solved is None else solved[layer]])
 
     def _other_dots(self, calls: Sequence[LayerCapture]) -> Tensor | None:
         """Inner products at the layers beside the head, ``[B, 3·K]``; None where there are none."""
@@ -398,10 +433,10 @@ class Engine:
             head_rows = draw.rows[self.head.name]
             features = pool_positions(head_rows)[0].to(self.dtype)
             self.likeness.follow(features)
-            if self.tracker.is_ready:
+            if self.tracker.is_ready and not self._uses_near:
                 self.solved = self.curvature.solve(self.anchors.gradients)
             if len(self.features):
-                self.features[draw.positions] = features
+                self.features[draw.positions] = features.to(self.features.dtype)
                 self.seen[draw.positions] = 1.0
             if self.class_anchors is not None:
                 output_grads = pool_positions(head_rows)[1]
@@ -433,7 +468,7 @@ class Engine:
 
     def _note_anchors(self) -> None:
         """Keep for the steps what changes at refreshes only."""
-        self.gradient_size = norm(self.anchors.gradients)  # |g_v|
+        self.gradient_size, self._solved_total = norm(self.anchors.gradients), None  # |g_v|
         self._known = KnownAnchors.of(self.anchors.known, self.dtype)
 
     def head_weight(self) -> Tensor:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED, MOST_REFIT_WORK, refit_every
 from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
+from sgoif.influence.near_outputs import ALL_UP_TO, NEAR
 from sgoif.influence.pooled_tracker import RANK
 from sgoif.records import SIGNALS
 from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
@@ -86,6 +87,11 @@ class Sizes:
     def is_pooled(self) -> bool:
         """Whether classes are too many for a direction each."""
         return self.anchors == 1
+
+    @property
+    def uses_near(self) -> bool:
+        """Whether outputs are so many that the largest entries of a gradient must do."""
+        return self.is_pooled and self.outputs > ALL_UP_TO
 
     @property
     def num_projected(self) -> int:
@@ -208,15 +214,18 @@ def _operators(count: float) -> Work:
 
 def _score(s: Sizes, batch: int) -> Work:
     """Products with tracked, plain and solved directions, near classes, the re-fitted head, the sketch."""
-    flops = 2.0 * batch * 3 * s.anchors * s.numel
+    outputs = NEAR if s.uses_near else s.outputs  # that a product of an example with a direction goes over
+    flops = 2.0 * batch * 3 * s.anchors * s.numel * outputs / s.outputs
     moved = 2.0 * 3 * s.anchors * s.numel  # the directions, laid side by side
+    if s.uses_near:
+        moved = 3.0 * 4 * batch * NEAR * s.inputs  # gathered and multiplied: goal, start, g, the re-fitted head
     if s.is_pooled:
         is_gathered = s.outputs > GATHER_ABOVE
         rows = _ROWS_PER_CLASS * (_NEAR if is_gathered else s.outputs)
-        flops += 2.0 * batch * (s.inputs * (s.inputs + 2 * rows) + RANK * (s.inputs + 2 * s.outputs))
+        flops += 2.0 * batch * (s.inputs * (s.inputs + 2 * rows) + RANK * (s.inputs + 2 * outputs))
         moved += 3.0 * batch * rows * s.inputs if is_gathered else float(rows * s.inputs)
     if s.has_probe:
-        flops += 2.0 * batch * s.outputs * s.inputs
+        flops += 2.0 * batch * outputs * s.inputs
     flops += 2.0 * batch * s.num_projected * SKETCH_BITS
     moved += float(s.num_projected * SKETCH_BITS + 2 * batch * SKETCH_BITS)
     moved += 8.0 * batch * (s.inputs + 4 * s.outputs + len(SIGNALS))
@@ -250,7 +259,7 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
     """All but the hold-out's forward pass: anchors, solves, the re-fitted head, canaries, and the waiting visits."""
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
     sides = s.inputs, s.outputs_factored
-    flops += sum(3.0 * n**3 for n in sides) + 8.0 * s.anchors * s.numel * sum(sides)
+    flops += sum(3.0 * n**3 for n in sides) + (0.0 if s.uses_near else 8.0 * s.anchors * s.numel * sum(sides))
     if s.is_pooled:
         flops += 2.0 * RANK * s.inputs * (2 * s.inputs + 5 * s.outputs)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
@@ -267,9 +276,10 @@ def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
 
 
 def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
-    directions = (5 if s.is_pooled else 4) * s.anchors * s.numel  # gradients, twice, tracked and solved
+    directions = (5 if s.is_pooled and not s.uses_near else 4) * s.anchors * s.numel  # g twice, tracked, solved
     a_step = s.outputs * RANK if s.is_pooled else s.anchors * s.numel  # to remember it
-    cached = s.holdout * (s.inputs + 3 * _ROWS_PER_CLASS) if s.has_probe or s.is_pooled else 0
+    features = s.inputs / 2 if s.is_pooled else s.inputs  # then in half the bytes
+    cached = s.holdout * (features + 3 * _ROWS_PER_CLASS) if s.has_probe or s.is_pooled else 0
     cached += _ROWS_PER_CLASS * s.outputs * s.inputs if s.is_pooled else 0
     fitted = 2 * s.outputs * s.inputs if s.has_probe else 0
     visits = batch * plan.refresh_every / plan.stride
