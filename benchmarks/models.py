@@ -30,11 +30,15 @@ def fresh_model(seed: int, num_classes: int = 10) -> ResNet9:
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for CIFAR: 3×3 stem, no max pool, four stages of two basic blocks (He et al. 2016)."""
+    """ResNet-18 for CIFAR: 3×3 stem, no max pool, four stages of two basic blocks (He et al. 2016).
 
-    def __init__(self, num_classes: int = 10, width: int = 64) -> None:
+    Pooled to more than one position, it has a head of as many times 512 inputs.
+    """
+
+    def __init__(self, num_classes: int = 10, width: int = 64, pooled: tuple[int, int] = (1, 1)) -> None:
         super().__init__()
         width *= CONTEXT.width
+        self.pooled = pooled
         self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
@@ -46,12 +50,12 @@ class ResNet18(nn.Module):
             )
             channels = out
         self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(channels, num_classes)
+        self.head = nn.Linear(channels * pooled[0] * pooled[1], num_classes)
         self.to(CONTEXT.device)
 
     def forward(self, images: Tensor) -> Tensor:  # [N, 3, 32, 32] -> [N, C]
         x = self.stages(self.relu(self.norm(self.conv(images))))
-        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return self.head(F.adaptive_avg_pool2d(x, self.pooled).flatten(1))
 
 
 class _BasicBlock(nn.Module):

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -41,7 +42,13 @@ from benchmarks.models import ResNet9, ResNet18, SmallViT
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.overhead import BenchLoop
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": ResNet9, "resnet18": ResNet18, "vit": SmallViT}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet9": ResNet9,
+    "resnet18": ResNet18,
+    "resnet18-2048": partial(ResNet18, pooled=(2, 2)),
+    "resnet18-4096": partial(ResNet18, pooled=(2, 4)),
+    "vit": SmallViT,
+}
 TIME_BAR, MANY_BAR, MEMORY_BAR, BATCH = 1.05, 1.10, 1.10, 128  # many: above 1,000 classes
 PER_CLASS = 20  # held out, and at least 1,000 in all
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
@@ -274,6 +281,7 @@ def cost_rows() -> list[Run]:
 def overhead() -> str:
     """Ratio of medians with its interval, and of peak memory, each held against its bar."""
     names = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
+    names |= {f"resnet18-{inputs}": f"ResNet-18 with {inputs:,} inputs of the head" for inputs in (2048, 4096)}
     rows = []
     for run in cost_rows():
         took, memory = run["timing"]["watched"], memory_ratio(run)
@@ -300,7 +308,8 @@ OVERHEAD = Experiment(
     full=[
         {"part": "ids"},
         {"classes": [10, 100, 1000, 10_000], "precision": ["fp32", "bf16"]},
-        {"model": ["resnet18", "vit"], "precision": ["fp32", "bf16"], "blocks": 2},
+        {"model": ["resnet18", "vit"], "precision": ["fp32", "bf16"], "classes": [10, 1000], "blocks": 2},
+        {"model": ["resnet18-2048", "resnet18-4096"], "precision": "bf16", "blocks": 2},
     ],
     small={"blocks": 2, "memory": False},
 )

@@ -31,7 +31,7 @@ from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles, merge_evidence
 from sgoif.training.forecast import Sizes, work_per_step
 
-_MANY = 5000  # classes above which steps are not compared in blocks: a refresh takes minutes
+_MANY = 5000  # classes above which steps are not compared in blocks: a refresh takes seconds
 _STEP_ROWS, _POOL, _IDS = 5000, 200, 2 * 10**9
 _MERGED = 10**7  # visits that are added up at most
 SHAPES = {

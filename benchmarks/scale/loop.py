@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
@@ -37,7 +37,7 @@ class Shape:
 
     @property
     def holdout(self) -> int:
-        return max(1000, 2 * self.classes)
+        return max(1000, 20 * self.classes)
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
@@ -102,15 +102,14 @@ class Loop:
     def own_seconds(self) -> dict[str, float]:
         """What the monitor takes per step by part, over the steps that do it and spread over its period.
 
-        Of curvature the median. Of the others the mean: the batches of many steps are scored in one of them, and above
-        256 classes one refresh in four looks at canaries.
+        Means: the batches of many steps are scored in one of them, and above 256 classes one refresh in four looks at
+        canaries.
         """
         assert self.monitor is not None
         plan, timed = self.monitor.plan, self.timer.steps[1:]  # the first one makes everything for the first time
-        every = dict.fromkeys(PARTS, plan.stride) | {"curvature": plan.observe_every, "refresh": plan.refresh_every}
+        every = dict.fromkeys(PARTS, plan.refresh_every) | {"scoring": plan.stride}
         found = {name: [parts[name] for parts in timed if name in parts] for name in PARTS}
-        middle = dict.fromkeys(PARTS, mean) | {"curvature": median}
-        return {name: middle[name](seconds) / every[name] if seconds else 0.0 for name, seconds in found.items()}
+        return {name: mean(seconds) / every[name] if seconds else 0.0 for name, seconds in found.items()}
 
 
 def _find(peers: Peers | None) -> AbstractContextManager[Any]:

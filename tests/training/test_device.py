@@ -25,7 +25,8 @@ PLAN = sgoif.Plan(refresh_every=8, examples_per_refresh=32, observe_every=4, ear
 Method = sgoif.Method
 GATES = [Method(gate=mode, planned_steps=100) for mode in get_args(GateMode)]
 FEW = [Method(solver="direct"), Method(), Method(gate="paper", planned_steps=100)]
-ENGINES = [(10, Method(solver="direct")), *((10, method) for method in GATES), *((100, method) for method in FEW)]
+SOLVERS = [(10, Method(solver=name)) for name in ("direct", "neumann", "cg")]
+ENGINES = [*SOLVERS, *((10, method) for method in GATES), *((100, method) for method in FEW)]
 
 
 class Loop:

@@ -146,7 +146,6 @@ def test_a_resumed_run_gives_the_scores_of_an_unbroken_one():
 
 
 def test_the_stability_proxy_is_the_learning_rate_times_the_gradients_norm():
-    from sgoif.influence import GateSettings
 
     train_set, holdout = data()
     pixels, labels = train_set
@@ -249,9 +248,7 @@ def test_the_anchors_table_holds_the_error_terms_of_every_refresh():
 
 
 def test_what_watch_would_ignore_is_refused():
-    """Before, an unknown solver ran as Richardson, and gamma_power changed nothing."""
+    """Before, an unknown solver ran as Richardson."""
     _, holdout = data()
-    with pytest.raises(SgoifError, match="solver must be one of richardson, direct, got 'foo'"):
+    with pytest.raises(SgoifError, match="solver must be one of richardson, direct, neumann, cg, got 'foo'"):
         watch(fresh(), holdout, solver="foo")
-    with pytest.raises(SgoifError, match="gamma_power must be 0"):
-        watch(fresh(), holdout, gate=GateSettings(gamma_power=0.5))

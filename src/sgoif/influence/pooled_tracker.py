@@ -92,6 +92,14 @@ class PooledTracker:
         else:
             self._goal = goal
 
+    def replace_directions(self, columns: Tensor) -> None:
+        """Go on from another direction, ``[P, 1]``; some products with ``Q``."""
+        goal = torch.addmm(self._goal, self._inside_goal, self._basis.mT) if self._is_based else self._goal
+        self._start = columns.to(self._start).mT.reshape(self._start.shape)
+        inside, keep, gain = self._at
+        self._at = PooledPoint(torch.zeros_like(inside), torch.ones_like(keep), torch.zeros_like(gain))
+        self._rebase(goal)
+
     def _rebase(self, goal: Tensor) -> None:
         assert self._operator is not None
         direction = self.dense(self._at)[0, 0]

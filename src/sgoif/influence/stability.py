@@ -43,7 +43,7 @@ class GateSettings:
     kappa: float | None = None  # 0.1 for `relative`, 0.4 for the others
     tau_range: tuple[float, float] = (0.75, 2.5)  # in units of κ
     beta_power: float = 0.0  # q
-    gamma_power: float = 0.0  # p; watch() refuses others while it does not measure Γ
+    gamma_power: float = 0.0  # p
     subtract_noise: bool = False  # hold only the part of the residual against τ that is not sampling noise of g_v
     rate_weight: float = 1.0  # g1, of η Gbar / n
     decay_weight: float = 1.0  # g2, of λ_w / n
@@ -91,6 +91,7 @@ class Gate:
         self._reference_steps = max(50, (planned_steps or 1000) // 20)
         self.steps = 0
         self._gradient_norm = self._zero.clone()  # EMA of the training gradient's norm
+        self._condition = self._zero + 1  # Γ
         self._residual_average: Tensor | None = None
         self._early: list[Tensor] = []  # (β, Γ) of the first steps, until the references are known
         self._reference = torch.ones(2, device=device)
@@ -99,6 +100,16 @@ class Gate:
     def needs_gradient(self) -> bool:
         """Whether the tolerance looks at the training gradient's norm at all."""
         return self.settings.mode == "paper" or self.settings.beta_power != 0
+
+    @property
+    def needs_condition(self) -> bool:
+        """Whether the tolerance looks at the curvature's condition number at all."""
+        return self.settings.mode == "paper" or self.settings.gamma_power != 0
+
+    def observe_condition(self, smallest: Tensor, largest: Tensor) -> None:
+        """Take ``Γ``, the ratio of the ends of the curvature's spectrum; one that is no number is passed over."""
+        found = (largest / smallest.clamp_min(torch.finfo(smallest.dtype).tiny)).to(self._zero)
+        self._condition = torch.where(found.isfinite(), found.clamp_min(1), self._condition)
 
     def observe_gradient(self, norm: Tensor) -> None:
         """Fold one step's gradient norm into the stability proxy; one that is no number is passed over."""
@@ -114,7 +125,6 @@ class Gate:
         *,
         learning_rate: float = 0.0,
         weight_decay: float = 0.0,
-        gamma: Tensor | None = None,
     ) -> GateReading:
         """Judge one step.
 
@@ -124,10 +134,8 @@ class Gate:
             gradient_size: ``|g_v|``, ``[K]``, to turn relative residuals into the paper's absolute ones.
             learning_rate: of the training step.
             weight_decay: of the training step.
-            gamma: condition proxy, 0-d.
         """
-        s = self.settings
-        gamma = self._zero + 1 if gamma is None else gamma
+        s, gamma = self.settings, self._condition
         beta = (s.rate_weight * learning_rate * self._gradient_norm + s.decay_weight * weight_decay) / self.train_size
         beta = beta + self._zero
         excess = (residual.square() - noise.square()).clamp_min(0).sqrt() if s.subtract_noise else residual
@@ -193,6 +201,7 @@ class Gate:
         return {
             "steps": self.steps,
             "gradient_norm": self._gradient_norm.clone(),
+            "condition": self._condition.clone(),
             "residual_average": None if self._residual_average is None else self._residual_average.clone(),
             "early": [value.clone() for value in self._early],
             "reference": self._reference.clone(),
@@ -201,6 +210,7 @@ class Gate:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = int(state["steps"])
         self._gradient_norm = state["gradient_norm"].to(self._zero)
+        self._condition = state.get("condition", self._condition).to(self._zero)  # states from before have none
         average = state["residual_average"]
         self._residual_average = None if average is None else average.to(self._zero)
         self._early = [value.to(self._zero) for value in state["early"]]

@@ -67,6 +67,10 @@ class Tracker:
         """Take new ``g_v``, by layer, ``[K, G, O, I]``."""
         self._goal = flatten(gradients, self.shapes).to(self.columns.dtype)
 
+    def replace_directions(self, columns: Tensor) -> None:
+        """Go on from other directions, ``[P, K]``."""
+        self.columns = columns.to(self.columns)
+
     def advance(self, steps: int = 1) -> tuple[list[Tensor], Tensor]:
         """Take Richardson steps towards ``H⁻¹ g``, without host synchronisation.
 

@@ -69,7 +69,7 @@ def _measure_health(engine: Engine, draw: AnchorDraw) -> dict[str, Tensor]:
     shapes = {name: space.shape for name, space in engine.spaces.items()}
     if not engine.tracker.is_ready or sum(shape.numel for shape in shapes.values()) > _LARGE:
         return dict.fromkeys(_HEALTH, engine.gradient_size.new_full((), float("nan")))
-    by_layer = engine.tracker.directions
+    by_layer = engine.directions()
     columns = flatten(by_layer, shapes)
     smallest, cosine = gram_health(columns)
     along = torch.stack([dots(rows, by_layer[name]) for name, rows in draw.rows.items()]).sum(0)

@@ -50,7 +50,19 @@ from sgoif.influence import (
 )
 from sgoif.influence.near_outputs import ALL_UP_TO, NearOutputs
 from sgoif.influence.scoring import KnownAnchors
-from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, unflatten
+from sgoif.linalg import (
+    ConjugateGradient,
+    DiagonalKronecker,
+    KroneckerInverse,
+    Neumann,
+    NystromPreconditioner,
+    Richardson,
+    Solver,
+    flatten,
+    norm,
+    unflatten,
+)
+from sgoif.linalg.spectrum import extreme_ritz, random_columns
 from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.method import Method
@@ -74,6 +86,11 @@ _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most o
 _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
 MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
 MOST_OBSERVED = 16 * 2**20  # bytes of rows whose curvature may wait
+_LANCZOS_STEPS = 16  # by which the ends of the curvature's spectrum are found
+_SOLVERS: dict[str, Solver[Any]] = {  # a few products each, beside those of the steps between two refreshes
+    "neumann": Neumann(max_order=20, required_fall=0.01),
+    "cg": ConjugateGradient(preconditioner=NystromPreconditioner(rank=16), max_iterations=10),
+}
 _MOST_LOGITS = 2**19  # scored in one call: of tables of that size there are about ten at a time
 
 
@@ -130,7 +147,9 @@ class Engine:
         else:
             self.tracker = Tracker(shapes, self.anchors.num_anchors, solver=Richardson(leak_horizon=leak), **like)
         self._uses_near = (
-            head.shape.outputs > ALL_UP_TO and isinstance(self.tracker, PooledTracker) and settings.solver != "direct"
+            head.shape.outputs > ALL_UP_TO
+            and isinstance(self.tracker, PooledTracker)
+            and settings.solver == "richardson"
         )
         self.tracker.retarget(self.anchors.gradients)
         gate = settings.gate_settings
@@ -154,6 +173,9 @@ class Engine:
         self._head_refit = HeadRefit()
         self._note_anchors()
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
+        self.refined: dict[str, Tensor] | None = None  # the same by the solver that was asked for; None if φ is tracked
+        self.refinements = torch.zeros(self.anchors.num_anchors, dtype=torch.int64, device=device)  # of low confidence
+        self._refined_residual = torch.zeros(self.anchors.num_anchors, device=device, dtype=self.dtype)
         self._solved_total: Tensor | None = None  # Σ_c g_c / l_c, since then
         self._reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
@@ -323,7 +345,7 @@ class Engine:
 
     def _waypoint(self) -> Waypoint:
         confidence = None if self._reading is None else self._reading.confidence
-        if isinstance(self.tracker, PooledTracker) and not self._is_solved:
+        if isinstance(self.tracker, PooledTracker) and self.refined is None:
             return Waypoint(self.tracker.point, confidence)
         return Waypoint(self._directions()[self.head.name], confidence)
 
@@ -353,11 +375,7 @@ class Engine:
         return self._directions()
 
     def _directions(self) -> dict[str, Tensor]:
-        return self.solved if self._is_solved and self.solved else self.tracker.directions
-
-    @property
-    def _is_solved(self) -> bool:
-        return self.settings.solver == "direct" and self.solved is not None
+        return self.tracker.directions if self.refined is None else self.refined
 
     @property
     def reading(self) -> GateReading | None:
@@ -398,7 +416,10 @@ class Engine:
             observed, self._observed = self._observed, ObservedRows()
             statistics = reduce_curvature(self.peers, observed.measure(self.curvature))
             self.curvature.absorb(statistics, observed.num_steps)
-            self.tracker.use_operator(self.curvature.operator())
+            operator = self.curvature.operator()
+            self.tracker.use_operator(operator)
+            if self.gate.needs_condition:
+                self.gate.observe_condition(*extreme_ritz(operator, random_columns(operator), _LANCZOS_STEPS))
 
     def refresh(
         self,
@@ -435,6 +456,7 @@ class Engine:
             self.likeness.follow(features)
             if self.tracker.is_ready and not self._uses_near:
                 self.solved = self.curvature.solve(self.anchors.gradients)
+                self._refine()
             if len(self.features):
                 self.features[draw.positions] = features.to(self.features.dtype)
                 self.seen[draw.positions] = 1.0
@@ -449,6 +471,25 @@ class Engine:
                     self.features, self.holdout.labels, self.head_weight(), trust
                 )
         return draw
+
+    def _refine(self) -> None:
+        """Solve for the directions, where they are not tracked."""
+        solver = _SOLVERS.get(self.settings.solver)
+        if self.settings.solver == "direct":
+            self.refined = self.solved
+        elif solver is not None:
+            goal = flatten(self.anchors.gradients, self._shapes)
+            start = None if self.refined is None else flatten(self.refined, self._shapes)
+            found = solver.solve(solver.prepare(self.curvature.operator()), goal, start)
+            self.refined = unflatten(found.value, self._shapes)
+            self._refined_residual = found.stats.relative_residual
+        elif self.settings.refine_below is not None and self._reading is not None:
+            solver, tracked = _SOLVERS["cg"], flatten(self.tracker.directions, self._shapes)
+            goal = flatten(self.anchors.gradients, self._shapes)
+            found = solver.solve(solver.prepare(self.curvature.operator()), goal, tracked)
+            is_low = self._reading.confidence < self.settings.refine_below
+            self.refinements = self.refinements + is_low.to(self.refinements.dtype)
+            self.tracker.replace_directions(torch.where(is_low, found.value, tracked))
 
     @torch.no_grad()
     def predict_holdout(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
@@ -501,8 +542,8 @@ class Engine:
         before = self._waypoint()
         met: tuple[Sequence[Tensor | PooledPoint], Tensor] = self.tracker.advance(len(due))
         steps, residuals = met
-        if self.settings.solver == "direct":
-            residuals = torch.zeros_like(residuals)
+        if self.refined is not None:
+            residuals = self._refined_residual.expand_as(residuals)
         reading, confidences = self.gate.read_steps(residuals, self.anchors.noise, self.gradient_size, due)
         if self.pooled and self.settings.gate_settings.mode == "relative":
             # The pooled gradient is easiest to follow while the network knows nothing: its residual was smallest in
@@ -513,7 +554,7 @@ class Engine:
         for step, confidence in zip(steps[:-1], confidences.unbind(0)):
             if isinstance(step, Tensor):
                 step = unflatten(step, self._shapes)[self.head.name]
-            self._path.append(Waypoint(before.directions if self._is_solved else step, confidence))
+            self._path.append(Waypoint(step if self.refined is None else before.directions, confidence))
 
     def own_state(self) -> dict[str, Any]:
         """What only this process holds: the rows whose curvature waits."""
@@ -545,6 +586,9 @@ class Engine:
             "class_anchors": None if self.class_anchors is None else self.class_anchors.state_dict(),
             "likeness": self.likeness.state_dict(),
             "solved": self.solved,
+            "refined": self.refined,
+            "refinements": self.refinements.clone(),
+            "refined_residual": self._refined_residual.clone(),
             "seen_head": None if head is None else {name: value.clone() for name, value in head.items()},
         }
 
@@ -568,6 +612,10 @@ class Engine:
         if "predicted" in state:  # states from before it have none
             self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
+        self.refined = state.get("refined", self.solved if self.settings.solver == "direct" else None)
+        self.refinements = state.get("refinements", self.refinements).to(self.refinements)
+        if "refined_residual" in state:  # states from before have none, and solve directly
+            self._refined_residual = state["refined_residual"].to(self._refined_residual)
         if "head_refit" in state:
             self._head_refit.load_state_dict(state["head_refit"])
         else:  # states from before

@@ -11,7 +11,7 @@ from sgoif.influence import GateSettings, Weighting
 
 __all__ = ["Method"]
 
-_SOLVERS = ("richardson", "direct")
+_SOLVERS = ("richardson", "direct", "neumann", "cg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,11 @@ class Method:
         curvature: ``"kfac"``, ``"diagonal"``, ``"fisher"``, ``"lowrank"`` or ``"identity"``.
         curvature_settings: keyword arguments of that backend. If left out, K-FAC is damped more where only the head
             learns.
-        solver: ``"richardson"`` tracks the directions step by step, ``"direct"`` solves at each refresh.
+        solver: ``"richardson"`` tracks the directions step by step. The others solve at each refresh: ``"direct"``,
+            ``"neumann"`` by a series whose order adapts, ``"cg"`` by conjugate gradients preconditioned by a sketch;
+            the last two start from what they found before, and what is left of the residual is held against the gate.
+        refine_below: tracked directions whose confidence is below it are refined at a refresh, by ten products of
+            preconditioned conjugate gradients; never by default.
         leak_horizon: steps after which a tracked direction has forgotten its start; None for never.
         gate: name of a mode, or :class:`sgoif.influence.GateSettings`.
         weighting: of the anchors: ``"equal"`` or ``"confidence"``.
@@ -39,6 +43,7 @@ class Method:
     curvature: str = "kfac"
     curvature_settings: Mapping[str, Any] | None = None
     solver: str = "richardson"
+    refine_below: float | None = None
     leak_horizon: float | None = 800.0
     gate: str | GateSettings = "relative"
     weighting: Weighting = "equal"
@@ -53,14 +58,13 @@ class Method:
             raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
         if self.weighting not in get_args(Weighting):
             raise SgoifError(f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}.")
+        if self.refine_below is not None and (self.solver != "richardson" or not 0 < self.refine_below <= 1):
+            raise SgoifError(
+                f"refine_below is a confidence in (0, 1] below which tracked directions are refined, got "
+                f"{self.refine_below!r} with solver={self.solver!r}."
+            )
         if (self.rank is not None and self.rank < 1) or (self.planned_steps is not None and self.planned_steps < 1):
             raise SgoifError(f"rank and planned_steps count from 1, got {self.rank} and {self.planned_steps}.")
-        power = self.gate_settings.gamma_power
-        if power != 0:
-            raise SgoifError(
-                f"gamma_power must be 0, got {power}: the condition proxy Γ is not measured while "
-                "training, so it would change nothing. Leave it out."
-            )
 
     @property
     def gate_settings(self) -> GateSettings:
