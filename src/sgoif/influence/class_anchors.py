@@ -25,7 +25,7 @@ __all__ = ["GATHER_ABOVE", "ROWS", "ClassAnchors"]
 
 ROWS = 7  # of a class's gradient, beside the one for all others: within 5% of all rows at 100 and at 1,000 classes
 GATHER_ABOVE = 256  # classes
-_CHUNK_BYTES = 4 * 2**20  # gathered at a time
+_CHUNK_BYTES = 2**20  # gathered at a time
 _MOST_EXAMPLES = 16  # of a class: older ones say more about an older model than about the class
 
 
