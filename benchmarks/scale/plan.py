@@ -23,6 +23,7 @@ from benchmarks.scale.ranks import exchanges_of
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.curvature import create
 from sgoif.records import BlockShape
+from sgoif.training.engine import MANY_CLASSES
 from sgoif.training.forecast import Forecast, Sizes, forecast
 from sgoif.training.schedule import Plan
 from sgoif.training.work import Speed, Work, count_work
@@ -165,7 +166,7 @@ def estimate(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[
 
 def _price(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
     shape = BlockShape(1, case.classes, _WIDTH + 1, True)
-    state = create("kfac", {"head": shape}, device="meta").state_dict()["tensors"]
+    state = create("kfac", {"head": shape}, device="meta", diagonal_above=MANY_CLASSES).state_dict()["tensors"]
     sizes = Sizes(
         outputs=case.classes,
         inputs=shape.inputs,
@@ -244,7 +245,7 @@ def plan() -> str:
     heads = []
     for run in runs:
         case = run["case"]
-        rare = ", rarest plan" if case["plan"]["refresh_every"] > 20 else ""
+        rare = ", rarest plan" if case["plan"]["refresh_every"] > Plan().refresh_every else ""
         heads.append(f"{case['ranks']:,} x {case['batch']}, {case['classes']:,} classes{rare}")
     return table(("", *heads), [[name, *(f"{of(run):{form}}" for run in runs)] for name, (of, form) in _PLAN.items()])
 

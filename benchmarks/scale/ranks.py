@@ -37,6 +37,7 @@ from sgoif.distributed import Group
 from sgoif.distributed.peers import Value
 from sgoif.influence import AnchorDraw
 from sgoif.records import GradientRows
+from sgoif.training.engine import MANY_CLASSES
 from sgoif.training.exchange import gather_draw, gather_scores, reduce_curvature
 from sgoif.training.schedule import Plan
 from sgoif.training.visits import STANDARDISED
@@ -162,26 +163,24 @@ class Exchanges:
 
 def exchanges_of(plan: Plan, inputs: int, outputs: int, batch: int, ranks: int) -> Exchanges:
     """Count one period of a plan, for a head of so many inputs (bias column included) and outputs."""
-    observed = plan.refresh_every // plan.observe_every
-    pieces: list[tuple[int, Callable[[Declared], object]]] = [
-        (observed, lambda peers: peers.check_in_sync(0, True, False)),
-        (observed, lambda peers: _observe(peers, inputs, outputs, batch)),
-        (1, lambda peers: _refresh(peers, plan, inputs, outputs, batch)),
-    ]
-    moved, count = Counter[str](), Counter[str]()
-    for times, exchange in pieces:
-        peers = Declared(ranks)
-        exchange(peers)
-        for kind in ("small", "summed", "gathered"):
-            moved[kind] += times * peers.moved[kind]
-            count[kind] += times * peers.exchanges[kind]
-    period = plan.refresh_every
-    return Exchanges(ranks, {k: v / period for k, v in moved.items()}, {k: v / period for k, v in count.items()})
+    peers, period = Declared(ranks), plan.refresh_every
+    peers.check_in_sync(0, 0, True)
+    _absorb(peers, inputs, outputs, batch * period // plan.observe_every)
+    _refresh(peers, plan, inputs, outputs, batch)
+    kinds = ("small", "summed", "gathered")
+    moved, count = ({k: found[k] / period for k in kinds} for found in (peers.moved, peers.exchanges))
+    return Exchanges(ranks, moved, count)
 
 
-def _observe(peers: Declared, inputs: int, outputs: int, batch: int) -> None:
-    factors = {"inputs": torch.zeros(1, inputs, inputs), "outputs": torch.zeros(1, outputs, outputs)}
-    reduce_curvature(peers, {name: Statistic(value, batch, "mean", True) for name, value in factors.items()})
+def _absorb(peers: Declared, inputs: int, outputs: int, examples: int) -> None:
+    is_many = outputs > MANY_CLASSES
+    factors = {
+        "inputs": Statistic(torch.zeros(1, inputs, inputs), examples, "mean", True),
+        "outputs": Statistic(
+            torch.zeros(1, *((outputs,) if is_many else 2 * (outputs,))), examples, "mean", not is_many
+        ),
+    }
+    reduce_curvature(peers, factors)
 
 
 def _refresh(peers: Declared, plan: Plan, inputs: int, outputs: int, batch: int) -> None:

@@ -1,6 +1,6 @@
 """Components of the paper, each one switch of ``Method``: what it computes against dense float64, and that it acts.
 
-Γ (Eq. 3) from the ends of the spectrum, the Neumann series with adaptive order (Eq. 10), sketch-PCG (Algorithm 1,
+Γ (Eq. 3) from the ends of the spectrum, the Neumann series with adaptive order (Eq. 9), sketch-PCG (Algorithm 1,
 line 6).
 """
 
