@@ -239,14 +239,19 @@ _PLAN: dict[str, tuple[_Number, str]] = {
 }
 
 
+def _name_case(run: Run) -> str:
+    if "case" not in run:
+        return ""
+    case = run["case"]
+    rare = ", rarest plan" if case["plan"]["refresh_every"] > Plan().refresh_every else ""
+    return f"{case['ranks']:,} x {case['batch']}, {case['classes']:,} classes{rare}"
+
+
 def plan() -> str:
     """What each case of the plan comes to."""
-    runs = [run for run in latest("scale.jsonl", key=lambda run: str(run.get("case"))) if "case" in run]
-    heads = []
-    for run in runs:
-        case = run["case"]
-        rare = ", rarest plan" if case["plan"]["refresh_every"] > Plan().refresh_every else ""
-        heads.append(f"{case['ranks']:,} x {case['batch']}, {case['classes']:,} classes{rare}")
+    found = latest("scale.jsonl", key=_name_case)
+    runs = [run for run in found if "case" in run]
+    heads = [_name_case(run) for run in runs]
     return table(("", *heads), [[name, *(f"{of(run):{form}}" for run in runs)] for name, (of, form) in _PLAN.items()])
 
 

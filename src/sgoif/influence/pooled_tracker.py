@@ -143,7 +143,7 @@ class PooledTracker:
             left.append(torch.linalg.vector_norm(moved).square() + (weights * self._sizes).sum().clamp_min(0))
             inside, keep, gain = inside + moved, keep + of_start, gain + of_goal
             path.append(PooledPoint(inside, keep, gain))
-            moved = moved * slower
+            moved.mul_(slower)  # not in `inside`, which is a sum
         tiny = torch.finfo(step.dtype).tiny
         size = (self._inside_goal.square().sum() + self._sizes[0].sum()).sqrt()
         relative = torch.stack(left).sqrt()[:, None] / (step * size).clamp_min(tiny)

@@ -18,10 +18,10 @@ from sgoif.linalg import cholesky
 
 __all__ = ["MOST_REFIT_WORK", "HeadRefit", "refit_every", "refit_head"]
 
-MOST_REFIT_WORK = (
-    2**31
-)  # multiplications of one product of a re-fit: some two seconds of a core for all; beyond, fewer rows
+MOST_REFIT_WORK = 2**31  # multiplications of one product; a re-fit then takes a core two seconds. Beyond, fewer rows
 _WORK = 2**26  # about 1 ms; beyond it a re-fit is made more rarely
+_EARLY_CALLS = 8  # while fits are often, and the model is soon another,
+_EARLY_PART = 4  # this part of the rows must do
 
 
 def refit_head(
@@ -116,9 +116,10 @@ class HeadRefit:
     def renew(self, features: Tensor, labels: Tensor, weight: Tensor, trust: Tensor) -> Tensor:
         """The re-fitted head; the arguments are those of :func:`refit_head`."""
         if self.shift is None or self._calls >= self._next:
-            rows = max(1, MOST_REFIT_WORK // weight.numel())
+            most = MOST_REFIT_WORK // (_EARLY_PART if self._calls < _EARLY_CALLS else 1)
+            rows = max(1, most // weight.numel())
             self.shift = refit_head(features, labels, weight, trust=trust, most_rows=rows) - weight
-            self._next = self._calls + min(refit_every(len(features), weight.numel()), 1 + self._calls)
+            self._next = self._calls + min(refit_every(len(features), weight.numel()), 1 + 3 * self._calls)
         self._calls += 1
         return weight + self.shift
 

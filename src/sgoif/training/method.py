@@ -24,7 +24,7 @@ class Method:
             learns.
         solver: ``"richardson"`` tracks the directions step by step. The others solve at each refresh: ``"direct"``,
             ``"neumann"`` by a series whose order adapts, ``"cg"`` by conjugate gradients preconditioned by a sketch;
-            the last two start from what they found before, and what is left of the residual is held against the gate.
+            the last two start from what they found before, and the gate sees what is left of the residual.
         refine_below: tracked directions whose confidence is below it are refined at a refresh, by ten products of
             preconditioned conjugate gradients; never by default.
         leak_horizon: steps after which a tracked direction has forgotten its start; None for never.
