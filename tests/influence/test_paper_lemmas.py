@@ -1,4 +1,4 @@
-"""The paper's lemmas, each against dense float64 numbers. Lemma 4 has a file of its own: tests/linalg/test_neumann_cg.py."""
+"""The paper's lemmas, each against dense float64 numbers; Lemma 4 is in tests/linalg/test_neumann_cg.py."""
 
 import math
 
