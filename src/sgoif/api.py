@@ -148,7 +148,13 @@ def watch(
     facts = request.facts | {"train_size": train_size, "method": describe_method(engine.settings, engine.layers)}
     facts |= warn_of_few(engine.holdout.counts.numpy(), class_names or (), quiet=peers.rank > 0)
     recorder = make_recorder(
-        engine.holdout.num_classes, train_size, out, settings.budget.keep_visits, peers, overwrite=overwrite
+        engine.holdout.num_classes,
+        train_size,
+        out,
+        settings.budget.keep_visits,
+        peers,
+        overwrite=overwrite,
+        temperature=settings.method.temperature,
     )
     log.info("head %s, %s", engine.head.name, survey(plain))
     ledger = CanaryLedger(engine, trusted=trusted)

@@ -16,13 +16,21 @@ log = logging.getLogger(__name__)
 
 
 def make_recorder(
-    classes: int, train_size: int, out: str | None, keep_visits: KeepVisits, peers: Peers, *, overwrite: bool = False
+    classes: int,
+    train_size: int,
+    out: str | None,
+    keep_visits: KeepVisits,
+    peers: Peers,
+    *,
+    overwrite: bool = False,
+    temperature: float | None = None,
 ) -> Recorder:
     """Among several processes each writes its part of the run, from which the visits are added up in the end."""
     if peers.is_alone or out is None:
         if not peers.is_alone:
             log.warning("without out= every rank keeps a run of its own visits; pass it to have one run of all.")
-        return Recorder(classes, train_size, make_sink(out, keep_visits, overwrite=overwrite), rank=peers.rank)
+        sink = make_sink(out, keep_visits, overwrite=overwrite)
+        return Recorder(classes, train_size, sink, rank=peers.rank, temperature=temperature)
     if keep_visits == "none":
         raise SgoifError(
             "several ranks add up a run from its visits; pass budget=sgoif.Budget(keep_visits='last') or 'all'."
@@ -33,8 +41,8 @@ def make_recorder(
     if error is not None:
         raise SgoifError(error)
     settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}
-    sink = DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
-    return Recorder(classes, train_size, sink, rank=peers.rank, keeps_evidence=False)
+    deferred = DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
+    return Recorder(classes, train_size, deferred, rank=peers.rank, keeps_evidence=False, temperature=temperature)
 
 
 def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = False) -> ScoreSink | None:

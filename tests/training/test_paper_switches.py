@@ -79,6 +79,9 @@ def test_each_switch_changes_the_scores():
     ):
         found = watched(**settings).close().visits
         assert not np.array_equal(found["harm"], plain["harm"]), settings
+    bent = watched(temperature=2.0).close().visits
+    np.testing.assert_allclose(bent["harm_std"], np.tanh(plain["harm_std"] / 2), rtol=1e-5)
+    assert np.array_equal(bent["harm"], plain["harm"])
     for gate in (GateSettings(gamma_power=0.5), GateSettings(beta_power=0.5), "linear", "none", "moving-average"):
         found = watched(gate=gate).close().visits
         assert not np.array_equal(found["confidence"], plain["confidence"]), gate
@@ -115,8 +118,10 @@ def test_directions_of_low_confidence_are_refined_by_conjugate_gradients(classes
     assert (refined.refinements > 0).all() and (plain.refinements == 0).all()
 
 
-def test_refining_is_for_tracked_directions():
+def test_numbers_out_of_range_are_refused():
     with pytest.raises(SgoifError, match="refine_below is a confidence"):
         sgoif.Method(refine_below=0.5, solver="direct")
     with pytest.raises(SgoifError, match="refine_below is a confidence"):
         sgoif.Method(refine_below=1.5)
+    with pytest.raises(SgoifError, match="temperature must be positive"):
+        sgoif.Method(temperature=0.0)

@@ -89,7 +89,7 @@ def audit_engine(
     method: Method | None = None,
 ) -> Engine:
     """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
-    settings = replace(method or Method(), solver="direct", gate="none")
+    settings = replace(method or Method(), solver="direct", gate="none", refine_below=None)
     return Engine(head, [], holdout, settings, train_size=train_size, per_refresh=batch_size, horizon=math.inf)
 
 

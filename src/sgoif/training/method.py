@@ -30,6 +30,8 @@ class Method:
         leak_horizon: steps after which a tracked direction has forgotten its start; None for never.
         gate: name of a mode, or :class:`sgoif.influence.GateSettings`.
         weighting: of the anchors: ``"equal"`` or ``"confidence"``.
+        temperature: bends standardised scores, ``tanh(x / temperature)``, for a single visit to count less; never by
+            default.
         probe: whether to re-fit the head on the hold-out at every refresh, which probabilities need.
         head: name of the classification head, where it cannot be found.
         layers: further layers to score in a random projection, by name; ``"auto"`` scores the head alone.
@@ -47,6 +49,7 @@ class Method:
     leak_horizon: float | None = 800.0
     gate: str | GateSettings = "relative"
     weighting: Weighting = "equal"
+    temperature: float | None = None
     probe: bool = True
     head: str | None = None
     layers: str | Sequence[str] = "auto"
@@ -63,6 +66,8 @@ class Method:
                 f"refine_below is a confidence in (0, 1] below which tracked directions are refined, got "
                 f"{self.refine_below!r} with solver={self.solver!r}."
             )
+        if self.temperature is not None and not self.temperature > 0:
+            raise SgoifError(f"temperature must be positive or None, got {self.temperature!r}.")
         if (self.rank is not None and self.rank < 1) or (self.planned_steps is not None and self.planned_steps < 1):
             raise SgoifError(f"rank and planned_steps count from 1, got {self.rank} and {self.planned_steps}.")
 

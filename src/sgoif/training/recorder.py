@@ -40,6 +40,7 @@ class Recorder:
         rank: of this process.
         keeps_evidence: whether visits are added up here. A process that writes its part of a run with others has no
             use for it: an example's visits are in several processes, and are added up from the run.
+        temperature: by which standardised scores are bent, ``tanh(x / temperature)``; None leaves them as they are.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Recorder:
         attempt: int = 0,
         rank: int = 0,
         keeps_evidence: bool = True,
+        temperature: float | None = None,
     ) -> None:
         self.keeps_evidence = keeps_evidence
         self.train_size, self.sink, self.attempt, self.rank = train_size, sink, attempt, rank
@@ -59,7 +61,7 @@ class Recorder:
         self.means = _Means(MEAN_SIGNALS)
         self.likely = LikelyClasses(num_classes)
         self.likeness = LatestWords()
-        self.standardisers = {name: Standardiser() for name in STANDARDISED}
+        self.standardisers = {name: Standardiser(temperature=temperature) for name in STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
         self.num_visits = 0  # of all processes
         self.own_visits = 0
