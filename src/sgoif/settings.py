@@ -195,12 +195,14 @@ def damp_frozen(method: Method, model: nn.Module, head: Layer) -> Method:
 
 def describe_method(method: Method, layers: Sequence[Layer]) -> dict[str, Any]:
     """What a run's information says of how influence was estimated, and at which layers."""
+    asked = {"refine_below": method.refine_below, "temperature": method.temperature}
     return {
         "curvature": method.curvature,
         "curvature_settings": dict(method.curvature_settings or {}),
         "solver": method.solver,
         "gate": method.gate_settings.mode,
         "layers": [layer.name for layer in layers],
+        **{name: value for name, value in asked.items() if value is not None},
     }
 
 
