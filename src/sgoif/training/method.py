@@ -57,6 +57,7 @@ class Method:
     planned_steps: int | None = None
 
     def __post_init__(self) -> None:
+        _ = self.gate_settings  # raises where the mode is unknown
         if self.solver not in _SOLVERS:
             raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
         if self.weighting not in get_args(Weighting):
