@@ -43,10 +43,9 @@ def simulate(plan, steps, *, score_s=0.2, observe_s=0.5, refresh_s=4.0, advance_
         if kind is not StepKind.BARE:
             with governor.timer.part("scoring"):
                 device.launch(advance_s + (score_s if kind is StepKind.SCORED else 0.0))
-                if plan.is_observe(step):
-                    with governor.timer.part("curvature"):
-                        device.launch(observe_s)
                 if plan.is_refresh(step):
+                    with governor.timer.part("curvature"):  # of all batches observed since the last time
+                        device.launch(observe_s * plan.refresh_every / plan.observe_every)
                     with governor.timer.part("refresh"):
                         device.launch(refresh_s)
             if plan.is_refresh(step):
