@@ -105,11 +105,13 @@ def test_a_run_goes_on_where_it_stood(settings):
     torch.testing.assert_close(second.engine.gate._condition, first.engine.gate._condition, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("classes", [4, 70])
+@pytest.mark.parametrize("classes", [4, 70, 3000])
 def test_directions_of_low_confidence_are_refined_by_conjugate_gradients(classes, monkeypatch):
     """Algorithm 1, line 6: after a refresh those below the threshold solve the system, the others are as tracked."""
     if classes > 4:
-        monkeypatch.setattr(engines, "MANY_CLASSES", 3)
+        monkeypatch.setattr(engines, "MANY_CLASSES", 3)  # four classes, treated as so many would be
+    if classes > 70:
+        monkeypatch.setattr(engines, "ALL_UP_TO", 3)
     plain, refined = watched(epochs=4).engine, watched(epochs=4, refine_below=1.0).engine
     assert plain.pooled == (classes > 4)
     matrix, goal = dense_parts(refined)

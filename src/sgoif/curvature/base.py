@@ -141,7 +141,7 @@ class Curvature(ABC):
     def absorb(self, statistics: Mapping[str, Statistic], observations: int = 1) -> None:
         """Take in statistics, already combined over processes.
 
-        Those of several observations taken together count as much as one by one: the averages forget
+        Those of several observations taken together count as much as one by one: the averages keep
         ``decay ** observations`` of what they held.
 
         A layer with a non-finite statistic keeps its old state, by mask, and the event is counted on the

@@ -454,8 +454,9 @@ class Engine:
             head_rows = draw.rows[self.head.name]
             features = pool_positions(head_rows)[0].to(self.dtype)
             self.likeness.follow(features)
-            if self.tracker.is_ready and not self._uses_near:
-                self.solved = self.curvature.solve(self.anchors.gradients)
+            if self.tracker.is_ready:
+                if not self._uses_near:
+                    self.solved = self.curvature.solve(self.anchors.gradients)
                 self._refine()
             if len(self.features):
                 self.features[draw.positions] = features.to(self.features.dtype)
@@ -473,7 +474,7 @@ class Engine:
         return draw
 
     def _refine(self) -> None:
-        """Solve for the directions, where they are not tracked."""
+        """Solve for the directions where they are not tracked, and for tracked ones of low confidence if asked to."""
         solver = _SOLVERS.get(self.settings.solver)
         if self.settings.solver == "direct":
             self.refined = self.solved
