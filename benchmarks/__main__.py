@@ -73,7 +73,7 @@ def run(experiment: Experiment, arguments: Sequence[str]) -> int:
     if lacking:
         parser.error(f"needs {', '.join(lacking)} (pip install 'sgoif[bench]')")
     torch.set_num_threads(1)
-    shared = {name: getattr(options, name) for name in ("device", "width") if name not in _fields(experiment)}
+    shared = {name: getattr(options, name) for name in ("device", "width", "amp") if name not in _fields(experiment)}
     context.use(**{name: value for name, value in shared.items() if value is not None})
     asked = cells(experiment, given(options, experiment.settings), small=options.small)
     varied = [name for name in _fields(experiment) if len({getattr(item, name) for item in asked}) > 1]

@@ -1,9 +1,9 @@
-"""What every benchmark may be run with, whatever its settings: the device, and how wide the networks are."""
+"""What every benchmark may be run with, whatever its settings: device, width of the networks, precision."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["CONTEXT", "Context", "changed", "use"]
 
@@ -14,6 +14,7 @@ class Context:
 
     device: str = "cpu"
     width: int = 1  # how many times as wide as usual the networks of :mod:`benchmarks.models` are
+    amp: Literal["bf16", "none"] = "bf16"  # autocast of trainings; `none` is faster on a CPU without bfloat16 products
 
 
 CONTEXT = Context()

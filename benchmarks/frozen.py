@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks import cache, data
+from benchmarks.context import CONTEXT
 
 SIDE = 128  # pixels that the pictures are scaled to
 
@@ -34,7 +35,7 @@ class Backbone(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         larger = F.interpolate((pictures - 0.498) / 0.502, size=self.side, mode="bicubic")
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=CONTEXT.amp == "bf16"):
             found: Tensor = self.net.extract_features(larger.contiguous(memory_format=torch.channels_last))
         return found.float().mean((2, 3))
 

@@ -101,7 +101,8 @@ def schedule(optimizer: SGD, recipe: Recipe, num_examples: int) -> LRScheduler:
 
 def autocast(recipe: Recipe) -> AbstractContextManager[object]:
     """Open the precision of a recipe: bf16 autocast, or none."""
-    return torch.autocast(torch.device(CONTEXT.device).type, torch.bfloat16, enabled=recipe.bf16)
+    is_on = recipe.bf16 and CONTEXT.amp == "bf16"
+    return torch.autocast(torch.device(CONTEXT.device).type, torch.bfloat16, enabled=is_on)
 
 
 def logits(model: nn.Module, images: Tensor, recipe: Recipe) -> Tensor:
