@@ -98,3 +98,29 @@ def test_a_process_that_saw_none_of_the_steps_brings_nothing():
     joined = reduce_statistics([empty, curvature.measure([batch(0)])])
     for name, statistic in curvature.measure([batch(0)]).items():
         torch.testing.assert_close(joined[name].tensor, statistic.tensor)
+
+
+@pytest.mark.parametrize("name", ["kfac", "diagonal", "fisher", "lowrank"])
+def test_examples_that_are_not_finite_cost_nothing_but_themselves(name):
+    broken = batch(1)
+    broken.inputs[2, 0, 1, 0] = float("nan")
+    broken.output_grads[5] = float("inf")
+    sound = [i for i in range(7) if i not in (2, 5)]
+    left = GradientRows("fc", broken.inputs[sound], broken.output_grads[sound])
+    found, expected = (create(name, SHAPES, **F64) for _ in range(2))
+    for curvature, batches in ((found, [batch(0), broken]), (expected, [batch(0), left])):
+        curvature.absorb(observe(batches).measure(curvature), 2)
+    torch.testing.assert_close(found.operator().to_dense(), expected.operator().to_dense())
+    assert int(found.state_dict()["tensors"]["fc/skipped"]) == 0
+
+
+@pytest.mark.parametrize("name", ["kfac", "diagonal", "fisher", "lowrank"])
+def test_a_window_without_a_finite_example_is_skipped_and_counted(name):
+    broken = batch(1)
+    broken.inputs[:] = float("nan")
+    curvature = create(name, SHAPES, **F64)
+    curvature.observe([batch(0)])
+    before = curvature.operator().to_dense()
+    curvature.absorb(observe([broken]).measure(curvature))
+    assert torch.equal(curvature.operator().to_dense(), before)
+    assert int(curvature.state_dict()["tensors"]["fc/skipped"]) == 1

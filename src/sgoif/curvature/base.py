@@ -144,8 +144,8 @@ class Curvature(ABC):
         Those of several observations taken together count as much as one by one: the averages keep
         ``decay ** observations`` of what they held.
 
-        A layer with a non-finite statistic keeps its old state, by mask, and the event is counted on the
-        device: ``skipped`` in its state.
+        A layer whose statistic is not finite, or is of no example, keeps its old state, by mask, and the event is
+        counted on the device: ``skipped`` in its state.
         """
         known = {f"{layer}/{name}" for layer, state in self._state.items() for name in state}
         if not statistics.keys() <= known:
@@ -161,13 +161,12 @@ class Curvature(ABC):
             if not mine or any(isinstance(count, int) and count == 0 for count in counts):
                 continue
             # one pass: the sum of finite numbers overflows far beyond any curvature
-            finite = torch.stack([statistic.tensor.sum() for statistic in mine.values()]).isfinite().all()
-            ok = finite
+            ok = torch.stack([statistic.tensor.sum() for statistic in mine.values()]).isfinite().all()
             for count in counts:
                 ok = ok & (count > 0) if isinstance(count, Tensor) else ok
             state.update(self.absorb_layer(state, mine, ok))
             state["weight"] = self.average(state["weight"], torch.ones_like(state["weight"]), ok)
-            state["skipped"] = state["skipped"] + (~finite).long()
+            state["skipped"] = state["skipped"] + (~ok).long()
         self._prepared.clear()
 
     def observe(self, rows: Iterable[GradientRows]) -> None:

@@ -6,6 +6,7 @@ A process keeps its own rows. What all of them saw comes together when the curva
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,8 +42,11 @@ class ObservedRows:
         self._is_within_step = False
 
     def measure(self, curvature: Curvature) -> dict[str, Statistic]:
-        """Turn all rows into statistics, which are kept in their place and returned."""
-        parts = self._statistics + [curvature.measure([join_rows(rows)]) for rows in self._rows.values()]
+        """Turn all rows into statistics, which are kept in their place and returned.
+
+        Examples that are not finite are left out.
+        """
+        parts = self._statistics + [_measure_finite(curvature, join_rows(rows)) for rows in self._rows.values()]
         if not parts:  # a process that joined later has seen none of these steps
             parts = [curvature.measure(_no_rows(curvature))]
         found = reduce_statistics(parts)
@@ -64,6 +68,23 @@ class ObservedRows:
         self._is_within_step = True
         self.add([GradientRows(*kept) for kept in state["rows"]])
         self._is_within_step = False
+
+
+def _measure_finite(curvature: Curvature, rows: GradientRows) -> dict[str, Statistic]:
+    """Measure the examples that are finite, without waiting for the device: the others are zero and do not count."""
+    sides = rows.inputs, rows.output_grads
+    is_finite = torch.stack([side.isfinite().flatten(1).all(1) for side in sides]).all(0)
+    kept = [torch.where(is_finite[:, None, None, None], side, torch.zeros_like(side)) for side in sides]
+    count = is_finite.sum().to(curvature.dtype)
+    scale = rows.num_examples / count.clamp_min(1)  # statistics divide by all
+    return {
+        name: replace(
+            statistic,
+            tensor=statistic.tensor * scale if statistic.reduction == "mean" else statistic.tensor,
+            count=count,
+        )
+        for name, statistic in curvature.measure([GradientRows(rows.layer, *kept)]).items()
+    }
 
 
 def _no_rows(curvature: Curvature) -> list[GradientRows]:
