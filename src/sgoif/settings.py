@@ -108,11 +108,15 @@ class Request:
 
 
 _GROUPS: Mapping[str, type] = {"loss": Loss, "method": Method, "budget": Budget}
+_NEVER_KEYWORDS = (
+    *("per_example", "reduction", "rank", "weighting", "leak_horizon", "refine_below", "refine_if", "temperature"),
+    *("subspace", "subspace_every", "replace_every", "gram_below"),
+)
 _FORMER = {"loss_reduction": ("loss", "reduction")} | {
     field.name: (group, field.name)
     for group, kind in _GROUPS.items()
     for field in fields(kind)
-    if field.name not in ("per_example", "reduction", "rank", "weighting", "leak_horizon")
+    if field.name not in _NEVER_KEYWORDS
 }
 
 
@@ -195,14 +199,15 @@ def damp_frozen(method: Method, model: nn.Module, head: Layer) -> Method:
 
 def describe_method(method: Method, layers: Sequence[Layer]) -> dict[str, Any]:
     """What a run's information says of how influence was estimated, and at which layers."""
-    asked = {"refine_below": method.refine_below, "temperature": method.temperature}
+    told = ("curvature", "curvature_settings", "solver", "gate", "head", "layers", "rank", "planned_steps")
+    asked = {field.name: (getattr(method, field.name), field.default) for field in fields(Method)}
     return {
         "curvature": method.curvature,
         "curvature_settings": dict(method.curvature_settings or {}),
         "solver": method.solver,
         "gate": method.gate_settings.mode,
         "layers": [layer.name for layer in layers],
-        **{name: value for name, value in asked.items() if value is not None},
+        **{name: value for name, (value, usual) in asked.items() if name not in told and value != usual},
     }
 
 

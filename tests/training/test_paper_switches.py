@@ -1,20 +1,27 @@
 """Components of the paper, each one switch of ``Method``: what it computes against dense float64, and that it acts.
 
-Γ (Eq. 3) from the ends of the spectrum, the Neumann series with adaptive order (Eq. 9), sketch-PCG (Algorithm 1,
-line 6).
+Γ (Eq. 3) from the ends of the spectrum, weights (Eq. 5), the Neumann series with adaptive order (Eq. 9), the subspace
+(Eq. 10), sketch-PCG with its triggers and the replacement of anchors (Algorithm 1, line 6). All of it together is in
+``test_paper_algorithm.py``.
 """
+
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
 import sgoif
+from sgoif.distributed import SingleProcess
 from sgoif.errors import SgoifError
-from sgoif.influence import GateSettings
+from sgoif.influence import GateSettings, score
 from sgoif.training import engine as engines
+from sgoif.training.refinement import ScoreRecord
 from tests.training.loops import data, fresh, train, watch
 
 SOLVERS = ("direct", "neumann", "cg")
+POWERS = GateSettings(beta_power=1.0, gamma_power=1.0)
+TIGHT = sgoif.Plan(refresh_every=2, examples_per_refresh=16, observe_every=1, early_steps=0)
 
 
 def watched(epochs=3, **settings):
@@ -75,6 +82,9 @@ def test_each_switch_changes_the_scores():
         {"weighting": "confidence"},
         {"leak_horizon": None},
         {"refine_below": 0.9},
+        {"subspace": 3},
+        {"replace_every": 2},
+        {"gram_below": 0.9},
         {"curvature": "diagonal"},
     ):
         found = watched(**settings).close().visits
@@ -89,7 +99,13 @@ def test_each_switch_changes_the_scores():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"solver": "neumann"}, {"solver": "cg"}, {"gate": GateSettings(gamma_power=0.5)}, {"refine_below": 0.9}],
+    [
+        {"solver": "neumann"},
+        {"solver": "cg"},
+        {"gate": GateSettings(gamma_power=0.5)},
+        {"refine_below": 0.9},
+        {"method": sgoif.Method.paper(subspace=3)},
+    ],
 )
 def test_a_run_goes_on_where_it_stood(settings):
     train_set, holdout = data(apart=1.0)
@@ -117,7 +133,7 @@ def test_directions_of_low_confidence_are_refined_by_conjugate_gradients(classes
     matrix, goal = dense_parts(refined)
     left = [(goal - matrix @ columns_of(engine)).norm(dim=0) / goal.norm(dim=0) for engine in (plain, refined)]
     assert (left[1] < 0.5 * left[0]).all()
-    assert (refined.refinements > 0).all() and (plain.refinements == 0).all()
+    assert (refined.refinement.count > 0).all() and (plain.refinement.count == 0).all()
 
 
 def test_numbers_out_of_range_are_refused():
@@ -127,3 +143,140 @@ def test_numbers_out_of_range_are_refused():
         sgoif.Method(refine_below=1.5)
     with pytest.raises(SgoifError, match="temperature must be positive"):
         sgoif.Method(temperature=0.0)
+
+
+def test_a_subspace_speeds_the_directions_up_and_comes_back_from_a_checkpoint():
+    """Eq. 10: with the dominant directions solved exactly, the step follows the next eigenvalue."""
+    plain, helped = (watched(curvature="fisher", subspace=rank, epochs=4).engine for rank in (None, 12))
+    assert helped.tracker.step_size > 2 * plain.tracker.step_size
+    assert (helped.reading.residual < 0.9 * plain.reading.residual).all()
+    assert helped.tracker.basis.shape == (28, 12) and plain.tracker.basis is None
+    stale = watched(curvature="fisher", subspace=12, subspace_every=100, epochs=4).engine
+    assert stale.reading.residual.isfinite().all()  # a basis of the first refresh does no harm
+    assert not torch.equal(stale.tracker.basis, helped.tracker.basis)
+
+
+@pytest.mark.parametrize("settings", [{"replace_every": 2}, {"gram_below": 1.0}])
+def test_replaced_anchors_are_counted_and_tracked_again_from_zero(settings):
+    """Algorithm 1, line 6: by period T_a, and where the Gram matrix of the directions is nearly singular."""
+    run = watched(epochs=4, **settings)
+    assert (run.engine.replacement.count > 0).any() and (watched().engine.replacement.count == 0).all()
+    assert int(run.engine.replacement.count.sum()) <= run.refreshes  # one of four classes at a time
+
+
+def test_one_anchor_for_many_classes_is_not_replaced_and_that_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(engines, "MANY_CLASSES", 3)
+    engine = watched(replace_every=2, gram_below=0.9).engine
+    assert engine.pooled and not engine.replacement.is_on
+    assert "no anchor is replaced" in caplog.text
+
+
+def test_what_is_low_is_refined_only_for_a_reason():
+    low, large, uncertain = (
+        watched(epochs=4, refine_below=1.0, refine_if=reason).engine.refinement.count.sum()
+        for reason in ("low", "large", "uncertain")
+    )
+    assert 0 < large < low and 0 < uncertain <= low  # a few dozen scores leave every mean uncertain
+
+
+def test_the_record_of_scores_finds_large_and_uncertain_directions():
+    alone = SingleProcess()
+    record = ScoreRecord(2, dtype=torch.float64)
+    record.add(torch.randn(4000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    record = record.begin_again()
+    record.add(torch.tensor([[10.0, 0.1], [9.0, -0.1], *[[9.5, 0.0]] * 60], dtype=torch.float64))
+    assert record.gives_reason("large", alone).tolist() == [True, False]
+    assert record.gives_reason("uncertain", alone).tolist() == [False, True]
+    n, log_term = 62, np.log(3 / 0.05)
+    values = np.array([10.0, 9.0, *[9.5] * 60])
+    expected = np.sqrt(2 * values.var() * log_term / n) + 3 * 1.0 * log_term / n
+    assert record.half_width()[0].item() == pytest.approx(expected)
+
+
+def test_weights_of_the_paper_have_the_confidence_twice():
+    equal, paper = (watched(weighting=name) for name in ("equal", "paper"))
+    confidence = paper.engine.reading.confidence
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = score(rows, torch.zeros(5, dtype=torch.long), confidence, weighting="paper").harm
+    torch.testing.assert_close(found, -(rows * confidence.square() / confidence.sum()).sum(1))
+    assert not np.array_equal(equal.close().visits["harm"], paper.close().visits["harm"])
+
+
+def test_the_table_of_anchors_has_all_five_error_terms_and_what_was_done(tmp_path):
+    train_set, holdout = data(apart=1.0)
+    model = fresh()
+    method = sgoif.Method.paper(subspace=4, refine_below=1.0, refine_if="low", replace_every=2)
+    monitor = watch(model, holdout, method=method, out=str(tmp_path / "run"))
+    train(model, train_set, monitor, epochs=4)
+    table = {name: np.array(column) for name, column in monitor.close().anchors().to_pydict().items()}
+    late = table["refresh_step"] == table["refresh_step"].max()
+    for name in ("residual", "confidence", "curvature_gap", "coverage", "drift"):
+        assert np.isfinite(table[name][late]).all(), name
+    assert table["drift"][late].max() > 0
+    assert table["refinements"].max() > 0 and table["replacements"].max() > 0
+
+
+def test_examples_have_an_empirical_bernstein_interval():
+    table = watched(epochs=6).close().table
+    width, error = table["harm_std_bernstein"], table["harm_std_error"]
+    assert (width > error).all() and np.isfinite(width).all()
+
+
+SWITCHES = {
+    "curvature": ("kfac", "diagonal", "fisher", "lowrank", "identity"),
+    "solver": ("richardson", *SOLVERS),
+    "leak_horizon": (800.0, None),
+    "gate": ("relative", "linear", "paper", "moving-average", "ramp", "none", POWERS),
+    "weighting": ("equal", "confidence", "paper"),
+    "temperature": (None, 1.0),
+    "refine_below": (None, 0.9),
+    "refine_if": ("low", "large", "uncertain"),
+    "subspace": (None, 3),
+    "replace_every": (None, 2),
+    "gram_below": (None, 0.5),
+    "probe": (True, False),
+    "layers": ("auto", ("conv", "norm")),
+}
+TRACKED = {"refine_below", "subspace", "replace_every", "gram_below"}
+
+
+def is_allowed(settings):
+    asked = {name for name in TRACKED & settings.keys() if settings[name] is not None}
+    return settings.get("solver", "richardson") == "richardson" or not asked
+
+
+def switch_combinations():
+    """Few settings of all switches that have every allowed pair of values among them."""
+    single = [(name, value) for name, values in SWITCHES.items() for value in values]
+    pairs = [pair for pair in combinations(single, 2) if pair[0][0] != pair[1][0] and is_allowed(dict(pair))]
+    while pairs:
+        settings = dict(pairs[0])
+        for name, values in SWITCHES.items():
+            if name not in settings:
+                allowed = [value for value in values if is_allowed({**settings, name: value})]
+                settings[name] = max(allowed, key=lambda value: gain({**settings, name: value}, pairs))
+        yield settings
+        pairs = [pair for pair in pairs if not dict(pair).items() <= settings.items()]
+
+
+def gain(settings, pairs):
+    return sum(dict(pair).items() <= settings.items() for pair in pairs)
+
+
+def test_every_pair_of_switches_runs_without_a_fault():
+    train_set, holdout = data(num=24, apart=1.0)
+    for settings in switch_combinations():
+        model = fresh()
+        method = sgoif.Method(**settings, planned_steps=6)
+        monitor = watch(model, holdout, train_size=24, method=method, budget=sgoif.Budget(plan=TIGHT))
+        train(model, train_set, monitor, epochs=3)
+        assert monitor.faults == {}, settings
+        assert np.isfinite(monitor.close().visits["harm"]).all(), settings
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", sorted(TRACKED))
+def test_switches_of_tracked_directions_do_not_go_with_a_solver(solver, name):
+    value = SWITCHES[name][1]
+    with pytest.raises(SgoifError, match=f"solver='{solver}'"):
+        sgoif.Method(solver=solver, **{name: value})

@@ -85,6 +85,7 @@ class Anchors:
         }
         self.noise = torch.ones(self.num_anchors, **like)  # relative standard error of the averaged g_v
         self.gathered = torch.zeros(self.num_anchors, **like)  # weight in the average; 0 = never seen
+        self.drift = torch.full((self.num_anchors,), float("nan"), **like)  # of g_v since the last draw, see `_moved`
 
     @property
     def known(self) -> Tensor:
@@ -136,6 +137,11 @@ class Anchors:
             rows = rows_by_layer(capture.calls, self.spaces)
         return AnchorDraw(at, labels, outputs.detach(), rows)
 
+    def forget(self, which: Tensor) -> None:
+        """Let some anchors, ``[K]``, be made of the next draw alone."""
+        self.gathered = torch.where(which, torch.zeros_like(self.gathered), self.gathered)
+        self.noise = torch.where(which, torch.ones_like(self.noise), self.noise)
+
     def absorb(self, draw: AnchorDraw) -> None:
         """Move ``g_v`` towards a draw, already gathered over processes."""
         labels, trust = draw.labels, self.trust[draw.positions]
@@ -145,6 +151,7 @@ class Anchors:
         share = member / counts.clamp_min(1e-12)
         drawn = {name: combine(rows, share) for name, rows in draw.rows.items()}
         relative = self._relative_error(draw, drawn, share)
+        self.drift = self._moved(drawn, relative)
         step, gathered = self._weigh(counts)
         rate = step / gathered.clamp_min(1e-12)  # bias-corrected: the first draw is taken whole
         for name, old in self.gradients.items():
@@ -152,6 +159,17 @@ class Anchors:
         variance = rate.square() * relative.square() + (1 - rate).square() * self.noise.square()
         self.noise = torch.where(step > 0, variance.sqrt(), self.noise)
         self.gathered = gathered
+
+    def _moved(self, drawn: dict[str, Tensor], relative: Tensor) -> Tensor:
+        """How far ``g_v`` moved between two draws beyond their noise, ``sqrt(|Δg|² - noise²) / |g|``; NaN before two.
+
+        That is the higher-order error of scores: the directions between two draws take ``g_v`` for constant.
+        """
+        size2 = norm(drawn).square().clamp_min(1e-30)
+        apart2 = norm({name: drawn[name].to(old.dtype) - old for name, old in self.gradients.items()}).square() / size2
+        noise2 = relative.square() + self.noise.square() * norm(self.gradients).square() / size2
+        is_known = (self.gathered > 0) & (size2 > 1e-30)
+        return torch.where(is_known, (apart2 - noise2).clamp_min(0).sqrt(), torch.full_like(size2, float("nan")))
 
     def _weigh(self, counts: Tensor) -> tuple[Tensor, Tensor]:
         """The weight of this draw, 0 for an anchor that did not come up, and that of the average after it."""

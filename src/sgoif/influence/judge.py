@@ -102,8 +102,10 @@ class HeadJudge:
         solved, plain = anchors.dots_of(a, b, classes)
         kinds = torch.stack([solved, plain, solved], 1)  # no direction per class is tracked: solved serves
         worst, anchor, own = score_near(kinds, classes, anchors.known)
-        gate = confidence[..., 0].expand(len(classes))
-        return {"confidence": gate, "confidence_worst": gate} | _named(-products[:, :, 0], worst, own, anchor)
+        gate, harm = confidence[..., 0].expand(len(classes)), -products[:, :, 0]
+        if self.weighting == "paper":  # one anchor's weight is 1, its confidence is not
+            harm = torch.cat([gate[:, None] * harm[:, :1], harm[:, 1:]], 1)
+        return {"confidence": gate, "confidence_worst": gate} | _named(harm, worst, own, anchor)
 
 
 def _stand(logits: Tensor, labels: Tensor, near: NearOutputs | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -80,21 +80,27 @@ class Gate:
     """
 
     def __init__(
-        self, settings: GateSettings, *, train_size: int, planned_steps: int | None, device: torch.device | str = "cpu"
+        self,
+        settings: GateSettings,
+        *,
+        train_size: int,
+        planned_steps: int | None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         if settings.mode in ("ramp", "ramp2") and not planned_steps:
             raise SgoifError(
                 f"gate {settings.mode!r} needs the planned number of steps; pass Method(planned_steps=...)."
             )
         self.settings, self.train_size, self.planned_steps = settings, train_size, planned_steps
-        self._zero = torch.zeros((), device=device)
+        self._zero = torch.zeros((), device=device, dtype=dtype)
         self._reference_steps = max(50, (planned_steps or 1000) // 20)
         self.steps = 0
         self._gradient_norm = self._zero.clone()  # EMA of the training gradient's norm
         self._condition = self._zero + 1  # Γ
         self._residual_average: Tensor | None = None
         self._early: list[Tensor] = []  # (β, Γ) of the first steps, until the references are known
-        self._reference = torch.ones(2, device=device)
+        self._reference = torch.ones(2, device=device, dtype=dtype)
 
     @property
     def needs_gradient(self) -> bool:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgoif.linalg import LinearOperator, PreparedRichardson, Richardson, flatten, unflatten
+from sgoif.linalg import (
+    LinearOperator,
+    PreparedRichardson,
+    Richardson,
+    TwoLevel,
+    flatten,
+    follow_top_subspace,
+    unflatten,
+)
+from sgoif.linalg.twolevel import PreparedTwoLevel
 from sgoif.records import BlockShape
 
 __all__ = ["DIVERGED", "Tracker"]
@@ -23,6 +33,8 @@ class Tracker:
         shapes: the scored layers, in the order of the curvature's operator.
         num_anchors: ``K``.
         solver: Richardson with a leak of 800 steps by default, so that a direction means the same at any run length.
+        subspace: how many dominant directions of the curvature are solved exactly at every step; 0 for none.
+        subspace_every: operators after which those directions are looked for again.
         device: where the directions live.
         dtype: of the directions.
 
@@ -43,6 +55,8 @@ class Tracker:
         num_anchors: int,
         *,
         solver: Richardson | None = None,
+        subspace: int = 0,
+        subspace_every: int = 1,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -55,13 +69,22 @@ class Tracker:
         self._prepared: PreparedRichardson | None = None
         self._is_loaded = False  # whether the vectors come from a saved state
         self._vectors: Sequence[Tensor] | None = None  # by which the largest eigenvalue was last found
+        self._subspace, self._subspace_every, self._operators = subspace, subspace_every, 0
+        self.basis: Tensor | None = None  # of the dominant directions, [P, r]
 
     def use_operator(self, operator: LinearOperator) -> None:
         """Take a new curvature operator; the step size follows its largest eigenvalue."""
         if self._prepared is not None and not self._is_loaded:
             self._vectors = self._prepared.vectors
+        solver = self.solver
+        if self._subspace:
+            if not self._is_loaded and self._operators % self._subspace_every == 0:
+                self.basis = follow_top_subspace(operator, self._subspace, self.basis)
+            self._operators += not self._is_loaded
+            if self.basis is not None:
+                solver = replace(solver, preconditioner=TwoLevel(self.basis))
         self._is_loaded = False
-        self._prepared = self.solver.prepare(operator, self._vectors)
+        self._prepared = solver.prepare(operator, self._vectors)
 
     def retarget(self, gradients: Mapping[str, Tensor]) -> None:
         """Take new ``g_v``, by layer, ``[K, G, O, I]``."""
@@ -70,6 +93,17 @@ class Tracker:
     def replace_directions(self, columns: Tensor) -> None:
         """Go on from other directions, ``[P, K]``."""
         self.columns = columns.to(self.columns)
+
+    def forget(self, which: Tensor) -> None:
+        """Let some directions, ``[K]``, start again from zero."""
+        self.columns = torch.where(which, torch.zeros_like(self.columns), self.columns)
+
+    @property
+    def step_size(self) -> Tensor:
+        """``ρ``, by which each step goes; 0-d."""
+        assert self._prepared is not None, "use_operator comes first"
+        preconditioner = self._prepared.preconditioner
+        return preconditioner.rho if isinstance(preconditioner, PreparedTwoLevel) else self._prepared.rho
 
     def advance(self, steps: int = 1) -> tuple[list[Tensor], Tensor]:
         """Take Richardson steps towards ``H⁻¹ g``, without host synchronisation.
@@ -115,11 +149,19 @@ class Tracker:
     def state_dict(self) -> dict[str, Any]:
         """The directions, and where to look for the step size."""
         vectors = None if self._vectors is None else [vector.clone() for vector in self._vectors]
-        return {"columns": self.columns.clone(), "resets": self.resets.clone(), "vectors": vectors}
+        return {
+            "columns": self.columns.clone(),
+            "resets": self.resets.clone(),
+            "vectors": vectors,
+            "basis": None if self.basis is None else self.basis.clone(),
+            "operators": self._operators,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another tracker stood; give it its operator afterwards."""
         self.columns, self.resets = state["columns"].to(self.columns), state["resets"].to(self.resets)
         self._is_loaded = True
+        basis = state.get("basis")  # older states have none
+        self.basis, self._operators = None if basis is None else basis.to(self.columns), int(state.get("operators", 0))
         vectors = state.get("vectors")  # states from before have none
         self._vectors = None if vectors is None else [vector.to(self.columns) for vector in vectors]

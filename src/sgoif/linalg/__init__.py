@@ -10,7 +10,7 @@ from sgoif.linalg.preconditioner import GivenInverse, NystromPreconditioner
 from sgoif.linalg.richardson import PreparedRichardson, Richardson
 from sgoif.linalg.solver import Solution, Solver, SolveStatus
 from sgoif.linalg.structured import BlockDiagonal, Damped, Dense, Diagonal, LowRankPlusDiagonal
-from sgoif.linalg.subspace import TopEigenpairs, follow_top_eigenpairs
+from sgoif.linalg.subspace import TopEigenpairs, follow_top_eigenpairs, follow_top_subspace
 from sgoif.linalg.twolevel import TwoLevel
 from sgoif.linalg.vectors import flatten, norm, unflatten
 
@@ -43,6 +43,7 @@ __all__ = [
     "factorise",
     "flatten",
     "follow_top_eigenpairs",
+    "follow_top_subspace",
     "norm",
     "unflatten",
 ]

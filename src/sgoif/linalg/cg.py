@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sgoif.errors import LinalgError
 from sgoif.linalg.operator import LinearOperator
 from sgoif.linalg.preconditioner import Preconditioned, Preconditioner
 from sgoif.linalg.progress import ColumnProgress
@@ -47,17 +46,8 @@ class ConjugateGradient(Solver[Preconditioned]):
     check_every: int = 0
 
     def prepare(self, operator: LinearOperator) -> Preconditioned:
-        """Prepare the preconditioner.
-
-        Raises:
-            LinalgError: the preconditioner is not symmetric.
-        """
+        """Prepare the preconditioner."""
         prepared = None if self.preconditioner is None else self.preconditioner.prepare(operator)
-        if prepared is not None and not prepared.is_symmetric:
-            raise LinalgError(
-                f"conjugate gradients need a symmetric preconditioner; {type(self.preconditioner).__name__} is not; "
-                f"use it with Richardson, or NystromPreconditioner here."
-            )
         return Preconditioned(operator, prepared)
 
     def solve(self, prepared: Preconditioned, rhs: Tensor, initial: Tensor | None = None) -> Solution:

@@ -1,8 +1,7 @@
 """What stands between a residual and a step: ``P⁻¹``, prepared once for an operator and applied at every iteration.
 
-Two facts about a preconditioner decide how it may be used, and each class declares them: whether ``P⁻¹`` is symmetric
-positive definite (conjugate gradients need that), and whether ``I - P⁻¹H`` contracts by construction (then Richardson
-takes whole steps).
+All are symmetric and positive definite, as conjugate gradients need. Each class declares whether ``I - P⁻¹H`` contracts
+by construction: then Richardson takes whole steps.
 
 The randomised Nyström sketch looks at the top of a spectrum. One product with ``r`` random columns gives ``H ≈ U
 diag(l) Uᵀ``, exact when ``r ≥ rank(H)`` and otherwise close to the best rank-``r`` approximation if the spectrum decays
@@ -43,7 +42,6 @@ class PreparedPreconditioner(ABC):
     True
     """
 
-    is_symmetric: ClassVar[bool] = True  # P⁻¹ is symmetric positive definite
     contracts: ClassVar[bool] = False  # the spectral radius of I - P⁻¹H is below 1 for every positive definite H
 
     @abstractmethod

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from sgoif.devices import send
 from sgoif.linalg.factor import eigh
+from sgoif.linalg.operator import LinearOperator
+from sgoif.linalg.spectrum import random_columns
 
-__all__ = ["TopEigenpairs", "follow_top_eigenpairs"]
+__all__ = ["TopEigenpairs", "follow_top_eigenpairs", "follow_top_subspace"]
 
 _COLD_STEPS = 8
 
@@ -54,3 +56,23 @@ def follow_top_eigenpairs(matrix: Tensor, rank: int, start: Tensor | None = None
     rest = (matrix.diagonal().sum() - ritz.values.sum()) / max(size - rank, 1)
     smallest = torch.finfo(matrix.dtype).eps * ritz.values.max()
     return TopEigenpairs(vectors @ ritz.vectors, ritz.values, rest.maximum(smallest))
+
+
+def follow_top_subspace(operator: LinearOperator, rank: int, start: Tensor | None = None) -> Tensor:
+    """Find an orthonormal basis ``[P, r]`` of the directions along which an operator is largest.
+
+    Args:
+        operator: symmetric and positive definite.
+        rank: how many directions, at most ``P``.
+        start: the basis found for an earlier operator: then one step is made instead of eight from random columns.
+
+    >>> from sgoif.linalg import Diagonal
+    >>> follow_top_subspace(Diagonal(torch.tensor([9.0, 1.0])), 1).abs().round(decimals=3).ravel()
+    tensor([1., 0.])
+    """
+    basis, steps = start, 1
+    if basis is None:
+        basis, steps = random_columns(operator, min(rank, operator.shape[0])), _COLD_STEPS
+    for _ in range(steps):
+        basis = torch.linalg.qr(operator.matmul(basis)).Q
+    return basis

@@ -7,7 +7,8 @@ classes nearly sum to zero), so a small eigenvalue is a fact to report and no al
 The error terms of a score ``φ_v · g_i`` are there, relative to ``|g_v| |g_i|`` or to the score itself: ``residual`` is
 ``E_solver / |g_i|`` over ``|g_v|``, ``1 - confidence`` is ``E_conf`` over ``|φ_v · g_i|``, and ``curvature_gap`` is
 ``E_curv``: how far the surrogate's product with ``φ_v`` is from that of the true Gauss-Newton matrix at the head, on
-the examples that the refresh has just seen.
+the examples that the refresh has just seen. ``1 - coverage`` is ``E_proj``, and ``drift`` is ``E_lin``: how far ``g_v``
+moved since the last refresh beyond its sampling noise, over ``|g_v|``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def anchor_rows(engine: Engine, draw: AnchorDraw, step: int) -> dict[str, NDArra
     measured = {
         "g_norm": engine.gradient_size,
         **{name: getattr(reading, name) for name in _READING},
+        "drift": engine.anchors.drift,
         "resets": engine.tracker.resets,
+        "refinements": engine.refinement.count,
+        "replacements": engine.replacement.count,
         **_measure_health(engine, draw),
     }
     joined = torch.stack([value.detach().to(engine.dtype).expand(count) for value in measured.values()])
@@ -57,7 +61,7 @@ def anchor_rows(engine: Engine, draw: AnchorDraw, step: int) -> dict[str, NDArra
         "class": classes,
         "m": sizes if count > 1 else sizes.sum(keepdims=True),
         **columns,
-        "resets": columns["resets"].astype(np.int64),
+        **{name: columns[name].astype(np.int64) for name in ("resets", "refinements", "replacements")},
     }
 
 

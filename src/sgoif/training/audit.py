@@ -80,6 +80,9 @@ class KeptAnchors:
         return np.fromiter(means.astype(np.float32), dtype=object, count=count)
 
 
+_UNTRACKED: dict[str, Any] = dict.fromkeys(("refine_below", "subspace", "replace_every", "gram_below"))
+
+
 def audit_engine(
     head: Layer,
     holdout: HoldOut,
@@ -89,7 +92,7 @@ def audit_engine(
     method: Method | None = None,
 ) -> Engine:
     """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
-    settings = replace(method or Method(), solver="direct", gate="none", refine_below=None)
+    settings = replace(method or Method(), solver="direct", gate="none", **_UNTRACKED)
     return Engine(head, [], holdout, settings, train_size=train_size, per_refresh=batch_size, horizon=math.inf)
 
 

@@ -10,6 +10,7 @@ queued, and :meth:`Engine.settle` scores those of many steps in one call, each b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,23 +51,14 @@ from sgoif.influence import (
 )
 from sgoif.influence.near_outputs import ALL_UP_TO, NearOutputs
 from sgoif.influence.scoring import KnownAnchors
-from sgoif.linalg import (
-    ConjugateGradient,
-    DiagonalKronecker,
-    KroneckerInverse,
-    Neumann,
-    NystromPreconditioner,
-    Richardson,
-    Solver,
-    flatten,
-    norm,
-    unflatten,
-)
+from sgoif.linalg import DiagonalKronecker, KroneckerInverse, Richardson, norm, unflatten
 from sgoif.linalg.spectrum import extreme_ritz, random_columns
 from sgoif.records import GradientRows
 from sgoif.training.exchange import gather_draw, reduce_curvature
 from sgoif.training.method import Method
 from sgoif.training.observed_rows import ObservedRows
+from sgoif.training.refinement import Refinement
+from sgoif.training.replacement import Replacement
 from sgoif.training.scoring_queue import (
     QueuedBatch,
     ScoredBatch,
@@ -80,6 +72,8 @@ from sgoif.training.stepgradient import StepGradient
 
 __all__ = ["Engine"]
 
+log = logging.getLogger(__name__)
+
 _RANK = 16  # of the projection of layers beside the head
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
@@ -87,10 +81,6 @@ _PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run 
 MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
 MOST_OBSERVED = 16 * 2**20  # bytes of rows whose curvature may wait
 _LANCZOS_STEPS = 16  # by which the ends of the curvature's spectrum are found
-_SOLVERS: dict[str, Solver[Any]] = {  # a few products each, beside those of the steps between two refreshes
-    "neumann": Neumann(max_order=20, required_fall=0.01),
-    "cg": ConjugateGradient(preconditioner=NystromPreconditioner(rank=16), max_iterations=10),
-}
 _MOST_LOGITS = 2**19  # scored in one call: of tables of that size there are about ten at a time
 
 
@@ -142,10 +132,17 @@ class Engine:
         self.tracker: Tracker | PooledTracker
         leak = settings.leak_horizon
         like: dict[str, Any] = {"device": device, "dtype": self.dtype}
-        if self.pooled and isinstance(self.curvature.operator(), DiagonalKronecker):
+        if self.pooled and isinstance(self.curvature.operator(), DiagonalKronecker) and settings.subspace is None:
             self.tracker = PooledTracker(head.name, head.shape, leak_horizon=leak, **like)
         else:
-            self.tracker = Tracker(shapes, self.anchors.num_anchors, solver=Richardson(leak_horizon=leak), **like)
+            self.tracker = Tracker(
+                shapes,
+                self.anchors.num_anchors,
+                solver=Richardson(leak_horizon=leak),
+                subspace=settings.subspace or 0,
+                subspace_every=settings.subspace_every,
+                **like,
+            )
         self._uses_near = (
             head.shape.outputs > ALL_UP_TO
             and isinstance(self.tracker, PooledTracker)
@@ -155,7 +152,7 @@ class Engine:
         gate = settings.gate_settings
         if self.pooled and gate.mode == "relative" and gate.kappa is None:
             gate = replace(gate, kappa=_POOLED_TOLERANCE)
-        self.gate = Gate(gate, train_size=train_size, planned_steps=settings.planned_steps, device=device)
+        self.gate = Gate(gate, train_size=train_size, planned_steps=settings.planned_steps, **like)
         columns = head.shape.inputs
         self.class_anchors: ClassAnchors | None = None
         if self.pooled:
@@ -173,9 +170,12 @@ class Engine:
         self._head_refit = HeadRefit()
         self._note_anchors()
         self.solved: dict[str, Tensor] | None = None  # H⁻¹g at the last refresh
-        self.refined: dict[str, Tensor] | None = None  # the same by the solver that was asked for; None if φ is tracked
-        self.refinements = torch.zeros(self.anchors.num_anchors, dtype=torch.int64, device=device)  # of low confidence
-        self._refined_residual = torch.zeros(self.anchors.num_anchors, device=device, dtype=self.dtype)
+        self.refinement = Refinement(settings, self.anchors.num_anchors, device=device, dtype=self.dtype)
+        every, gram_below = settings.replace_every, settings.gram_below
+        if self.pooled and (every is not None or gram_below is not None):
+            log.warning("with more than %d classes one anchor stands for all: no anchor is replaced.", MANY_CLASSES)
+            every = gram_below = None
+        self.replacement = Replacement(self.anchors.num_anchors, every=every, gram_below=gram_below, device=device)
         self._solved_total: Tensor | None = None  # Σ_c g_c / l_c, since then
         self._reading: GateReading | None = None
         self.agreement = torch.zeros((), device=device, dtype=self.dtype)  # share of the hold-out predicted as labelled
@@ -283,6 +283,7 @@ class Engine:
             products = self._products(rows, [(batch.rows, point.directions) for point, batch in met], near)
             if queued[0].beside is not None:
                 products = products + torch.cat([b.beside for b in queued if b.beside is not None])
+            self.refinement.note(products[:, : self.anchors.num_anchors])
         outputs, labels = (torch.cat([getattr(b, name) for b in queued]) for name in ("outputs", "labels"))
         columns = judge.signals(rows, outputs, labels, products, near)
         masks = join_masks(queued, "mixed", False), join_masks(queued, "is_class", True)
@@ -345,7 +346,7 @@ class Engine:
 
     def _waypoint(self) -> Waypoint:
         confidence = None if self._reading is None else self._reading.confidence
-        if isinstance(self.tracker, PooledTracker) and self.refined is None:
+        if isinstance(self.tracker, PooledTracker) and self.refinement.directions is None:
             return Waypoint(self.tracker.point, confidence)
         return Waypoint(self._directions()[self.head.name], confidence)
 
@@ -375,7 +376,7 @@ class Engine:
         return self._directions()
 
     def _directions(self) -> dict[str, Tensor]:
-        return self.tracker.directions if self.refined is None else self.refined
+        return self.tracker.directions if self.refinement.directions is None else self.refinement.directions
 
     @property
     def reading(self) -> GateReading | None:
@@ -443,6 +444,8 @@ class Engine:
             self.holdout_not_finite += len(positions) - len(draw.positions)
             if not len(draw.positions):
                 return draw
+            if self.replacement.is_on and self._reading is not None:
+                self._replace_anchors(draw)
             self.anchors.absorb(draw)
             self.tracker.retarget(self.anchors.gradients)
             self._note_anchors()
@@ -457,7 +460,10 @@ class Engine:
             if self.tracker.is_ready:
                 if not self._uses_near:
                     self.solved = self.curvature.solve(self.anchors.gradients)
-                self._refine()
+                if self.settings.solver == "direct":
+                    self.refinement.directions = self.solved
+                else:
+                    self._refine()
             if len(self.features):
                 self.features[draw.positions] = features.to(self.features.dtype)
                 self.seen[draw.positions] = 1.0
@@ -474,23 +480,16 @@ class Engine:
         return draw
 
     def _refine(self) -> None:
-        """Solve for the directions where they are not tracked, and for tracked ones of low confidence if asked to."""
-        solver = _SOLVERS.get(self.settings.solver)
-        if self.settings.solver == "direct":
-            self.refined = self.solved
-        elif solver is not None:
-            goal = flatten(self.anchors.gradients, self._shapes)
-            start = None if self.refined is None else flatten(self.refined, self._shapes)
-            found = solver.solve(solver.prepare(self.curvature.operator()), goal, start)
-            self.refined = unflatten(found.value, self._shapes)
-            self._refined_residual = found.stats.relative_residual
-        elif self.settings.refine_below is not None and self._reading is not None:
-            solver, tracked = _SOLVERS["cg"], flatten(self.tracker.directions, self._shapes)
-            goal = flatten(self.anchors.gradients, self._shapes)
-            found = solver.solve(solver.prepare(self.curvature.operator()), goal, tracked)
-            is_low = self._reading.confidence < self.settings.refine_below
-            self.refinements = self.refinements + is_low.to(self.refinements.dtype)
-            self.tracker.replace_directions(torch.where(is_low, found.value, tracked))
+        operator, goal = self.curvature.operator(), self.anchors.gradients
+        self.refinement.renew(operator, goal, self.tracker, self._reading, self.peers, self._shapes)
+
+    def _replace_anchors(self, draw: AnchorDraw) -> None:
+        """Let anchors that are to be replaced be made of this draw alone, and their directions start again."""
+        assert self._reading is not None and isinstance(self.tracker, Tracker)
+        drawn = torch.bincount(draw.labels, minlength=self.anchors.num_anchors) > 0
+        chosen = self.replacement.choose(self._reading.confidence, self.tracker.columns, drawn)
+        self.anchors.forget(chosen)
+        self.tracker.forget(chosen)
 
     @torch.no_grad()
     def predict_holdout(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
@@ -543,8 +542,8 @@ class Engine:
         before = self._waypoint()
         met: tuple[Sequence[Tensor | PooledPoint], Tensor] = self.tracker.advance(len(due))
         steps, residuals = met
-        if self.refined is not None:
-            residuals = self._refined_residual.expand_as(residuals)
+        if self.refinement.directions is not None:
+            residuals = self.refinement.residual.expand_as(residuals)
         reading, confidences = self.gate.read_steps(residuals, self.anchors.noise, self.gradient_size, due)
         if self.pooled and self.settings.gate_settings.mode == "relative":
             # The pooled gradient is easiest to follow while the network knows nothing: its residual was smallest in
@@ -555,7 +554,7 @@ class Engine:
         for step, confidence in zip(steps[:-1], confidences.unbind(0)):
             if isinstance(step, Tensor):
                 step = unflatten(step, self._shapes)[self.head.name]
-            self._path.append(Waypoint(step if self.refined is None else before.directions, confidence))
+            self._path.append(Waypoint(step if self.refinement.directions is None else before.directions, confidence))
 
     def own_state(self) -> dict[str, Any]:
         """What only this process holds: the rows whose curvature waits."""
@@ -587,9 +586,8 @@ class Engine:
             "class_anchors": None if self.class_anchors is None else self.class_anchors.state_dict(),
             "likeness": self.likeness.state_dict(),
             "solved": self.solved,
-            "refined": self.refined,
-            "refinements": self.refinements.clone(),
-            "refined_residual": self._refined_residual.clone(),
+            "refinement": self.refinement.state_dict(),
+            "replacement": self.replacement.state_dict(),
             "seen_head": None if head is None else {name: value.clone() for name, value in head.items()},
         }
 
@@ -613,10 +611,11 @@ class Engine:
         if "predicted" in state:  # states from before it have none
             self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
-        self.refined = state.get("refined", self.solved if self.settings.solver == "direct" else None)
-        self.refinements = state.get("refinements", self.refinements).to(self.refinements)
-        if "refined_residual" in state:  # states from before have none, and solve directly
-            self._refined_residual = state["refined_residual"].to(self._refined_residual)
+        if "refinement" in state:
+            self.refinement.load_state_dict(state["refinement"])
+            self.replacement.load_state_dict(state["replacement"])
+        elif self.settings.solver == "direct":  # all that older states knew beside tracking
+            self.refinement.directions = self.solved
         if "head_refit" in state:
             self._head_refit.load_state_dict(state["head_refit"])
         else:  # states from before

@@ -36,6 +36,7 @@ _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators:
 # Operators of the monitor's parts, counted; a test counts them again.
 _QUEUE, _SETTLE, _STEP_AGAIN, _OBSERVE, _ABSORB, _REFRESH = 10, 200, 12, 5, 150, 750
 _PASSES = 20  # times that the factors are read or written when curvature is absorbed
+_ROW_PASSES = 8  # over the rows of an observed batch, from which examples that are not finite are left out
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
 _NEAR, _ROWS_PER_CLASS = 6, ROWS + 1  # above 64 classes: classes looked at per example, and rows kept of each
@@ -248,7 +249,8 @@ def _advance(s: Sizes) -> Work:
 def _curvature(plan: Plan, s: Sizes, batch: int) -> Work:
     """Both factors' outer products; at refreshes the averages, and a few steps towards their largest eigenvalues."""
     sides = s.inputs**2 + s.outputs_factored**2
-    observed = Work(2.0 * batch * sides) + _operators(_OBSERVE * s.accumulate)
+    rows = float(_ROW_PASSES * 4 * batch * (s.inputs + s.outputs))
+    observed = Work(2.0 * batch * sides, rows) + _operators(_OBSERVE * s.accumulate)
     absorbed = Work(6.0 * sides, float(_PASSES * s.curvature_bytes)) + _operators(
         _ABSORB / 2 if s.is_pooled else _ABSORB
     )

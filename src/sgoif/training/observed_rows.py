@@ -73,7 +73,7 @@ class ObservedRows:
 def _measure_finite(curvature: Curvature, rows: GradientRows) -> dict[str, Statistic]:
     """Measure the examples that are finite, without waiting for the device: the others are zero and do not count."""
     sides = rows.inputs, rows.output_grads
-    is_finite = torch.stack([side.isfinite().flatten(1).all(1) for side in sides]).all(0)
+    is_finite = torch.stack([side.flatten(1).sum(1, dtype=curvature.dtype) for side in sides]).isfinite().all(0)
     kept = [torch.where(is_finite[:, None, None, None], side, torch.zeros_like(side)) for side in sides]
     count = is_finite.sum().to(curvature.dtype)
     scale = rows.num_examples / count.clamp_min(1)  # statistics divide by all
