@@ -1,11 +1,13 @@
-"""The networks of the benchmarks: a small and a standard residual network, and a small vision transformer.
+"""The networks of the benchmarks: a small and two standard residual networks, and a small vision transformer.
 
-All are for 32×32 images, return logits, and are built of layers that have a per-example gradient rule of their own.
+All are for 32×32 images, ResNet-50 for larger ones, return logits, and are built of layers that have a per-example
+gradient rule of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,36 +31,85 @@ def fresh_model(seed: int, num_classes: int = 10) -> ResNet9:
     return ResNet9(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-class ResNet18(nn.Module):
-    """ResNet-18 for CIFAR: 3×3 stem, no max pool, four stages of two basic blocks (He et al. 2016).
+class _ResNet(nn.Module):
+    """Four stages of residual blocks (He et al. 2016), each twice as wide as the one before.
 
-    Pooled to more than one position, it has a head of as many times 512 inputs.
+    The small stem is a 3×3 convolution, for CIFAR; the large one, for ImageNet, is 7×7 and pooled, and leaves a
+    sixteenth of the positions.
     """
 
-    def __init__(self, num_classes: int = 10, width: int = 64, pooled: tuple[int, int] = (1, 1)) -> None:
+    def __init__(
+        self,
+        block: type[_BasicBlock | _Bottleneck],
+        depths: Sequence[int],
+        num_classes: int,
+        width: int,
+        pooled: tuple[int, int],
+        stem: Literal["small", "large"],
+    ) -> None:
         super().__init__()
         width *= CONTEXT.width
         self.pooled = pooled
-        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        is_small = stem == "small"
+        self.conv = nn.Conv2d(
+            3, width, 3 if is_small else 7, 1 if is_small else 2, padding=1 if is_small else 3, bias=False
+        )
         self.norm = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
+        self.pool: nn.Module = nn.Identity() if is_small else nn.MaxPool2d(3, 2, padding=1)
         stages, channels = [], width
-        for depth in range(4):
-            out = width * 2**depth
-            stages.append(
-                nn.Sequential(_BasicBlock(channels, out, stride=1 if depth == 0 else 2), _BasicBlock(out, out))
-            )
+        for depth, count in enumerate(depths):
+            out = width * 2**depth * block.expansion
+            first = block(channels, out, stride=1 if depth == 0 else 2)
+            stages.append(nn.Sequential(first, *(block(out, out) for _ in range(count - 1))))
             channels = out
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels * pooled[0] * pooled[1], num_classes)
         self.to(CONTEXT.device)
 
-    def forward(self, images: Tensor) -> Tensor:  # [N, 3, 32, 32] -> [N, C]
-        x = self.stages(self.relu(self.norm(self.conv(images))))
+    def forward(self, images: Tensor) -> Tensor:  # [N, 3, H, W] -> [N, C]
+        x = self.stages(self.pool(self.relu(self.norm(self.conv(images)))))
         return self.head(F.adaptive_avg_pool2d(x, self.pooled).flatten(1))
 
 
+class ResNet18(_ResNet):
+    """ResNet-18, by default for CIFAR: two basic blocks in each stage.
+
+    Pooled to more than one position, it has a head of as many times 512 inputs.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        width: int = 64,
+        pooled: tuple[int, int] = (1, 1),
+        stem: Literal["small", "large"] = "small",
+    ) -> None:
+        super().__init__(_BasicBlock, (2, 2, 2, 2), num_classes, width, pooled, stem)
+
+
+class ResNet50(_ResNet):
+    """ResNet-50, by default for ImageNet; strides lie in the 3×3 convolutions."""
+
+    def __init__(
+        self,
+        num_classes: int = 1000,
+        width: int = 64,
+        pooled: tuple[int, int] = (1, 1),
+        stem: Literal["small", "large"] = "large",
+    ) -> None:
+        super().__init__(_Bottleneck, (3, 4, 6, 3), num_classes, width, pooled, stem)
+
+
+def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Module:
+    if stride == 1 and channels_in == channels_out:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out))
+
+
 class _BasicBlock(nn.Module):
+    expansion = 1  # how many times as wide as its inner layers the block is outside
+
     def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
@@ -66,15 +117,32 @@ class _BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(channels_out)
         self.relu = nn.ReLU(inplace=True)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
-            )
+        self.shortcut = _shortcut(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.norm1(self.conv1(x)))
         return self.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class _Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
+        super().__init__()
+        inner = channels_out // self.expansion
+        self.conv1 = nn.Conv2d(channels_in, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, channels_out, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(channels_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = _shortcut(channels_in, channels_out, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.relu(self.norm2(self.conv2(y)))
+        return self.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
 class SmallViT(nn.Module):

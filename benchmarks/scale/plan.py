@@ -165,25 +165,37 @@ def estimate(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[
 
 
 def _price(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
-    shape = BlockShape(1, case.classes, _WIDTH + 1, True)
+    sizes = size_head(case.classes, _WIDTH + 1, assumed.holdout(case.classes), int(assumed.pictures), case.ranks)
+    return forecast(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
+
+
+def size_head(
+    classes: int, inputs: int, holdout: int, train_size: int, ranks: int, bytes_per_example: int = 0
+) -> Sizes:
+    """What the monitor holds for a head of so many classes and inputs, the bias among them.
+
+    Ranks that write hold no evidence; one process holds so many bytes for each example.
+    """
+    shape = BlockShape(1, classes, inputs, True)
     state = create("kfac", {"head": shape}, device="meta", diagonal_above=MANY_CLASSES).state_dict()["tensors"]
-    sizes = Sizes(
-        outputs=case.classes,
+    is_pooled = classes > MANY_CLASSES
+    tried = 6 if is_pooled else classes
+    return Sizes(
+        outputs=classes,
         inputs=shape.inputs,
         numel=shape.numel,
-        anchors=1,
-        holdout=assumed.holdout(case.classes),
-        train_size=int(assumed.pictures),
+        anchors=1 if is_pooled else classes,
+        holdout=holdout,
+        train_size=train_size,
         accumulate=1,
         itemsize=4,
         curvature_bytes=sum(value.nbytes for value in state.values()),
-        bytes_per_example=0,  # ranks that write hold no evidence
-        tried=6 if case.classes <= _CANARY_CLASSES else 0,
+        bytes_per_example=bytes_per_example,
+        tried=tried if classes <= _CANARY_CLASSES else 0,
         has_probe=True,
         keeps_visits=False,
-        ranks=case.ranks,
+        ranks=ranks,
     )
-    return forecast(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
 
 
 def _estimate_store(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:
