@@ -1,0 +1,1 @@
+"""Tier G: the large datasets of the source paper, for a machine that has them and a GPU."""
