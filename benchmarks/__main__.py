@@ -2,7 +2,8 @@
 
 list   names every experiment
 run    measures one of them: all that its tables hold, or what the options choose
-tier   runs every experiment: a small slice in minutes (S), or everything in hours (M)
+tier   runs every experiment: a small slice in minutes (S), or everything in hours (M);
+       trains on the large datasets by their recipes, on a GPU (G)
 tables rewrites the tables of the docs, and the figures, from the raw results
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import EXPERIMENTS, Experiment, add_options, cells, given, load, measure
+from benchmarks.large import command as large
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("run", add_help=False, help="measure one experiment; NAME --help lists its options")
     command.add_argument("name", choices=list(EXPERIMENTS), metavar="NAME")
     command.add_argument("rest", nargs=argparse.REMAINDER)
-    command = commands.add_parser("tier", help="run every experiment")
-    command.add_argument("tier", choices=["S", "M"])
-    command.add_argument("--only", nargs="+", choices=sorted(EXPERIMENTS), default=list(EXPERIMENTS), metavar="NAME")
-    command.add_argument("--jobs", type=int, default=2, help="experiments at a time, one core each")
+    tier = commands.add_parser("tier", help="run every experiment, or train on the large datasets")
+    tier.add_argument("tier", choices=["S", "M", "G"])
+    tier.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of experiments; of recipes in tier G")
+    tier.add_argument("--jobs", type=int, default=2, help="experiments at a time, one core each (S and M)")
+    of_large = large.add_options(tier)
     commands.add_parser("tables", help="rewrite the tables and figures of the docs")
     options = parser.parse_args(arguments)
     if options.command == "run":
@@ -47,7 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, entry in EXPERIMENTS.items():
             print(f"{name:20s}{entry.shows}")
         return 0
-    return run_tier(options.tier, options.only, options.jobs) if options.command == "tier" else write_tables()
+    if options.command == "tables":
+        return write_tables()
+    if options.tier == "G":
+        return large.run(options, options.only)
+    unknown = sorted(set(options.only) - EXPERIMENTS.keys())
+    misplaced = [name for name in of_large if vars(options)[name] is not None]
+    if unknown:
+        tier.error(
+            f"argument --only: no experiment {', '.join(unknown)} (choose from {', '.join(sorted(EXPERIMENTS))})"
+        )
+    if misplaced:
+        tier.error(f"only tier G has the options {', '.join(misplaced)}")
+    return run_tier(options.tier, options.only or list(EXPERIMENTS), options.jobs)
 
 
 def run(experiment: Experiment, arguments: Sequence[str]) -> int:
