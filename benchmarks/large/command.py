@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarks.large.recipe import Recipe
 
-LOG = "tier_g_dry_run.txt"  # below benchmarks/results
-_OVERRIDES = ("epochs", "width", "batch", "amp")  # fields of a recipe that options replace
+_OVERRIDES = ("epochs", "width", "batch", "amp", "seeds")  # fields of a recipe that options replace
 
 
 def add_options(parser: argparse.ArgumentParser) -> list[str]:
@@ -32,6 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> list[str]:
         group.add_argument("--examples", type=int, help="train on so many pictures alone"),
         group.add_argument("--epochs", type=int, help="instead of the recipe's"),
         group.add_argument("--width", type=int, help="channels of the first layer, instead of the recipe's"),
+        group.add_argument("--seeds", type=int, nargs="+", help="instead of the recipe's"),
         group.add_argument("--batch", type=int, help="pictures of a step, instead of the recipe's"),
     ]
     return [action.dest for action in added]
@@ -58,7 +58,7 @@ def price(recipes: Sequence[Recipe], options: argparse.Namespace, *, is_whole: b
     told = dry_run.describe([dry_run.estimate(recipe, tflops, options.examples) for recipe in recipes], tflops)
     print(told)
     if is_whole and not options.tflops and not options.examples:
-        (RESULTS / LOG).write_text(f"{told}\n")
+        (RESULTS / dry_run.LOG).write_text(f"{told}\n")
     return 0
 
 
@@ -81,10 +81,9 @@ def train(recipes: Sequence[Recipe], options: argparse.Namespace) -> int:
         for recipe in recipes:
             for setting in recipe.noises:
                 for seed in recipe.seeds:
-                    print(f"{recipe.name}, noise {setting}, seed {seed}", flush=True)
                     found = training.train(recipe, setting, seed, place)
                     if found is not None:
-                        print(f"{recipe.name}: {training.describe(found)}", flush=True)
+                        print(f"{recipe.name}, noise {setting}, seed {seed}: {training.describe(found)}", flush=True)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

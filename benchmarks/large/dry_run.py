@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.context import CONTEXT
 from benchmarks.large.datasets import DATASETS
 from benchmarks.large.recipe import Recipe
+from benchmarks.records import RESULTS
 from benchmarks.scale.plan import Assumptions, size_head
 from benchmarks.tables.rows import table
 from sgoif.training.forecast import forecast
@@ -28,6 +29,7 @@ from sgoif.training.schedule import Plan
 from sgoif.training.sinks import MemorySink
 from sgoif.training.work import Work
 
+LOG = "tier_g_dry_run.txt"  # below benchmarks/results
 TFLOPS = 60.0  # sustained by one GPU in bf16
 _GB = 1e9
 _OPTIMISER_BYTES = 12  # of a parameter: itself, its gradient and its momentum, in float32
@@ -135,3 +137,9 @@ def describe(rows: Sequence[Mapping[str, Any]], tflops: float) -> str:
         f"{sum(row['gpu_hours'] for row in rows):,.0f} GPU hours together.",
     ]
     return "\n".join(lines)
+
+
+def read_table() -> str:
+    """The table of the log, for the docs."""
+    lines = (RESULTS / LOG).read_text().splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))

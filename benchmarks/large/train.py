@@ -63,7 +63,10 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def train(recipe: Recipe, setting: str, seed: int, place: Place) -> dict[str, Any] | None:
-    """Train, or go on training, and write what was found; None where that is left for later, or for the first rank."""
+    """Train, or go on training, and write what was found.
+
+    None where the training was stopped or finished before, and on ranks other than the first, which writes.
+    """
     context.use(device=place.device, amp=recipe.amp)
     rank, size = rank_and_size()
     folder = place.out / f"{recipe.name}-{setting}-{seed}"
@@ -143,7 +146,7 @@ def _resume(training: _Training, folder: Path) -> int:
     for first in sorted(folder.glob("*-0.pt"), reverse=True):
         epoch = first.name.partition("-")[0]
         if all((folder / f"{epoch}-{each}.pt").exists() for each in range(size)):
-            state = torch.load(folder / f"{epoch}-{rank}.pt", map_location=CONTEXT.device)
+            state = torch.load(folder / f"{epoch}-{rank}.pt", map_location="cpu")
             if state["ranks"] != size:
                 raise ValueError(f"'{folder}' was written by {state['ranks']} ranks; go on with as many, got {size}")
             training.load_state_dict(state["training"])
@@ -210,7 +213,8 @@ def _train_epoch(training: _Training, epoch: int, loader: DataLoader[Any]) -> No
         training.optimizer.step()
         training.optimizer.zero_grad()
         training.scheduler.step()
-    print(f"epoch {epoch + 1} of {training.plan.num_epochs}: last loss {loss.item():.3f}", flush=True)
+    if rank_and_size()[0] == 0:
+        print(f"epoch {epoch + 1} of {training.plan.num_epochs}: last loss {loss.item():.3f}", flush=True)
 
 
 def _to_device(images: Tensor) -> Tensor:
@@ -227,8 +231,9 @@ def report_detection(table: Mapping[str, NDArray[Any]], pictures: Pictures) -> d
         return None
     found = {}
     for name in (*AUDITED, "p_mislabeled"):
-        if name in table:
-            values = np.nan_to_num(table[name][seen].astype(np.float64))
+        values = table[name][seen].astype(np.float64) if name in table else np.array([])
+        if np.isfinite(values).any():
+            values = np.nan_to_num(values)
             found[name] = detection_report(-values if name in SUSPICIOUS_WHEN_LOW else values, wrong)
     return found
 

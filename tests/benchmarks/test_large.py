@@ -1,6 +1,10 @@
 """Tier G on imitations: folders of tiny pictures in the published layouts, and tiny networks."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,14 +113,14 @@ def make_animal10n(root):
             draw(root / "animal10n" / part / f"{number % 10}_{number:05d}.jpg", number % 10, (16, 16))
 
 
-def make_openood(root):
+def make_openood(root, count=7):
     folder = root / "openood"
     for name, pictures in datasets.OPENOOD_SETS.items():
         is_inside = name.endswith("imagenet")
-        lines = [f"{name}/picture {number}.jpg {number if is_inside else -1}" for number in range(7)]
+        lines = [f"{name}/picture {number}.jpg {number % 3 if is_inside else -1}" for number in range(count)]
         write(folder / "benchmark_imglist" / "imagenet" / f"{name}.txt", lines)
-        for line in lines:
-            draw(folder / pictures / line.rsplit(maxsplit=1)[0])
+        for number, line in enumerate(lines):
+            draw(folder / pictures / line.rsplit(maxsplit=1)[0], number)
 
 
 def counts(pictures):
@@ -192,7 +196,7 @@ def test_openood(tmp_path):
     make_openood(tmp_path)
     for name in datasets.OPENOOD_SETS:
         found = datasets.openood(tmp_path, name)
-        assert found.given.tolist() == (list(range(7)) if name.endswith("imagenet") else [OUTSIDE] * 7)
+        assert found.given.tolist() == ([0, 1, 2, 0, 1, 2, 0] if name.endswith("imagenet") else [OUTSIDE] * 7)
         assert found[6][2].endswith(f"{name}/picture 6.jpg")
     assert datasets.openood(tmp_path, "test_textures").ids[0].startswith("images_classic/")
     with pytest.raises(ValueError, match="must be one of val_imagenet"):
@@ -401,7 +405,40 @@ def test_a_training_from_folder_to_metrics_is_resumed_where_it_stopped(tiny, cap
     assert len((folder / "result.jsonl").read_text().splitlines()) == 1
 
 
+def test_a_network_is_tried_on_the_lists_of_openood(tmp_path, monkeypatch):
+    make_imagenet(tmp_path)
+    make_openood(tmp_path, count=40)
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    fields = {"model": "resnet18", "image": 32, "held_per_class": 5, "ranks": 1, "ood": ["ninco", "textures"]}
+    text = change((recipe.FOLDER / "table3_imagenet.toml").read_text(), **fields, noises=["sym-20"])
+    (folder / "table3_imagenet.toml").write_text(text)
+    monkeypatch.setattr(recipe, "FOLDER", folder)
+    run_tiny(tmp_path, tmp_path / "out", "--examples", "30", "--epochs", "1", only="table3_imagenet")
+    found = json.loads((tmp_path / "out" / "table3_imagenet-sym-20-1" / "result.jsonl").read_text())
+    assert set(found["ood"]) == {"ninco", "textures"} and 0 <= found["ood"]["ninco"]["auroc"] <= 100
+    assert found["accuracy"] is None and found["detection"]["loss"]["examples"] == 30  # all of val is held out
+
+
 def test_missing_data_end_a_training_with_their_name(tiny):
     (tiny / "clothing1m" / "noisy_label_kv.txt").unlink()
     with pytest.raises(DataMissing, match=r"noisy_label_kv\.txt' is missing; it holds the noisy labels"):
         run_tiny(tiny, tiny / "out")
+
+
+@pytest.mark.slow
+def test_two_ranks_share_a_training_and_go_on_together(tmp_path):
+    make_clothing1m(tmp_path)
+    root, out = Path(__file__).parents[2], tmp_path / "out"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmarks"]
+    small = ["--epochs", "2", "--width", "4", "--batch", "8", "--amp", "none", "--workers", "0", "--device", "cpu"]
+    asked = ["tier", "G", "--only", "table2_clothing1m", "--seeds", "1", "--root", str(tmp_path), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    for more in (["--stop-after", "1"], []):
+        subprocess.run([sys.executable, *torchrun, *asked, *small, *more], cwd=root, env=environment, check=True)
+    folder = out / "table2_clothing1m-none-1"
+    found = json.loads((folder / "result.jsonl").read_text())
+    assert found["ranks"] == 2 and found["detection"]["worst"]["examples"] == 9
+    visits = sgoif.load(str(folder / "run")).visits
+    assert sorted(set(visits["epoch"])) == [0, 1] and len(visits["id"]) == 2 * 40  # 39, and one again to share evenly
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["0002-0.pt", "0002-1.pt"]
