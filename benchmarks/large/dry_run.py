@@ -115,7 +115,7 @@ _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "monitor, % of a step": lambda row: f"{100 * row['share']:.1f}",
     "hours": lambda row: f"{row['hours']:.1f}",
     "trainings": lambda row: str(row["trainings"]),
-    "GPU hours of all": lambda row: f"{row['gpu_hours']:,.0f}",
+    "GPU hours of all": lambda row: f"{row['gpu_hours']:,.1f}",
     "weights, GB": lambda row: f"{row['weights_gb']:.2f}",
     "activations, GB": lambda row: f"{row['activations_gb']:.1f}",
     "monitor, GB": lambda row: f"{row['monitor_gb']:.2f}",
