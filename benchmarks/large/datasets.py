@@ -270,7 +270,7 @@ def _folders(path: Path, holds: str) -> list[str]:
 def _files(path: Path, holds: str = "pictures") -> list[str]:
     if not path.is_dir():
         raise DataMissing(f"'{path}' is missing; it holds {holds}")
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+    return sorted(entry.name for entry in os.scandir(path) if entry.name.lower().endswith((".jpg", ".jpeg")))
 
 
 @dataclass(frozen=True, slots=True)

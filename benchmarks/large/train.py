@@ -75,26 +75,23 @@ def train(recipe: Recipe, setting: str, seed: int, place: Place) -> dict[str, An
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
     parts = divide(recipe, place.root, setting, seed, place.examples)
+    settings = {**asdict(recipe), "noise": setting, "examples": len(parts.train), "processes": size}
+    settings = {name: value for name, value in settings.items() if name not in ("seeds", "noises")}  # it is one of them
     training = _start(recipe, parts, seed, folder, size)
-    for epoch in range(_resume(training, checkpoints), recipe.epochs):
+    for epoch in range(_resume(training, checkpoints, settings), recipe.epochs):
         started = time.perf_counter()
         _train_epoch(training, epoch, _load_epoch(recipe, parts.train, seed, epoch, place.workers))
         training.seconds += time.perf_counter() - started
-        _save(training, checkpoints, epoch + 1)
+        _save(training, checkpoints, epoch + 1, settings)
         if epoch + 1 == place.stop_after:
             return None
     run = training.monitor.close()
     found = None
     if rank == 0:
-        facts = {"seconds": training.seconds, "ranks": size, "overhead": run.info["overhead"]}
-        measured = {
-            "detection": report_detection(run.table, parts.train),
-            **evaluate(training.model, recipe, parts, place),
-        }
-        settings = {**asdict(recipe), "noise": setting, "examples": len(parts.train)}
-        found = append_result(
-            folder.resolve() / "result.jsonl", {"settings": settings, "seed": seed, **facts, **measured}
-        )
+        row = {"settings": settings, "seed": seed, "seconds": training.seconds, "overhead": run.info["overhead"]}
+        row["detection"] = report_detection(run.table, parts.train)
+        row |= evaluate(training.model, recipe, parts, place)
+        found = append_result(folder.resolve() / "result.jsonl", row)
     if size > 1:
         dist.barrier()
     return found
@@ -129,28 +126,31 @@ class _Training:
         self.seconds = state["seconds"]
 
 
-def _save(training: _Training, folder: Path, epoch: int) -> None:
+def _save(training: _Training, folder: Path, epoch: int, settings: Mapping[str, Any]) -> None:
     """Write the state after so many epochs, a file for each rank; the one before is deleted once all have written."""
     rank, size = rank_and_size()
     path = folder / f"{epoch:04d}-{rank}.pt"
-    torch.save({"ranks": size, "training": training.state_dict()}, path.with_suffix(".part"))
+    torch.save({"settings": settings, "training": training.state_dict()}, path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
     if size > 1:
         dist.barrier()
     (folder / f"{epoch - 1:04d}-{rank}.pt").unlink(missing_ok=True)
 
 
-def _resume(training: _Training, folder: Path) -> int:
+def _resume(training: _Training, folder: Path, settings: Mapping[str, Any]) -> int:
     """Load the last state that every rank has written, and return how many epochs it has behind it."""
     rank, size = rank_and_size()
     for first in sorted(folder.glob("*-0.pt"), reverse=True):
         epoch = first.name.partition("-")[0]
         if all((folder / f"{epoch}-{each}.pt").exists() for each in range(size)):
             state = torch.load(folder / f"{epoch}-{rank}.pt", map_location="cpu")
-            if state["ranks"] != size:
-                raise ValueError(f"'{folder}' was written by {state['ranks']} ranks; go on with as many, got {size}")
+            other = [name for name, value in settings.items() if state["settings"].get(name) != value]
+            if other:
+                raise ValueError(f"'{folder}' was written with another {', '.join(other)}; choose another --out")
             training.load_state_dict(state["training"])
             return int(epoch)
+    if any(folder.glob("*.pt")):
+        raise ValueError(f"'{folder}' has no state of all {size} ranks; use as many as before, or choose another --out")
     return 0
 
 
@@ -253,8 +253,7 @@ def evaluate(model: nn.Module, recipe: Recipe, parts: Parts, place: Place) -> di
     loader = DataLoader(Prepared(parts.test, recipe), batch_size=recipe.batch, num_workers=place.workers)
     with torch.no_grad():
         for images, labels in loader:
-            with torch.autocast(torch.device(CONTEXT.device).type, torch.bfloat16, enabled=recipe.amp == "bf16"):
-                predicted = model(_to_device(images)).argmax(1)
+            predicted = loops.logits(model, _to_device(images), loops.Recipe()).argmax(1)
             right, total = right + int((predicted.cpu() == labels).sum()), total + len(labels)
     measured: dict[str, Any] = {"accuracy": 100 * right / total if total else None}
     if recipe.ood:

@@ -388,6 +388,12 @@ def test_a_training_from_folder_to_metrics_is_resumed_where_it_stopped(tiny, cap
     folder = tiny / "parts" / "table2_clothing1m-none-1"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["0001-0.pt"]
     assert not (folder / "result.jsonl").exists()
+    with pytest.raises(ValueError, match="written with another width, examples; choose another --out"):
+        run_tiny(tiny, tiny / "parts", "--width", "8", "--examples", "20")
+    (folder / "checkpoints" / "0001-0.pt").rename(folder / "checkpoints" / "0001-1.pt")  # as if rank 0 had not written
+    with pytest.raises(ValueError, match="has no state of all 1 ranks"):
+        run_tiny(tiny, tiny / "parts")
+    (folder / "checkpoints" / "0001-1.pt").rename(folder / "checkpoints" / "0001-0.pt")
     capsys.readouterr()
     run_tiny(tiny, tiny / "parts")
     assert "epoch 1 of 2" not in capsys.readouterr().out
@@ -438,7 +444,7 @@ def test_two_ranks_share_a_training_and_go_on_together(tmp_path):
         subprocess.run([sys.executable, *torchrun, *asked, *small, *more], cwd=root, env=environment, check=True)
     folder = out / "table2_clothing1m-none-1"
     found = json.loads((folder / "result.jsonl").read_text())
-    assert found["ranks"] == 2 and found["detection"]["worst"]["examples"] == 9
+    assert found["settings"]["processes"] == 2 and found["detection"]["worst"]["examples"] == 9
     visits = sgoif.load(str(folder / "run")).visits
     assert sorted(set(visits["epoch"])) == [0, 1] and len(visits["id"]) == 2 * 40  # 39, and one again to share evenly
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["0002-0.pt", "0002-1.pt"]
