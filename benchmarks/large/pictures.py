@@ -39,7 +39,7 @@ def divide(recipe: Recipe, root: Path, setting: str, seed: int, examples: int | 
     if known.is_clean:
         train = draw_noise(recipe.dataset, train, setting, seed)
     if examples is not None:
-        order = np.random.default_rng(seed).permutation(len(train))
+        order = np.random.default_rng((seed, examples)).permutation(len(train))  # not the order that noise is drawn in
         train = train.take(np.sort(order[:examples]))
     pool = known.load(root, known.held)
     pool = pool.take(np.flatnonzero(~pool.is_wrong))

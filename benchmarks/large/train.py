@@ -160,6 +160,8 @@ def _start(recipe: Recipe, parts: Parts, seed: int, folder: Path, ranks: int) ->
     model = recipe.make_model(len(names)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     wrapped = DistributedDataParallel(model) if ranks > 1 else model
     steps = recipe.epochs * ceil(len(parts.train) / recipe.batch)
+    if steps < 3:
+        raise ValueError(f"{len(parts.train)} pictures in batches of {recipe.batch} give {steps} steps; 3 are needed")
     plan = loops.Recipe(
         num_epochs=recipe.epochs,
         batch_size=recipe.batch,

@@ -1,5 +1,6 @@
 """Tier G on imitations: folders of tiny pictures in the published layouts, and tiny networks."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -344,6 +345,8 @@ def test_parts_do_not_overlap_and_noise_is_known(tmp_path):
     assert (len(parts.train), len(parts.held), len(parts.test)) == (30, 6, 15)
     assert counts(parts.held) == [2, 2, 2] and not set(parts.held.ids) & set(parts.train.ids)
     assert parts.train.is_verified.all() and parts.train.is_wrong.sum() + parts.held.is_wrong.sum() == 7
+    few = divide(dataclasses.replace(given, holdout="trusted"), tmp_path, "sym-20", 1, examples=7)
+    assert few.train.is_wrong.sum() < 7  # which pictures are taken does not depend on which are wrong
     trusted = read_recipes(["food101n"])[0]
     parts = divide(trusted, tmp_path, "none", 1, examples=20)
     assert (len(parts.train), len(parts.held), len(parts.test)) == (20, 6, 0)
@@ -424,6 +427,11 @@ def test_a_network_is_tried_on_the_lists_of_openood(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "out" / "table3_imagenet-sym-20-1" / "result.jsonl").read_text())
     assert set(found["ood"]) == {"ninco", "textures"} and 0 <= found["ood"]["ninco"]["auroc"] <= 100
     assert found["accuracy"] is None and found["detection"]["loss"]["examples"] == 30  # all of val is held out
+
+
+def test_too_few_steps_are_refused(tiny):
+    with pytest.raises(ValueError, match="8 pictures in batches of 8 give 2 steps; 3 are needed"):
+        run_tiny(tiny, tiny / "out", "--examples", "8")
 
 
 def test_missing_data_end_a_training_with_their_name(tiny):
