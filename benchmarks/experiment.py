@@ -103,6 +103,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "concepts": Entry("benchmarks.concepts", "the curves of the pictures in docs/concepts.md"),
     "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),
+    "paper": Entry("benchmarks.paper", "the paper's algorithm with one part taken away at a time"),
     "overhead": Entry("benchmarks.overhead", "what the monitor costs"),
     "scoring": Entry("benchmarks.scoring", "stored pictures scored by a snapshot, on one process and on Ray Data"),
     "store": Entry("benchmarks.store", "the store"),

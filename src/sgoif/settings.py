@@ -110,7 +110,7 @@ class Request:
 _GROUPS: Mapping[str, type] = {"loss": Loss, "method": Method, "budget": Budget}
 _NEVER_KEYWORDS = (
     *("per_example", "reduction", "rank", "weighting", "leak_horizon", "refine_below", "refine_if", "temperature"),
-    *("subspace", "subspace_every", "replace_every", "gram_below"),
+    *("sketch_rank", "subspace", "subspace_every", "replace_every", "gram_below"),
 )
 _FORMER = {"loss_reduction": ("loss", "reduction")} | {
     field.name: (group, field.name)

@@ -23,6 +23,8 @@ from sgoif.records import BlockShape, GradientRows
 
 __all__ = ["FisherCurvature", "LowRankCurvature", "compress"]
 
+_AT_A_TIME = 4  # times the rank, of gradients that are compressed together
+
 
 def compress(columns: Tensor, rank: int) -> Tensor:
     """Return ``U`` ``[P, rank]`` whose ``U Uᵀ`` is the best rank-``rank`` approximation of ``columns columnsᵀ``.
@@ -44,11 +46,12 @@ def compress(columns: Tensor, rank: int) -> Tensor:
 def measure_factor(rows: GradientRows, rank: int, dtype: torch.dtype, max_bytes: int) -> Statistic:
     """Return columns whose outer products sum to ``Σ_i g_i g_iᵀ``: the gradients, or ``rank`` columns in their place.
 
-    Exact for at most ``rank`` examples. Halves combine by standing side by side.
+    Exact for at most ``rank`` examples. Halves combine by standing side by side. The gradients are taken in a few
+    ``rank`` at a time, for compressing costs the cube of their number.
     """
     size = rows.output_grads.shape[1] * rows.output_grads.shape[2] * rows.inputs.shape[2]
     columns = torch.zeros(size, 0, dtype=dtype, device=rows.inputs.device)
-    for gradients in gradient_chunks(rows, dtype, max_bytes):
+    for gradients in gradient_chunks(rows, dtype, min(max_bytes, _AT_A_TIME * rank * size * dtype.itemsize)):
         columns = torch.cat([columns, gradients.reshape(-1, size).mT], dim=1)
         columns = compress(columns, rank) if columns.shape[1] > rank else columns
     return Statistic(columns, rows.num_examples, "concat")

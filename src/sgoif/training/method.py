@@ -30,6 +30,7 @@ class Method:
             preconditioned conjugate gradients; never by default.
         refine_if: what else it takes: ``"low"`` nothing; ``"large"`` a score since the last refresh above the running
             99th percentile; ``"uncertain"`` an empirical-Bernstein interval of their mean score that holds zero.
+        sketch_rank: columns of the sketch by which these conjugate gradients are preconditioned; 0 for none.
         subspace: dominant directions of the curvature in which tracked directions are solved exactly at each step;
             none by default.
         subspace_every: refreshes after which these are looked for again.
@@ -57,6 +58,7 @@ class Method:
     solver: str = "richardson"
     refine_below: float | None = None
     refine_if: RefineIf = "low"
+    sketch_rank: int = 16
     subspace: int | None = None
     subspace_every: int = 1
     replace_every: int | None = None
@@ -87,6 +89,8 @@ class Method:
         counted = {name: getattr(self, name) for name in ("subspace", "subspace_every", "replace_every")}
         if any(value is not None and value < 1 for value in counted.values()):
             raise SgoifError(f"{', '.join(counted)} count from 1, got {', '.join(map(str, counted.values()))}.")
+        if self.sketch_rank < 0:
+            raise SgoifError(f"sketch_rank counts columns, got {self.sketch_rank}.")
         if self.gram_below is not None and not 0 < self.gram_below <= 1:
             raise SgoifError(f"gram_below is an eigenvalue in (0, 1], got {self.gram_below!r}.")
         tracked = [name for name in ("subspace", "replace_every", "gram_below") if getattr(self, name) is not None]

@@ -30,10 +30,6 @@ from sgoif.training.method import Method
 
 __all__ = ["Refinement", "ScoreRecord"]
 
-_SOLVERS: dict[str, Solver[Any]] = {  # a few products each, beside those of the steps between two refreshes
-    "neumann": Neumann(max_order=20, required_fall=0.01),
-    "cg": ConjugateGradient(preconditioner=NystromPreconditioner(rank=16), max_iterations=10),
-}
 _QUANTILE = 0.99  # of the sizes of scores, above which one is large
 _KEPT = 0.9  # of that quantile, as it runs along
 _MISSES = 0.05  # share of intervals that may miss the mean
@@ -54,6 +50,11 @@ class Refinement:
         self.directions: dict[str, Tensor] | None = None  # found by the solver; None where φ is tracked
         self.residual = torch.zeros(num_anchors, device=device, dtype=dtype)  # what the solver left, relative
         self.count = torch.zeros(num_anchors, dtype=torch.int64, device=device)  # of tracked directions, how often
+        # a few products each, beside those of the steps between two refreshes
+        sketch = NystromPreconditioner(rank=method.sketch_rank) if method.sketch_rank else None
+        self._cg: Solver[Any] = ConjugateGradient(preconditioner=sketch, max_iterations=10)
+        solvers: dict[str, Solver[Any]] = {"cg": self._cg, "neumann": Neumann(max_order=20, required_fall=0.01)}
+        self._solver = solvers.get(method.solver)
         needs_scores = method.refine_below is not None and method.refine_if != "low"
         self._scores = ScoreRecord(num_anchors, device=device, dtype=dtype) if needs_scores else None
 
@@ -72,10 +73,10 @@ class Refinement:
         shapes: Mapping[str, BlockShape],
     ) -> None:
         """At a refresh: solve for the directions where they are not tracked, and for tracked ones that need it."""
-        name, below = self.method.solver, self.method.refine_below
-        if name in _SOLVERS:
+        solver, below = self._solver, self.method.refine_below
+        if solver is not None:
             start = None if self.directions is None else flatten(self.directions, shapes)
-            found = _SOLVERS[name].solve(_SOLVERS[name].prepare(operator), flatten(gradients, shapes), start)
+            found = solver.solve(solver.prepare(operator), flatten(gradients, shapes), start)
             self.directions = unflatten(found.value, shapes)
             self.residual = found.stats.relative_residual
         elif below is not None:
@@ -83,8 +84,8 @@ class Refinement:
             if reading is not None:
                 is_due = reading.confidence < below
                 is_due = is_due if scores is None else is_due & scores.gives_reason(self.method.refine_if, peers)
-                solver, tracked = _SOLVERS["cg"], flatten(tracker.directions, shapes)
-                found = solver.solve(solver.prepare(operator), flatten(gradients, shapes), tracked)
+                tracked = flatten(tracker.directions, shapes)
+                found = self._cg.solve(self._cg.prepare(operator), flatten(gradients, shapes), tracked)
                 self.count = self.count + is_due.to(self.count.dtype)
                 tracker.replace_directions(torch.where(is_due, found.value, tracked))
 
