@@ -62,7 +62,25 @@ def test_every_curvature_is_that_of_the_global_batch(worlds, curvature):
 
 def test_a_gate_that_looks_at_the_gradient_looks_at_that_of_the_global_batch(worlds):
     recipe, settings = Recipe(steps=6), {"gate": GateSettings(beta_power=1.0)}
-    assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-6)  # the gate is float32
+    assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-8)
+
+
+PARTS = {"subspace": 4, "replace_every": 2, "gram_below": 0.5, "refine_below": 0.9, "weighting": "paper"}
+
+
+def test_all_parts_of_the_paper_score_as_in_one_process(worlds):
+    recipe, settings = Recipe(steps=16), {**PARTS, "refine_if": "uncertain"}
+    assert_close(trained(recipe, settings), worlds.run(2, trained, recipe, settings), 1e-8)
+
+
+def test_ranks_agree_on_what_is_large(worlds):
+    """What is large is judged by each rank's own scores; the directions that follow are those of all."""
+    recipe, settings = Recipe(steps=16), {**PARTS, "refine_if": "large"}
+    parts = worlds.run(2, trained, recipe, settings)
+    assert all(part["faults"] == {} and part["is_on"] for part in parts)
+    for step in range(16):
+        gates = {value for part in parts for value in part["visits"]["confidence"][part["visits"]["step"] == step]}
+        assert len(gates) == 1, step  # one gate for all examples of a step
 
 
 def test_weights_under_batchnorm_are_those_without_a_monitor_to_the_bit(worlds):

@@ -276,3 +276,25 @@ def test_a_head_refitted_in_few_examples_is_the_one_refitted_in_the_features(has
     many = refit_head(features.repeat(3, 1), labels.repeat(3), weight, trust=trust.repeat(3))  # the same objective
     torch.testing.assert_close(few, many, rtol=0, atol=1e-12)
     assert (few - weight).abs().max() > 0.1
+
+
+def test_drift_is_how_far_an_anchor_moved_beyond_the_noise_of_its_draws():
+    """E_lin: nothing before two draws, nothing for draws of one distribution, the change where the model moved."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    x, labels = torch.randn(4000, 3, dtype=torch.float64), torch.arange(4000) % 2
+    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
+    anchors = Anchors(HoldOut((x, labels)), {"fc": ExactSpace(layer)}, per_refresh=2000, dtype=torch.float64)
+    anchors.refresh(model, Capture([layer]), model, losses)
+    assert anchors.drift.isnan().all()
+    before = anchors.gradients["fc"].flatten(1)
+    anchors.refresh(model, Capture([layer]), model, losses)
+    after = anchors.gradients["fc"].flatten(1)
+    apart = (after - before).norm(dim=1) / after.norm(dim=1)
+    assert (anchors.drift < apart).all()  # less than what the draws differ by
+    with torch.no_grad():
+        model.weight[0] += 3
+    anchors.refresh(model, Capture([layer]), model, losses)
+    moved = anchors.gradients["fc"].flatten(1)
+    expected = (moved - after).norm(dim=1) / moved.norm(dim=1)
+    torch.testing.assert_close(anchors.drift, expected, rtol=0.1, atol=0)

@@ -13,7 +13,7 @@ import typer
 from sgoif.cli.errors import Front
 
 _PANELS = {  # of the help
-    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "report", "info"),
+    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "report", "info", "trace"),
     "Judge and improve": ("check", "compare", "verify", "apply", "export", "holdout"),
     "Ask a model": ("ood", "explain", "sentinel"),
     "Set up": ("doctor", "bench"),

@@ -25,6 +25,7 @@ from sgoif.influence import AnchorDraw
 from sgoif.linalg import flatten
 from sgoif.linalg.factor import factor_dtype
 from sgoif.training.engine import Engine
+from sgoif.training.replacement import most_dependent
 
 __all__ = ["anchor_rows", "coverage", "curvature_gap", "gram_health"]
 
@@ -96,12 +97,11 @@ def gram_health(directions: Tensor) -> tuple[Tensor, Tensor]:
     >>> round(float(cosine), 3), round(float(smallest), 3)
     (0.707, 0.293)
     """
+    smallest, _ = most_dependent(directions)
     sizes = torch.linalg.vector_norm(directions, dim=0).clamp_min(torch.finfo(directions.dtype).tiny)
     unit = directions / sizes
     gram = unit.mT @ unit
-    eigenvalues: Tensor = torch.linalg.eigvalsh(gram.to(factor_dtype(gram.device)))
-    others = gram - torch.diag_embed(gram.diagonal())
-    return eigenvalues[0].to(gram.dtype), others.max()
+    return smallest.to(gram.dtype), (gram - torch.diag_embed(gram.diagonal())).max()
 
 
 def coverage(dots: Tensor, sizes2: Tensor, directions: Tensor) -> Tensor:

@@ -614,8 +614,8 @@ class Engine:
         if "refinement" in state:
             self.refinement.load_state_dict(state["refinement"])
             self.replacement.load_state_dict(state["replacement"])
-        elif self.settings.solver == "direct":  # all that older states knew beside tracking
-            self.refinement.directions = self.solved
+        else:  # older states
+            self.refinement.directions = state.get("refined", self.solved if self.settings.solver == "direct" else None)
         if "head_refit" in state:
             self._head_refit.load_state_dict(state["head_refit"])
         else:  # states from before
