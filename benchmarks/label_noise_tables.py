@@ -57,6 +57,11 @@ def values(runs: Sequence[Run], signal: str, key: str = "ap", window: str = "gat
     return [report["signals"][signal][window][key] for report in reports]
 
 
+def is_judged(runs: Sequence[Run]) -> bool:
+    """Whether all of these runs have probabilities."""
+    return all(run["report"]["p_mislabeled"] for run in runs)
+
+
 def best_free(runs: Sequence[Run]) -> tuple[str, list[float]]:
     """The best of loss, AUM and EL2N, each over all visits, the second half, or weighted by our gate: generous."""
     found = {(signal, window): values(runs, signal, window=window) for signal in FREE for window in WINDOWS}
@@ -78,10 +83,10 @@ def label_noise() -> str:
             [
                 f"{name_of(dataset, setting)} ({first['rate']:.0f}%)",
                 f"{holdout}, {describe_seeds(runs)}",
-                interval(ours),
+                interval(ours) if is_judged(runs) else "no probabilities",
                 f"{means(theirs)} ({rival})",
-                interval(ahead, "+"),
-                _precision(runs),
+                interval(ahead, "+") if is_judged(runs) else "",
+                _precision(runs) if is_judged(runs) else "",
                 means(audits) if audits else "",
             ]
         )
@@ -101,8 +106,9 @@ def signals() -> str:
     """AP of every signal, mean over seeds."""
     rows = []
     for (dataset, setting, holdout), runs in places():
-        cells = [means(values(runs, signal)) for signal in SIGNALS]
-        best = max(cells, key=float)
+        known = [signal != "p_mislabeled" or is_judged(runs) for signal in SIGNALS]
+        cells = [means(values(runs, signal)) if is_known else "" for signal, is_known in zip(SIGNALS, known)]
+        best = max(filter(None, cells), key=float)
         marked = [f"**{cell}**" if cell == best else cell for cell in cells]
         rows.append([f"{name_of(dataset, setting)}, {holdout}", *marked])
     return table(("setting, hold-out", *(f"`{signal}`" for signal in SIGNALS)), rows)
@@ -113,7 +119,8 @@ def calibration() -> str:
     rows = []
     for (dataset, setting, holdout), runs in places():
         judged = [run["report"] for run in runs if run["report"]["p_mislabeled"] is not None]
-        rows.append([f"{name_of(dataset, setting)}, {holdout}", *calibration_cells(judged)])
+        if judged:
+            rows.append([f"{name_of(dataset, setting)}, {holdout}", *calibration_cells(judged)])
     return table(calibration_header("setting, hold-out"), rows)
 
 

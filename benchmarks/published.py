@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks import data
 from benchmarks.experiment import Experiment, option
-from benchmarks.label_noise_tables import best_free, places, values
+from benchmarks.label_noise_tables import best_free, is_judged, places, values
 from benchmarks.metrics import best_other, detection_report
 from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
 
@@ -67,11 +67,10 @@ def published() -> str:
 def _cells_of(runs: list[dict[str, Any]]) -> list[str]:
     if not runs:
         return ["not run", "", "", ""]
-    judged = all(run["report"]["p_mislabeled"] for run in runs)
-    signal = "p_mislabeled" if judged else "margin"
+    signal = "p_mislabeled" if is_judged(runs) else "margin"
     rival, aps = best_free(runs)
     cells = [f"{means(values(runs, name))} ({np.mean(values(runs, name, 'p@1%')):.0f})" for name in (signal, "worst")]
-    cells[0] += "" if judged else ", by margin: no probabilities"
+    cells[0] += "" if is_judged(runs) else ", by margin: no probabilities"
     return [describe_seeds(runs), *cells, f"{means(aps)} ({rival})"]
 
 

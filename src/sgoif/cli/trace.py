@@ -25,8 +25,9 @@ _MEANS = {  # column of the table of anchors, by the paper's symbol
 }
 _COUNTS = {"refined": "refinements", "replaced": "replacements", "reset": "resets"}
 _ABOUT = (
-    "|g_v|, |r_v|/|g_v|, tau, c_v, beta and Gamma as in the paper (Eq. 1-4), means over anchors; E_curv, E_proj and "
-    "E_lin relative to |g_v|; lambda_min of the Gram matrix (Eq. 6); anchors refined, replaced and reset so far."
+    "|g_v|, |r_v|/|g_v|, tau, c_v, beta and Gamma as in the paper (Eq. 1-4), means over the anchors shown; E_curv and "
+    "E_lin relative to |g_v|, E_proj to |g_z|^2; lambda_min of the Gram matrix (Eq. 6); anchors refined, replaced and "
+    "reset so far. beta is 0 and Gamma 1 where the gate does not look at them."
 )
 
 

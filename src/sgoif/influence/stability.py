@@ -51,6 +51,10 @@ class GateSettings:
     def __post_init__(self) -> None:
         if self.mode not in get_args(GateMode):
             raise SgoifError(f"gate must be one of {', '.join(get_args(GateMode))}, got {self.mode!r}.")
+        if self.kappa is not None and not self.kappa > 0:
+            raise SgoifError(f"kappa is the tolerance of a residual and positive, got {self.kappa!r}.")
+        if not 0 < self.tau_range[0] <= self.tau_range[1]:
+            raise SgoifError(f"tau_range is a lower and an upper end, both positive, got {self.tau_range!r}.")
 
     @property
     def scale(self) -> float:
