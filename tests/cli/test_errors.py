@@ -41,6 +41,7 @@ COMMANDS = (
     "scan",
     "score",
     "sentinel",
+    "trace",
     "verify",
 )
 

@@ -86,7 +86,7 @@ def most_dependent(directions: Tensor) -> tuple[Tensor, Tensor]:
 
     >>> smallest, place = most_dependent(torch.tensor([[1.0, 0.0, 0.9], [0.0, 1.0, 0.1], [0.0, 0.0, 0.1]]))
     >>> round(float(smallest), 2), int(place)
-    (0.0, 2)
+    (0.01, 2)
     """
     sizes = torch.linalg.vector_norm(directions, dim=0)
     has_begun = sizes > 0
