@@ -39,7 +39,7 @@ def trace(
 ) -> None:
     """Show the quantities of the paper's algorithm at each refresh of a watched training."""
     columns = {name: np.asarray(values) for name, values in open_run(run).anchors().to_pydict().items()}
-    rows = describe(columns, anchor)[-last:]
+    rows = describe(columns, anchor, last)
     if as_json:
         return emit_json("trace", run=run, anchor=anchor, refreshes=rows)
     print_lines([_ABOUT, ""])
@@ -47,8 +47,8 @@ def trace(
     print_table(rows, shown, right=list(shown))
 
 
-def describe(columns: dict[str, NDArray[Any]], anchor: int | None = None) -> list[dict[str, Any]]:
-    """One row per refresh of the table of anchors, later attempts in the place of earlier ones.
+def describe(columns: dict[str, NDArray[Any]], anchor: int | None = None, last: int = 0) -> list[dict[str, Any]]:
+    """One row for each of the last refreshes (0: of all), later attempts in the place of earlier ones.
 
     Raises:
         SgoifError: the run has no such table, or no such anchor.
@@ -60,7 +60,7 @@ def describe(columns: dict[str, NDArray[Any]], anchor: int | None = None) -> lis
         if not mine.any():
             raise SgoifError(f"this run has no anchor {anchor}; its anchors are 0 to {int(columns['anchor'].max())}.")
         columns = {name: values[mine] for name, values in columns.items()}
-    return [_summarise(columns, int(step)) for step in np.unique(columns["refresh_step"])]
+    return [_summarise(columns, int(step)) for step in np.unique(columns["refresh_step"])[-last:]]
 
 
 def _summarise(columns: dict[str, NDArray[Any]], step: int) -> dict[str, Any]:

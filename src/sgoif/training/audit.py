@@ -29,7 +29,7 @@ from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine
 from sgoif.training.losses import logits_of
-from sgoif.training.method import Method
+from sgoif.training.method import OF_TRACKED, Method
 from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.training.multilabel.recorder import MultilabelRecorder
@@ -80,9 +80,6 @@ class KeptAnchors:
         return np.fromiter(means.astype(np.float32), dtype=object, count=count)
 
 
-_UNTRACKED: dict[str, Any] = dict.fromkeys(("refine_below", "subspace", "replace_every", "gram_below"))
-
-
 def audit_engine(
     head: Layer,
     holdout: HoldOut,
@@ -92,7 +89,8 @@ def audit_engine(
     method: Method | None = None,
 ) -> Engine:
     """An engine for a model that does not move: directions solved, no gate, anchors of the whole hold-out."""
-    settings = replace(method or Method(), solver="direct", gate="none", **_UNTRACKED)
+    untracked: dict[str, Any] = dict.fromkeys(OF_TRACKED)
+    settings = replace(method or Method(), solver="direct", gate="none", **untracked)
     return Engine(head, [], holdout, settings, train_size=train_size, per_refresh=batch_size, horizon=math.inf)
 
 

@@ -11,10 +11,10 @@ from sgoif.curvature import registered
 from sgoif.errors import SgoifError
 from sgoif.influence import GateSettings, Weighting
 
-__all__ = ["Method"]
+__all__ = ["OF_TRACKED", "Method"]
 
 _SOLVERS = ("richardson", "direct", "neumann", "cg")
-_OF_TRACKED = ("refine_below", "subspace", "replace_every", "gram_below")
+OF_TRACKED = ("refine_below", "subspace", "replace_every", "gram_below")  # switches that need tracked directions
 _WHOLE = {  # numbers that are counted, with the least of each
     **dict.fromkeys(("subspace", "subspace_every", "replace_every", "rank", "planned_steps"), 1),
     "sketch_rank": 0,
@@ -90,7 +90,7 @@ class Method:
         if self.weighting not in get_args(Weighting):
             raise SgoifError(f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}.")
         if self.solver != "richardson":
-            asked = [name for name in _OF_TRACKED if getattr(self, name) is not None]
+            asked = [name for name in OF_TRACKED if getattr(self, name) is not None]
             if asked:
                 raise SgoifError(
                     f"solver={self.solver!r} solves for the directions at each refresh, and {', '.join(asked)} "

@@ -2,7 +2,7 @@
 
 A tracked direction needs it when its confidence is low: always, or only if what was scored by it since the last refresh
 gives a reason. ``large``: some score was above the running 99th percentile. ``uncertain``: the empirical-Bernstein
-interval of the mean score holds zero.
+interval of the mean score contains zero.
 """
 
 from __future__ import annotations
