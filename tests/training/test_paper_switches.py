@@ -17,6 +17,7 @@ from sgoif.errors import SgoifError
 from sgoif.influence import GateSettings, score
 from sgoif.training import engine as engines
 from sgoif.training.refinement import ScoreRecord
+from sgoif.training.replacement import Replacement
 from tests.training.loops import data, fresh, train, watch
 
 SOLVERS = ("direct", "neumann", "cg")
@@ -163,6 +164,12 @@ def test_replaced_anchors_are_counted_and_tracked_again_from_zero(settings):
     run = watched(epochs=4, **settings)
     assert (run.engine.replacement.count > 0).any() and (watched().engine.replacement.count == 0).all()
     assert int(run.engine.replacement.count.sum()) <= run.refreshes  # one of four classes at a time
+
+
+def test_a_class_that_has_no_anchor_is_not_replaced_in_the_place_of_another():
+    replacement = Replacement(3, every=1)
+    chosen = replacement.choose(torch.tensor([0.9, 0.0, 0.1]), torch.eye(3), torch.tensor([True, False, True]))
+    assert chosen.tolist() == [False, False, True] and replacement.count.tolist() == [0, 0, 1]
 
 
 def test_one_anchor_for_many_classes_is_not_replaced_and_that_is_said(monkeypatch, caplog):

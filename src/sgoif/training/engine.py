@@ -486,7 +486,8 @@ class Engine:
     def _replace_anchors(self, draw: AnchorDraw) -> None:
         """Let anchors that are to be replaced be made of this draw alone, and their directions start again."""
         assert self._reading is not None and isinstance(self.tracker, Tracker)
-        drawn = torch.bincount(draw.labels, minlength=self.anchors.num_anchors) > 0
+        trust = self.anchors.trust[draw.positions]
+        drawn = torch.bincount(draw.labels, weights=trust, minlength=self.anchors.num_anchors) > 0
         chosen = self.replacement.choose(self._reading.confidence, self.tracker.columns, drawn)
         self.anchors.forget(chosen)
         self.tracker.forget(chosen)

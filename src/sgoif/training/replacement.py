@@ -1,9 +1,8 @@
 """Anchors that are replaced: made of other hold-out examples of their class, their direction tracked from zero again.
 
 Every so many refreshes the tenth with the lowest confidence is replaced. Where the Gram matrix of the normalised
-directions has too small an eigenvalue, the anchor that depends most on the others is. With one anchor per class the
-eigenvalue is small in every sound run, because the gradients of all classes nearly sum to zero: replacing by it is off
-by default.
+directions has too small an eigenvalue, the anchor that depends most on the others is. With one anchor per class that
+can be so in a sound run, where the gradients of all classes nearly sum to zero: both are off by default.
 """
 
 from __future__ import annotations
@@ -62,7 +61,8 @@ class Replacement:
         self._refreshes += 1
         chosen = torch.zeros_like(drawn)
         if self.every is not None and self._refreshes % self.every == 0:
-            least = confidence.topk(max(1, len(confidence) // _SHARE), largest=False).indices
+            among = confidence.masked_fill(~drawn, float("inf"))  # a class without hold-out examples has no confidence
+            least = among.topk(max(1, len(confidence) // _SHARE), largest=False).indices
             chosen = chosen.scatter(0, least, True)
         if self.gram_below is not None:
             smallest, place = most_dependent(directions)
