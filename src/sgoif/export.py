@@ -19,8 +19,8 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import suspects
-from sgoif.pictures import find_pictures
 from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE
+from sgoif.sources import find_pictures
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -171,7 +171,7 @@ def test_a_damaged_table_is_refused_in_words_or_read(parquet, tmp_path, data):
     path.write_bytes(bytes(damaged))
     from sgoif.errors import SgoifError
     from sgoif.pictures.decode import PictureError, decode
-    from sgoif.pictures.sources import open_source
+    from sgoif.sources.labelled import open_source
 
     try:
         source = open_source(path)

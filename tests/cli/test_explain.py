@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import sgoif
 from sgoif.cli.labelled import LabelledPictures
 from sgoif.errors import SgoifError
-from sgoif.pictures.sources import open_source
+from sgoif.sources.labelled import open_source
 from tests.cli.runs import invoke
 
 MODULE = """

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import sgoif
 import tests.integrations.torchvision_operators  # noqa: F401 - ImageFolder is torchvision's
-from sgoif.pictures import find_pictures
+from sgoif.sources import find_pictures
 
 NUM = 24
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.sources import open_source
 from sgoif.scan.embeddings import embed
+from sgoif.sources.labelled import open_source
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def explain(
     from sgoif.cli.labelled import LabelledPictures
     from sgoif.findings import with_probabilities
     from sgoif.ood.stored import picture_input, stored_batches, stored_pictures
-    from sgoif.pictures.sources import open_source
     from sgoif.run import load
+    from sgoif.sources.labelled import open_source
 
     opened, source = load(run), open_source(data)
     label = _find_target(target, opened, source.class_names)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
 from sgoif.pictures.decode import PictureError, decode
-from sgoif.pictures.sources import Source
+from sgoif.sources.labelled import Source
 
 _BLOCK = 256  # pictures whose files are asked for together: rows of a Parquet group are not read one by one
 

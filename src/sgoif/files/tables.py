@@ -26,6 +26,7 @@ __all__ = [
     "read_csv",
     "read_csv_rows",
     "replacing",
+    "stream_csv",
     "unguard",
     "write_csv",
     "write_csv_rows",
@@ -133,6 +134,22 @@ def read_csv(path: str | os.PathLike[str], names: Sequence[str] | None = None) -
 
     Commas, semicolons or tabs, quotes and a byte order mark are fine, as in :func:`read_csv_rows`.
     """
+    import pyarrow.csv
+
+    return _unguarded(pyarrow.csv.read_csv(path, **_csv_options(path, names)))
+
+
+def stream_csv(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Go through columns of a CSV file as text, a block of rows at a time; all columns in types of the first rows."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    with pyarrow.csv.open_csv(path, **_csv_options(path, names)) as reader:
+        for batch in reader:
+            yield _unguarded(pa.Table.from_batches([batch]))
+
+
+def _csv_options(path: str | os.PathLike[str], names: Sequence[str] | None) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.csv
 
@@ -142,11 +159,15 @@ def read_csv(path: str | os.PathLike[str], names: Sequence[str] | None = None) -
     if names is not None:
         _need(path, next(csv.reader(io.StringIO(first), delimiter=delimiter), []), names)
     types = dict.fromkeys(names or (), pa.string())
-    table = pyarrow.csv.read_csv(
-        path,
-        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types),
-    )
+    return {
+        "parse_options": pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types),
+    }
+
+
+def _unguarded(table: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
     found = {name: table[name] for name in table.column_names}
     for name, column in found.items():
         if column.type == pa.string():

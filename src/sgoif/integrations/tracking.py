@@ -166,7 +166,8 @@ def _row(item: Mapping[str, Any], names: Sequence[str], hash_ids: bool) -> dict[
 
 
 def _pictures(issues: Rows, images: Any, names: Sequence[str]) -> list[tuple[str, Picture]]:
-    from sgoif.pictures import displayed, find_pictures
+    from sgoif.pictures import displayed
+    from sgoif.sources import find_pictures
 
     found = find_pictures(images).read([item["id"] for item in issues])
     shown = []

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sgoif.errors import SgoifError
 from sgoif.ood.scorer import OodScorer
 from sgoif.pictures.decode import PictureError, decode, square
-from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, SUFFIXES, bytes_of, find_column
+from sgoif.sources.columns import ID_COLUMNS, IMAGE_COLUMNS, SUFFIXES, bytes_of, find_column
 
 __all__ = ["Broken", "Scored", "Transform", "picture_input", "score_stored", "stored_batches", "stored_pictures"]
 

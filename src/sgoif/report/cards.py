@@ -17,12 +17,12 @@ from sgoif.findings import label_issues
 from sgoif.findings.label import phrase, phrase_kinds, rank_by_suspicion
 from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
 from sgoif.findings.suspects import columns_of, has_probabilities, suspects
-from sgoif.pictures import Pictures
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import content_hashes
 from sgoif.review.decisions import Decision, by_example, find_past
 from sgoif.review.estimate import recalibrate_cards
 from sgoif.review.plan import FLAGGED, PlannedCard, ReviewPlan, draw_canaries, draw_unlisted, make_plan
+from sgoif.sources import Pictures
 from sgoif.summary import read_transition
 from sgoif.types import Floats
 

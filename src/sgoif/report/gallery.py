@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sgoif.errors import SgoifError
-from sgoif.pictures import Pictures, choose_side, content_hash, displayed, thumbnail
+from sgoif.pictures import choose_side, content_hash, displayed, thumbnail
 from sgoif.pictures.decode import PictureError
+from sgoif.sources import Pictures
 
 if TYPE_CHECKING:
     from PIL.Image import Image

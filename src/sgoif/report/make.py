@@ -12,13 +12,13 @@ from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_text
-from sgoif.pictures import find_pictures
 from sgoif.report.cards import Card, apply_past_decisions, cards_of, context_of, plan_review, select_cards
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
 from sgoif.report.page import Page, render_page
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
+from sgoif.sources import find_pictures
 
 __all__ = ["ReportSettings", "file_name_of", "make_report", "write_page"]
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class ReportSettings:
     """What the pages of a run show, and to whom."""
 
-    images: Any = None  # where pictures are, see `sgoif.pictures.find_pictures`; without, cards show ids
+    images: Any = None  # where pictures are, see `sgoif.sources.find_pictures`; without, cards show ids
     top: int | None = 500  # how many examples, most suspicious first; None or 0 for all
     ids: Sequence[Any] | None = None  # show these instead
     pictures: Mode = "embed"  # them into the page, "link" to them, or "none"

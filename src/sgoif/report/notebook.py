@@ -12,10 +12,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from sgoif.findings.label import class_name
-from sgoif.pictures import data_uri, find_pictures, thumbnail
+from sgoif.pictures import data_uri, thumbnail
 from sgoif.report.cards import Card, select_cards
 from sgoif.report.findings import Findings, overview, share
 from sgoif.report.gallery import read_image
+from sgoif.sources import find_pictures
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,11 +15,11 @@ from importlib import resources
 from typing import Any
 
 from sgoif.findings.label import class_name
-from sgoif.pictures import Pictures
 from sgoif.report.cards import Beside, Card, Context
 from sgoif.report.findings import Findings, Overview, overview
 from sgoif.report.gallery import Gallery, Mode
 from sgoif.report.health import health_figures, health_signs
+from sgoif.sources import Pictures
 
 __all__ = ["Page", "render_page"]
 

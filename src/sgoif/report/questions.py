@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
 from sgoif.findings.poison import NUM_NEAREST
-from sgoif.pictures import Pictures, data_uri, find_pictures, thumbnail
+from sgoif.pictures import data_uri, thumbnail
 from sgoif.report.cards import Beside, Card
 from sgoif.report.findings import Findings, Overview
 from sgoif.report.gallery import Mode, read_image
 from sgoif.report.make import write_page
 from sgoif.report.page import Page
 from sgoif.review.verify import CheckedList
+from sgoif.sources import Pictures, find_pictures
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
 from sgoif.pictures.decode import PictureError, decode, square
-from sgoif.pictures.sources import FolderSource, Source, TableSource
+from sgoif.sources.labelled import FolderSource, Source, TableSource
 from sgoif.usercode import describe_error, import_named
 
 __all__ = ["Embedded", "embed", "load_backbone"]

@@ -17,12 +17,12 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, hash_ids, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
-from sgoif.pictures.sources import Source
 from sgoif.scan import Progress
 from sgoif.scan.embeddings import embed, load_backbone
 from sgoif.scan.features import read_features
 from sgoif.scan.holdout import choose_holdout, find_reasons, read_verified
 from sgoif.scan.standardise import clamp
+from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
 
 __all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import CSV_SUFFIXES, read_csv
-from sgoif.pictures.sources import LABEL_COLUMNS
 from sgoif.scan.standardise import check_features
+from sgoif.sources.columns import LABEL_COLUMNS
 
 __all__ = ["order_of", "read_features"]
 

@@ -20,7 +20,6 @@ from torch.utils.data import TensorDataset
 from sgoif.api import make_sink, watch
 from sgoif.files.locations import place_of
 from sgoif.files.tables import encode_csv
-from sgoif.pictures.sources import Source, open_source
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scan import Progress, no_progress
@@ -30,6 +29,7 @@ from sgoif.scan.features import order_of
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import find_reasons, split_unjudged
 from sgoif.scan.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
+from sgoif.sources.labelled import Source, open_source
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 
@@ -74,12 +74,12 @@ def scan(
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
     """
-    source = open_source(data, has_pictures=features is None, hint=_TABLE_HINT)
+    source = open_source(data, has_features=features is not None)
     found = choose_examples(source, verified)
     facts: dict[str, Any] = {
         "kind": "scan",
         "class_names": list(source.class_names),
-        "has_pictures": source.has_pictures,
+        "has_pictures": source.kind == "picture",
         "seed": seed,
     }
     num_classes, sink = len(source.class_names), make_sink(out, "all")

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from sgoif.errors import SgoifError
 from sgoif.files.locations import Place, place_of
-from sgoif.pictures.shards import expand_braces
-from sgoif.pictures.sources import SUFFIXES
+from sgoif.sources.columns import SUFFIXES
+from sgoif.sources.shards import expand_braces
 
 __all__ = ["Piece", "list_pieces"]
 

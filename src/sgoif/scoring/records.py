@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from sgoif.errors import SgoifError
 from sgoif.files.locations import place_of
 from sgoif.pictures.decode import PictureError
-from sgoif.pictures.shards import read_samples
-from sgoif.pictures.sources import ID_COLUMNS, IMAGE_COLUMNS, LABEL_COLUMNS, bytes_of, find_column
 from sgoif.scoring.pieces import Piece
+from sgoif.sources.columns import ID_COLUMNS, IMAGE_COLUMNS, LABEL_COLUMNS, bytes_of, find_column
+from sgoif.sources.shards import read_samples
 from sgoif.store.parts import UNREACHABLE
 
 __all__ = ["Record", "class_of", "read_records"]

@@ -11,8 +11,9 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from sgoif.errors import SgoifError
-from sgoif.pictures import displayed, find_pictures
-from sgoif.pictures.sources import open_source
+from sgoif.pictures import displayed
+from sgoif.sources import find_pictures
+from sgoif.sources.labelled import open_source
 from sgoif.training.datasets import split, with_ids
 from tests.pictures.files import encoded, picture
 
@@ -198,13 +199,11 @@ class Endless(IterableDataset):
 def test_mistakes_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    pq.write_table(pa.table({"weight": [1.0]}), tmp_path / "no.parquet")
     for images, message in (
         (tmp_path / "nowhere", "does not exist; expected a folder"),
         ("", "does not exist"),
-        (tmp_path / "notes.txt", "neither a folder nor"),
+        (tmp_path / "notes.txt", "neither a folder, a table nor"),
         (tmp_path / "bad.parquet", "cannot be read as parquet"),
-        (tmp_path / "no.parquet", "no column with an encoded picture: it has weight"),
         (f"{tmp_path}/none-{{00..09}}.tar", "does not exist"),
         ("s3://bucket/all.parquet", "read from local files"),
         ("no_such_module:photo", "No module named"),

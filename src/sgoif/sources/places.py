@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.datasets import DatasetPictures, FunctionPictures, TablePictures
-from sgoif.pictures.folders import FolderPictures, UrlPictures
-from sgoif.pictures.reading import Pictures
-from sgoif.pictures.shards import ShardPictures, local_shards, remote_shards
-from sgoif.pictures.sources import table_files
+from sgoif.sources.columns import ColumnNames
+from sgoif.sources.datasets import DatasetPictures, FunctionPictures, TablePictures
+from sgoif.sources.folders import FolderPictures, UrlPictures
+from sgoif.sources.labelled import table_files
+from sgoif.sources.reading import Pictures
+from sgoif.sources.shards import ShardPictures, local_shards, remote_shards
+from sgoif.sources.tables import TABLE_SUFFIXES
 from sgoif.usercode import import_named, is_named
 
 __all__ = ["Pictures", "find_pictures"]
@@ -25,29 +27,31 @@ _NEEDED = (
 )
 
 
-def find_pictures(images: Any) -> Pictures:
+def find_pictures(images: Any, names: ColumnNames | None = None) -> Pictures:
     """Turn what a user calls their pictures into :class:`Pictures`.
 
     Args:
         images: one of
 
             - a folder; ids are paths below it, as ``sgoif scan`` has them. Also a URL of one (``s3://bucket/photos``).
-            - a Parquet or Arrow file, a folder of them, or a dataset saved by Hugging Face.
+            - a table (Parquet, Arrow, CSV, JSON lines), a folder of Parquet or Arrow files, or a dataset saved by
+              Hugging Face; its pictures, its texts, or else its rows.
             - tar shards of WebDataset: a file, a folder without folders in it, or a pattern (``shards/{000..119}.tar``,
               ``s3://bucket/*.tar``); ids are ``shard/key``.
             - a map-style dataset; ids are positions, or ``dataset.ids``.
             - a function from an id to anything that :func:`sgoif.pictures.displayed` takes, or ``module:function``.
+        names: columns of a table.
 
     Raises:
         SgoifError: It is nothing of the kind, or does not exist.
     """
     if isinstance(images, str | os.PathLike):
-        return _at(os.fspath(images))
+        return _at(os.fspath(images), names)
     if all(hasattr(images, name) for name in ("read", "link", "about")):
         return images  # type: ignore[no-any-return]
     if isinstance(images, Mapping):
-        names = ", ".join(str(name) for name in list(images)[:5])
-        raise SgoifError(f"pictures were given as a {type(images).__name__} of {names}; pass one of them.")
+        keys = ", ".join(str(name) for name in list(images)[:5])
+        raise SgoifError(f"pictures were given as a {type(images).__name__} of {keys}; pass one of them.")
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
         return DatasetPictures(images)
     if callable(images):
@@ -55,21 +59,21 @@ def find_pictures(images: Any) -> Pictures:
     raise SgoifError(f"pictures cannot be found by id in a {type(images).__name__}; {_NEEDED}.")
 
 
-def _at(text: str) -> Pictures:
+def _at(text: str, names: ColumnNames | None) -> Pictures:
     if "://" in text and not text.startswith("file://"):
         return _at_url(text)
     path = Path(url2pathname(urlsplit(text).path) if text.startswith("file://") else text).expanduser()
     if text and path.is_dir():
-        return _in_folder(path)
-    if path.is_file() and path.suffix in (".parquet", ".arrow"):
-        return TablePictures([path])
+        return _in_folder(path, names)
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        return TablePictures([path], names)
     shards = [str(path)] if path.is_file() else local_shards(text)
     if shards and all(shard.endswith(".tar") for shard in shards):
         return ShardPictures(shards, lambda shard: open(shard, "rb"))
     if is_named(text) and not path.exists():
         return find_pictures(_load(text))
     is_there = text != "" and path.exists()
-    what = "is neither a folder nor a .parquet, .arrow or .tar file" if is_there else "does not exist"
+    what = "is neither a folder, a table nor a .tar file" if is_there else "does not exist"
     raise SgoifError(f"the pictures '{text}' cannot be found: it {what}; {_NEEDED}.")
 
 
@@ -81,10 +85,10 @@ def _at_url(url: str) -> Pictures:
     return UrlPictures(url)
 
 
-def _in_folder(folder: Path) -> Pictures:
+def _in_folder(folder: Path, names: ColumnNames | None) -> Pictures:
     tables = table_files(folder)
     if tables:
-        return TablePictures(tables)
+        return TablePictures(tables, names)
     shards = sorted(str(path) for path in folder.glob("*.tar"))
     # An archive beside class folders is a backup of something, not the data.
     if shards and not any(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir()):

@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.s3 import local_s3
 from sgoif.errors import SgoifError
-from sgoif.pictures import displayed, find_pictures
+from sgoif.pictures import displayed
+from sgoif.sources import find_pictures
 from tests.pictures.files import encoded, picture
 
 NAMES = ["cat/1.png", "cat/ü '\"<b>&amp;.png", "dog/a b#c?d%20e.png", "dog/[1-3]*.png", "猫/x.png", "top.png"]

@@ -7,8 +7,9 @@ import fsspec
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.pictures import displayed, find_pictures
-from sgoif.pictures.shards import ShardPictures, find_members, read_samples
+from sgoif.pictures import displayed
+from sgoif.sources import find_pictures
+from sgoif.sources.shards import ShardPictures, find_members, read_samples
 from tests.pictures.files import encoded, picture
 
 

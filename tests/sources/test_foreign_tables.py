@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.ood.stored import stored_pictures
-from sgoif.pictures import find_pictures
 from sgoif.pictures.decode import PictureError, decode
-from sgoif.pictures.sources import open_source
 from sgoif.scoring.pieces import list_pieces
 from sgoif.scoring.records import read_records
+from sgoif.sources import find_pictures
+from sgoif.sources.labelled import open_source
 from tests.cli.runs import bare
 from tests.pictures.files import png
 
@@ -76,7 +76,7 @@ def test_a_pipe_in_a_folder_of_pictures_holds_nobody_up(tmp_path):
     script = (
         "import sys; from pathlib import Path\n"
         "from sgoif.ood.stored import stored_pictures\n"
-        "from sgoif.pictures import displayed, find_pictures, PictureError\n"
+        "from sgoif.pictures import PictureError, displayed\nfrom sgoif.sources import find_pictures\n"
         "for id, value in stored_pictures(Path(sys.argv[1])):\n"
         "    try: print(id, displayed(value).size)\n"
         "    except PictureError as error: print(id, error)\n"

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from sgoif.errors import SgoifError
-from sgoif.pictures.reading import PicturePlace, plain_id, show_id
+from sgoif.sources.reading import PicturePlace, plain_id, show_id
 
 __all__ = ["FolderPictures", "UrlPictures", "path_below"]
 

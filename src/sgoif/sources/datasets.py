@@ -11,9 +11,11 @@ import numpy as np
 from sgoif.errors import SgoifError
 from sgoif.inputs.ids import ids_of, is_subset, is_with_ids
 from sgoif.pictures.decode import PictureError
-from sgoif.pictures.folders import FolderPictures
-from sgoif.pictures.reading import PicturePlace, Positions, plain_id, show_id
-from sgoif.pictures.sources import IMAGE_COLUMNS, SUFFIXES, TableSource
+from sgoif.sources.columns import IMAGE_COLUMNS, SUFFIXES, ColumnNames
+from sgoif.sources.folders import FolderPictures
+from sgoif.sources.labelled import TableSource
+from sgoif.sources.reading import PicturePlace, Positions, plain_id, show_id
+from sgoif.sources.tables import TableFiles
 
 __all__ = ["DatasetPictures", "FunctionPictures", "TablePictures"]
 
@@ -70,15 +72,22 @@ class FunctionPictures(PicturePlace):
 
 
 class TablePictures(PicturePlace):
-    """Rows with an encoded picture; ids are those of the table's id column, else row numbers."""
+    """Rows of a table: an encoded picture, else a text, else the cells of the row by their columns.
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    Ids are those of the table's id column, else row numbers.
+
+    Args:
+        files: of the table.
+        names: columns that the user names.
+    """
+
+    def __init__(self, files: Sequence[Path], names: ColumnNames | None = None) -> None:
         folder = files[0].absolute().parent.name
         super().__init__(f"the table '{files[0].name}'" if len(files) == 1 else f"{len(files):,} tables in '{folder}'")
-        self._source = TableSource.open(files, is_labelled=False)
+        self._source = TableSource.open(TableFiles(files), names, is_labelled=False)
         self._rows = Positions(self._source.ids)
 
-    def value(self, id: Any) -> bytes | Path | None:
+    def value(self, id: Any) -> Any | None:
         return next(self._batch([id]))
 
     def read(self, ids: Sequence[Any]) -> Iterator[Any | None]:
@@ -86,28 +95,28 @@ class TablePictures(PicturePlace):
         for start in range(0, len(ids), _HELD):
             yield from self._batch(ids[start : start + _HELD])
 
-    def _batch(self, ids: Sequence[Any]) -> Iterator[bytes | Path | None]:
+    def _batch(self, ids: Sequence[Any]) -> Iterator[Any | None]:
         rows = self._rows.find(ids)
-        found = self._read_encoded(sorted({row for row in rows.values() if row is not None}))
+        found = self._read_shown(sorted({row for row in rows.values() if row is not None}))
         for id in ids:
             row = rows[str(plain_id(id))]
             if row is None:
                 self.count_missing(f"{self.about} has no row with the id {show_id(id)}.")
             yield None if row is None else found[row]
 
-    def _read_encoded(self, rows: list[int]) -> dict[int, bytes | Path | None]:
+    def _read_shown(self, rows: list[int]) -> dict[int, Any]:
         """Read ascending rows; what cannot be read is None, and reading goes on after it."""
-        found: dict[int, bytes | Path | None] = {}
+        found: dict[int, Any] = {}
         while len(found) < len(rows):
             try:
-                for value in self._source.encoded(np.array(rows[len(found) :], dtype=np.int64)):
+                for value in self._source.shown(np.array(rows[len(found) :], dtype=np.int64)):
                     found[rows[len(found)]] = self._present(value)
             except Exception as error:  # a damaged row group, a file that went away
                 self.count_missing(error)
                 found[rows[len(found)]] = None
         return found
 
-    def _present(self, value: bytes | Path | PictureError) -> bytes | Path | None:
+    def _present(self, value: Any) -> Any | None:
         if isinstance(value, PictureError):
             self.count_missing(value)
             return None

@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple
 
 from sgoif.errors import SgoifError
 from sgoif.pictures.decode import MOST_BYTES
-from sgoif.pictures.reading import PicturePlace, plain_id, show_id
-from sgoif.pictures.sources import SUFFIXES
+from sgoif.sources.columns import SUFFIXES
+from sgoif.sources.reading import PicturePlace, plain_id, show_id
 
 __all__ = [
     "Sample",
@@ -143,14 +143,15 @@ class Sample(NamedTuple):
     label: str | None  # ``key.cls``, or the field ``label`` of ``key.json``
 
 
-def read_samples(file: IO[bytes]) -> Iterator[Sample]:
+def read_samples(file: IO[bytes], *, has_pictures: bool = True) -> Iterator[Sample]:
     """Go through a tar file from end to end, key by key, without seeking; only pictures and labels are read."""
     with tarfile.open(fileobj=file, mode="r|") as tar:
         for key, group in groupby(_members_of(tar), key=lambda member: _key(member.name)):
             pictures, labels = dict[int, bytes](), dict[str, bytes]()
             for member in group:
                 name, suffix = os.path.basename(member.name).lower(), member.name.rpartition(".")[2].lower()
-                if (name.endswith(SUFFIXES) or suffix in ("cls", "json")) and member.size <= MOST_BYTES:
+                is_wanted = suffix in ("cls", "json") or (has_pictures and name.endswith(SUFFIXES))
+                if is_wanted and member.size <= MOST_BYTES:
                     opened = tar.extractfile(member)
                     data = b"" if opened is None else opened.read()
                     if suffix in ("cls", "json"):
