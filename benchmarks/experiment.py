@@ -93,6 +93,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_rivals": Entry("benchmarks.trust.grid", "what others find in the same draws"),
     "trust_development": Entry("benchmarks.trust.grid", "the draws that the method was tuned on"),
     "trust_real": Entry("benchmarks.trust.verdicts", "label errors of test sets that people confirmed"),
+    "trust_texts": Entry("benchmarks.trust.texts", "label errors of texts, by a sentence encoder"),
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePosixPath
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sgoif.backbones.names import is_user_code
 from sgoif.cli.issues import show_labels
-from sgoif.cli.options import Json, MaybeInt, MaybeText
+from sgoif.cli.options import Json, MaybeInt, MaybeText, MaybeTexts
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stderr_console
 from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
-from sgoif.usercode import is_named
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -38,7 +38,7 @@ _SHOWN = 20
 _SETTINGS_FILE = "scan.yaml"
 _LEFT_OUT = (
     *("without_label", "unreadable", "unreadable_pictures", "not_finite"),
-    *("outliers", "outlier_ids", "clamped_values", "feature_order"),
+    *("outliers", "outlier_ids", "clamped_values", "feature_order", "notes"),
 )
 _NAMED = 3  # ids in a line
 _REASONS = 5  # lines about examples that were not judged
@@ -50,19 +50,39 @@ def scan(
         MaybeText,
         typer.Argument(
             metavar="DATA",
-            help="Folder of class folders; Parquet with pictures; or, with --features, Parquet or CSV with labels.",
+            help="Folder of class folders; CSV, TSV, JSONL, Parquet or Arrow; tar shards; a Hugging Face folder.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
         MaybeText, typer.Option(metavar="RUN", help="Where the run goes; sgoif-runs/... by default.")
     ] = None,
+    label: Annotated[
+        MaybeTexts,
+        typer.Option(metavar="COLUMN", help="The label; repeated for labels by several annotators. Found by its name."),
+    ] = None,
+    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="The text to judge. Found by its name.")] = None,
+    image: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="The picture, or its path below the table. Found by its name.")
+    ] = None,
+    id: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Ids. Found by its name; else row numbers.")] = None,
+    group: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="Groups to compare: camera, vendor, patient.")
+    ] = None,
+    split: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="Names the split of each row, for leakage between them.")
+    ] = None,
+    sql: Annotated[
+        MaybeText,
+        typer.Option(metavar="SELECT", help="A query that gives the table; DATA is then a DuckDB file or left out."),
+    ] = None,
     features: Annotated[
         MaybeText,
         typer.Option(
-            metavar="FILE",
-            help="Embeddings: .npy with one row per example in the order of the data (sorted paths of a folder, rows "
-            "of a table); or by id: .npz with `ids` and `features`, .parquet or .csv with a column `id`.",
+            metavar="FILE|COLUMN",
+            help="Embeddings: a column of lists; .npy with one row per example in the order of the data (sorted paths "
+            "of a folder, rows of a table); or by id: .npz with `ids` and `features`, .parquet or .csv with a column "
+            "`id`.",
         ),
     ] = None,
     feature_ids: Annotated[
@@ -71,10 +91,18 @@ def scan(
     backbone: Annotated[
         MaybeText,
         typer.Option(
-            metavar="MODULE:FACTORY",
-            help="Called without arguments, makes a frozen model from float32 pictures \\[B, 3, S, S] in 0..1 to "
-            "embeddings \\[B, D]; S is its attribute input_size, else 224.",
+            metavar="NAME",
+            help="A frozen model that makes embeddings: timm:NAME, torchvision:NAME, open_clip:NAME, hf:NAME, "
+            "sentence:NAME, or module:factory of your own. `sgoif doctor` says which libraries are installed.",
         ),
+    ] = None,
+    weights: Annotated[
+        MaybeText, typer.Option(metavar="FILE", help="The backbone's weights, for machines without network.")
+    ] = None,
+    device: Annotated[MaybeText, typer.Option(help="Where the backbone runs; cpu by default.")] = None,
+    task: Annotated[
+        MaybeText,
+        typer.Option(metavar="classification|regression", help="Regression is for labels that are values."),
     ] = None,
     verified: Annotated[MaybeText, typer.Option(metavar="FILE", help="Verified labels, of `sgoif holdout`.")] = None,
     epochs: Annotated[MaybeInt, typer.Option(min=1, help="Of the training; chosen for you.")] = None,
@@ -85,16 +113,18 @@ def scan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the wrong labels of a dataset, from pictures or embeddings."""
+    """Find the wrong labels of a dataset: pictures, texts, tables or embeddings."""
     import sgoif
     from sgoif.files.locations import place_of
     from sgoif.scan.loop import scan as scan_data
     from sgoif.store.info import find_info
 
-    options: dict[str, Any] = {"data": data, "features": features, "feature_ids": feature_ids, "backbone": backbone}
+    options: dict[str, Any] = {"data": data, "label": _one_or_several(label), "text": text, "image": image, "id": id}
+    options |= {"group": group, "split": split, "sql": sql, "features": features, "feature_ids": feature_ids}
+    options |= {"backbone": backbone, "weights": weights, "device": device, "task": task}
     options |= {"verified": verified, "epochs": epochs, "seed": seed}
     settings = merge_settings(config, options)
-    where = out or default_out(settings.data)
+    where = out or default_out(settings.data or "query")
     place = place_of(where)
     if find_info(place) is not None:
         raise SgoifError(f"'{where}' holds a run already; name another folder with --out, or none for a new one.")
@@ -121,7 +151,7 @@ def scan(
     print_lines([*found.lines(), *describe_left_out(run), ""])
     show_labels(run, table)
     shown = shlex.quote(where)
-    images = "" if run.info.get("has_pictures") is False else " --images run"
+    images = "" if settings.data is None or settings.sql is not None else " --images run"
     next_steps = (
         f"report {shown}{images} --out report.html",
         f"issues {shown} --top 200 --csv review.csv",
@@ -137,11 +167,13 @@ def describe_left_out(run: Run) -> list[str]:
     """Say which examples a scan could not read or not judge, and what it took for granted."""
     from sgoif.scan.loop import UNREADABLE_FILE
 
-    facts, lines = run.info, []
+    facts = run.info
+    notes = facts.get("notes")
+    lines = [clean(note) for note in notes] if isinstance(notes, list) else []
     order = facts.get("feature_order")
     if order:
         lines.append(f"Embeddings were given to examples {clean(order)}.")
-    if facts.get("path") == "features" and facts.get("has_pictures") is not False:
+    if facts.get("path") == "features" and facts.get("has_pictures") is True:
         lines.append(
             "Pictures were not opened: with --features, broken ones are judged by their embedding like the rest."
         )
@@ -250,16 +282,26 @@ def _progress_lines() -> Told:
 class ScanSettings:
     """What a scan is asked to do."""
 
-    data: str
+    data: str | None
+    label: str | list[str] | None = None
+    text: str | None = None
+    image: str | None = None
+    id: str | None = None
+    group: str | None = None
+    split: str | None = None
+    sql: str | None = None
     features: str | None = None
     feature_ids: str | None = None
     backbone: str | None = None
+    weights: str | None = None
+    device: str = "cpu"
+    task: str = "classification"
     verified: str | None = None
     epochs: int | None = None
     seed: int = 0
 
 
-_FILES = ("data", "features", "feature_ids", "verified")
+_FILES = ("data", "features", "feature_ids", "weights", "verified")
 _NUMBERS = ("epochs", "seed")
 
 
@@ -268,9 +310,10 @@ def settings_text(settings: ScanSettings, version: str) -> str:
     values = asdict(settings)
     for name in _FILES:
         path = values[name]
-        if path is not None and "://" not in path:
+        is_column = name == "features" and not os.path.exists(path or "")
+        if path is not None and "://" not in path and not is_column:
             values[name] = os.path.abspath(path)
-    code = f" --backbone {settings.backbone}" if is_named(settings.backbone or "") else ""
+    code = f" --backbone {settings.backbone}" if is_user_code(settings.backbone or "") else ""
     lines = [f"# Repeats this scan: sgoif scan --config scan.yaml{code}   (sgoif {version})"]
     return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in values.items())]) + "\n"
 
@@ -313,14 +356,18 @@ def merge_settings(config: str | None, options: dict[str, Any]) -> ScanSettings:
     values = {} if config is None else read_settings(config)
     written = values.get("backbone")
     values |= {name: value for name, value in options.items() if value is not None}
-    if written is not None and options.get("backbone") is None:
+    if written is not None and options.get("backbone") is None and is_user_code(written):
         raise SgoifError(
             f"'{config}' names code to import, backbone: {written!r}, and code in a file of settings is not run "
             f"unasked. If you trust it, add --backbone {shlex.quote(str(written))}."
         )
-    if values.get("data") is None:
-        raise SgoifError("name the DATA to scan: a folder of class folders, or a Parquet file with pictures.")
-    return ScanSettings(**values)
+    if values.get("data") is None and values.get("sql") is None:
+        raise SgoifError("name the DATA to scan: a folder of class folders, or a table (CSV, JSONL, Parquet).")
+    return ScanSettings(**{"data": None, **values})
+
+
+def _one_or_several(names: Sequence[str] | None) -> str | list[str] | None:
+    return None if not names else names[0] if len(names) == 1 else list(names)
 
 
 def _value(text: str) -> Any:
@@ -338,8 +385,10 @@ def _value(text: str) -> Any:
 
 
 def _check_value(name: str, value: Any, where: str) -> Any:
-    if value is None and name not in ("data", "seed"):
+    if value is None and name not in ("seed", "device", "task"):
         return None
+    if name == "label" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
     if name in _NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int):
             raise SgoifError(f"{where}: {name} must be a whole number, got {value!r}.")

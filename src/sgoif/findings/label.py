@@ -97,8 +97,11 @@ def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
     times = np.rint(of * np.nan_to_num(share)).astype(np.int64)
     times = np.where(share < 1, np.minimum(times, of - 1), times).clip(min=1)  # "every visit" only where it was
     harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
-    doubt = (np.nan_to_num(rows["margin"]) < 0).astype(np.int64)
-    known = np.isfinite(rows["p_mislabeled"].astype(np.float64)) if "p_mislabeled" in rows else False
+    p = rows["p_mislabeled"].astype(np.float64) if "p_mislabeled" in rows else np.full(len(of), np.nan)
+    is_doubted = (np.nan_to_num(rows["margin"]) < 0) | (
+        np.nan_to_num(p) >= FLAGGED
+    )  # by the scores, or by a scan's heads
+    doubt, known = is_doubted.astype(np.int64), np.isfinite(p)
     judged = np.asarray(known | np.isfinite(rows["worst"])).astype(np.int64)
     return np.stack([times, of, harmful, doubt, judged], 1)
 

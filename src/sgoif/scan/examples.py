@@ -25,7 +25,7 @@ from sgoif.scan.standardise import clamp
 from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
 
-__all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures"]
+__all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures", "take_labelled"]
 
 _SMALL = 40  # pixels; larger pictures are scaled to twice this side's network
 
@@ -111,6 +111,13 @@ def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples
     is_verified[list(checked)] = True
     labels[list(checked)] = list(checked.values())
     return ScanExamples(ids, labels, positions, held | is_verified, is_verified)
+
+
+def take_labelled(source: Source) -> ScanExamples:
+    """Take the examples that have a label, and hold none of them out."""
+    positions = np.flatnonzero(source.labels >= 0)
+    none = np.zeros(len(positions), bool)
+    return ScanExamples(np.asarray(source.ids)[positions], source.labels[positions].copy(), positions, none, none)
 
 
 def read_embeddings(

@@ -1,16 +1,16 @@
-"""The scan: finds label errors in a folder of pictures, or in embeddings, without a training loop of one's own.
+"""The scan: finds label errors in data of any kind, without a training loop of one's own.
 
-Three paths. With ``features`` (embeddings from a file) or a ``backbone`` (a frozen model that makes them), linear heads
-are trained on them: minutes for hundreds of thousands of examples, and the best findings by far. Without, a small
-network is trained from scratch: good for small pictures. Small sets are cross-fitted, large ones watched as they train.
+Labels are judged by heads on embeddings: given, made by a frozen backbone, or made of texts and columns. It takes
+minutes for hundreds of thousands of examples. Pictures without a backbone are learnt from scratch by a small network,
+which serves small pictures: small sets are cross-fitted, large ones watched as they train.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,18 +18,23 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from sgoif.api import make_sink, watch
+from sgoif.errors import SgoifError
 from sgoif.files.locations import place_of
 from sgoif.files.tables import encode_csv
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scan import Progress, no_progress
+from sgoif.scan.annotators import audit_annotators
 from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
-from sgoif.scan.examples import ScanExamples, choose_examples, read_embeddings, read_pictures
-from sgoif.scan.features import order_of
+from sgoif.scan.examples import ScanExamples, choose_examples, read_pictures, take_labelled
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import find_reasons, split_unjudged
+from sgoif.scan.inputs import Means, make_inputs
 from sgoif.scan.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
-from sgoif.sources.labelled import Source, open_source
+from sgoif.scan.values import audit_values
+from sgoif.sources.columns import ColumnNames
+from sgoif.sources.labelled import Source, TableSource, open_source
+from sgoif.sources.sql import run_query
 from sgoif.training.datasets import with_ids
 from sgoif.training.monitor import Monitor
 
@@ -39,57 +44,107 @@ UNREADABLE_FILE = "unreadable.csv"  # of a run: pictures that could not be read,
 
 _CROSS_FITTED = 12_000  # examples up to which a network is trained once per fold
 _FOLDS = 4
-_TABLE_HINT = (
-    "For a table of numbers pass its columns as features (--features): .parquet or .csv with a column `id`, or .npy."
-)
+
+Task = Literal["classification", "regression"]
 _NAMED = 20  # pictures that run.json names; the file names all of them
 
 
 @preserve_rng()  # it seeds the global generator for its own networks
 def scan(
-    data: str | Path,
+    data: Any = None,
     *,
-    out: str | None = None,
-    features: str | Path | None = None,
+    label: str | Sequence[str] | None = None,
+    text: str | None = None,
+    image: str | None = None,
+    id: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    sql: str | None = None,
+    features: Any = None,
     feature_ids: str | Path | None = None,
     backbone: str | None = None,
+    weights: str | Path | None = None,
+    device: str = "cpu",
+    task: Task = "classification",
     verified: str | Path | None = None,
+    out: str | None = None,
     epochs: int | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Run:
-    """Find label errors.
+    """Find label errors and other issues of a dataset: pictures, texts, rows of a table, or embeddings of anything.
 
     Args:
-        data: a folder of class folders, a Parquet file with encoded pictures, or a folder saved by Hugging Face. Beside
-            ``features`` a table, Parquet or CSV, needs only labels.
-        out: where to write the run; None keeps it in memory.
-        features: embeddings; ``.npy`` with one row per example in the order of the data, which is that of sorted paths
-            in a folder and of rows in tables; or by id, see :func:`sgoif.scan.features.read_features`.
+        data: a folder of class folders; a Parquet, Arrow, CSV or JSON-lines file, or a folder of them; tar shards of
+            WebDataset; a dataset saved by Hugging Face; or in memory a DataFrame, a ``datasets.Dataset``, an Arrow
+            table or a dictionary of columns.
+        label: the column of the label; several columns for labels by several annotators. Like the columns below it is
+            found by its name where it is not given.
+        text: the column of the text to judge.
+        image: the column of the picture to judge: encoded, or a path below the table's folder.
+        id: the column of ids; row numbers where there is none.
+        group: a column of groups (camera, vendor, patient) among which errors are compared.
+        split: a column that names the split (train, test) of each row, for leakage between them.
+        sql: a SELECT that gives the table, answered by DuckDB; ``data`` is then a database file or left out.
+        features: embeddings: an array with one row per example in the order of the data (sorted paths of a folder,
+            rows of a table); the name of a column of lists; or a file, see :func:`sgoif.scan.features.read_features`.
         feature_ids: a text file with the id of each row of a ``.npy`` file.
-        backbone: ``module:factory``, called without arguments, of a frozen model from pictures to embeddings; see
-            :func:`sgoif.scan.embeddings.load_backbone`.
+        backbone: a frozen model that makes embeddings: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:NAME``,
+            ``hf:NAME``, ``sentence:NAME``, or ``module:factory``; see docs/howto/backbones.md.
+        weights: a file of the backbone's weights, for machines without network.
+        device: where the backbone runs.
+        task: ``"classification"``, or ``"regression"`` for labels that are values.
         verified: ``id,label`` of examples whose labels a person has checked; they join the hold-out.
-        epochs: of the training; chosen by the path if left out.
+        out: where to write the run; None keeps it in memory.
+        epochs: of the training; chosen by the data if left out.
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
+
+    Raises:
+        SgoifError: The data cannot be read, or too little of it can be judged.
     """
-    source = open_source(data, has_features=features is not None)
-    found = choose_examples(source, verified)
+    if task not in get_args(Task):
+        raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
+    names = ColumnNames(label, text, image, id, group, split)
+    options = {"has_features": features is not None, "is_regression": task == "regression"}
+    if sql is None and data is None:
+        raise SgoifError("name the data to scan: a folder, a file or a table.")
+    source = open_source(data if sql is None else run_query(sql, data), names, **options)
+    _refuse_contradictions(source, task, verified, sql)
+    plain = source.votes is not None or source.values is not None if isinstance(source, TableSource) else False
+    chosen = take_labelled(source) if plain else choose_examples(source, verified)
+    inputs = make_inputs(source, chosen, Means(features, feature_ids, backbone, weights, device), out, progress)
+    found = inputs.found
     facts: dict[str, Any] = {
         "kind": "scan",
+        "task": task,
         "class_names": list(source.class_names),
+        "examples_are": source.kind,
         "has_pictures": source.kind == "picture",
+        "path": inputs.path,
+        "notes": [*source.notes, *inputs.notes],
         "seed": seed,
     }
-    num_classes, sink = len(source.class_names), make_sink(out, "all")
-    if features is not None or backbone is not None:
-        rows, found = read_embeddings(source, found, features, feature_ids, backbone, out, progress)
-        facts |= {"path": "features" if features is not None else "backbone"} | _keep_counts(source, found, out)
-        if features is not None:
-            facts["feature_order"] = order_of(features, feature_ids, source.ids)
+    if inputs.order is not None:
+        facts["feature_order"] = inputs.order
+    num_classes = len(source.class_names)
+    if inputs.rows is not None:
+        facts |= _keep_counts(source, found, out)
+        run = ScanRun(make_sink(out, "all"), facts, found.sketches, progress=progress)
+        if isinstance(source, TableSource) and source.values is not None:
+            return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
+        if isinstance(source, TableSource) and source.votes is not None:
+            return audit_annotators(
+                inputs.rows,
+                source.votes[found.positions],
+                found.ids,
+                class_names=source.class_names,
+                annotator_names=source.roles.labels,
+                seed=seed,
+                run=run,
+            )
         return audit_embeddings(
-            rows,
+            inputs.rows,
             found.labels,
             found.ids,
             found.held,
@@ -97,10 +152,13 @@ def scan(
             verified=found.verified,
             epochs=epochs,
             seed=seed,
-            run=ScanRun(sink, facts, found.sketches, progress=progress),
+            run=run,
         )
+    if plain:
+        raise SgoifError("values and labels by several annotators are judged by embeddings; name a --backbone.")
+    sink = make_sink(out, "all")
     pictures, found = read_pictures(source, found, progress)
-    facts |= {"path": "scratch", "side": int(pictures.shape[1])} | _keep_counts(source, found, out)
+    facts |= {"side": int(pictures.shape[1])} | _keep_counts(source, found, out)
     reasons = find_reasons(found.labels, num_classes, source.class_names)
     kept, unjudged = split_unjudged(found.ids, found.labels, reasons)
     pictures, found = pictures[kept], found.only(kept)
@@ -132,6 +190,15 @@ def scan(
         num_folds=_FOLDS,
         seed=seed,
     )
+
+
+def _refuse_contradictions(source: Source, task: str, verified: str | Path | None, sql: str | None) -> None:
+    if not isinstance(source, TableSource):
+        return
+    if verified is not None and (source.votes is not None or task == "regression"):
+        raise SgoifError("verified labels are for classes with one label each.")
+    if sql is not None and source.roles.id is None:
+        raise SgoifError("the rows of a query have no order of their own: name a column of ids with --id COLUMN.")
 
 
 def _keep_counts(source: Source, found: ScanExamples, out: str | None) -> dict[str, Any]:

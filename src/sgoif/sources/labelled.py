@@ -20,7 +20,7 @@ from sgoif.pictures.decode import PictureError
 from sgoif.sources.columns import SUFFIXES, ColumnNames, bytes_of, number_labels
 from sgoif.sources.roles import Roles, choose_roles, read_ids, read_labels
 from sgoif.sources.shards import ShardPictures, expand_braces, read_samples
-from sgoif.sources.tables import TABLE_SUFFIXES, TableFiles, TableReader, table_from
+from sgoif.sources.tables import TABLE_SUFFIXES, TableFiles, TableInMemory, TableReader, table_from
 
 __all__ = ["FolderSource", "Kind", "ShardSource", "Source", "TableSource", "open_source", "table_files"]
 
@@ -243,7 +243,7 @@ def open_source(
     """
     options = {"has_features": has_features, "is_regression": is_regression}
     if not isinstance(data, str | Path):
-        table = table_from(data)
+        table = data if isinstance(data, TableInMemory) else table_from(data)
         if table is None:
             raise SgoifError(f"a {type(data).__name__} cannot be scanned; pass {_EXPECTED}; or a DataFrame.")
         return TableSource.open(table, names, **options)

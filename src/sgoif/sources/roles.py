@@ -44,6 +44,7 @@ class Roles:
     id: str | None = None
     group: str | None = None
     split: str | None = None
+    vector: str | None = None  # lists of numbers: embeddings
     others: tuple[str, ...] = ()  # columns of numbers, truth values, times or short texts
     notes: tuple[str, ...] = ()  # what was assumed
 
@@ -66,17 +67,20 @@ def choose_roles(reader: TableReader, names: ColumnNames, *, is_labelled: bool, 
     text = names.text or _first(left, TEXT_COLUMNS, schema, _holds_text)
     key = names.id or next((name for name in ID_COLUMNS if name in left and name not in (image, text)), None)
     taken = {*labels, image, text, key, names.group, names.split}
+    vector = next((field.name for field in schema if field.name not in taken and _holds_vectors(field.type)), None)
     others = tuple(field.name for field in schema if field.name not in taken and _is_plain(field.type))
     notes = []
     if image is not None and text is not None and names.image is None:
         notes.append(f"Pictures are judged, of the column {image!r}; for the texts of {text!r} pass --text {text}.")
     kind: Any = "text" if names.text else "picture" if image is not None else "text" if text is not None else "row"
-    if kind == "row" and is_labelled and not has_features and not others:
+    if vector is not None and is_labelled and not has_features:
+        notes.append(f"Examples are judged by their embeddings, of the column {vector!r}.")
+    if kind == "row" and is_labelled and not has_features and not others and vector is None:
         raise SgoifError(
             f"{reader.about} has no column with a text, an encoded picture or numbers beside the label: it has "
             f"{', '.join(present)}. {_KIND_HINT}"
         )
-    return Roles(kind, labels, image, text, key, names.group, names.split, others, tuple(notes))
+    return Roles(kind, labels, image, text, key, names.group, names.split, vector, others, tuple(notes))
 
 
 def read_ids(reader: TableReader, roles: Roles, *, is_named: bool) -> tuple[list[str], tuple[str, ...]]:
@@ -149,6 +153,13 @@ def _holds_text(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_dictionary))
+
+
+def _holds_vectors(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    is_list = any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    return is_list and any(test(kind.value_type) for test in (types.is_floating, types.is_integer))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
