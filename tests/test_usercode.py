@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+import sgoif.backbones.own  # noqa: F401
+from sgoif.backbones import load_encoder
 from sgoif.errors import SgoifError
-from sgoif.scan.embeddings import load_backbone
 from sgoif.usercode import describe_error, import_named
 
 
@@ -46,7 +47,7 @@ def test_two_modules_of_one_name_are_told_apart_by_the_user(tmp_path):
 def test_mistakes_in_it_are_the_users_and_say_where(tmp_path, text, words):
     (tmp_path / "usercode_bad.py").write_text(text)
     with pytest.raises(SgoifError, match=words):
-        load_backbone("usercode_bad:make")
+        load_encoder("usercode_bad:make", takes="pictures")
 
 
 def test_the_line_named_is_the_users_own_and_not_torchs():

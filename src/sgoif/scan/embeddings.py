@@ -1,166 +1,101 @@
-"""Embeddings made once by a frozen backbone, and kept beside the run."""
+"""Embeddings of a scan's examples: made once, by a backbone or for texts without one, and kept beside the run."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from sgoif.errors import SgoifError
-from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
-from sgoif.pictures.decode import PictureError, decode, square
+from sgoif.backbones import Encoder
+from sgoif.backbones.driver import Items, embed_items, stamp_files, stamp_texts
+from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, hash_ids, sign_sketch
+from sgoif.scan import Progress
+from sgoif.scan.standardise import clamp
 from sgoif.sources.labelled import FolderSource, Source, TableSource
-from sgoif.usercode import describe_error, import_named
 
-__all__ = ["Embedded", "embed", "load_backbone"]
+__all__ = ["ScanEmbeddings", "cache_beside", "embed_pictures", "embed_texts", "sketch_rows"]
 
 Floats = NDArray[np.float32]
-Backbone = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Embedded(NamedTuple):
-    """Embedded pictures."""
+class ScanEmbeddings(NamedTuple):
+    """Embedded examples, with sketches by which copies are found."""
 
-    rows: Floats  # [N, D]; zero where a picture could not be read
-    reasons: list[str]  # why a picture could not be read; empty where it could
-    sketches: NDArray[np.int64]  # [N, 4], of the pictures
-
-
-def load_backbone(name: str) -> Backbone:
-    """Call ``module:factory`` without arguments and return what it makes: a frozen model from pictures to embeddings.
-
-    The model is called with float32 pictures ``[B, 3, S, S]`` in [0, 1], on the CPU and without gradients; where it has
-    an attribute ``input_size`` they have that side, else 224. It normalises them itself, and returns ``[B, D]``, or
-    ``[B, tokens, D]`` or ``[B, D, H, W]``, which are averaged over positions.
-
-    Raises:
-        SgoifError: It cannot be found, the factory raises, or what it makes cannot be called.
-    """
-    factory = import_named(name, "the backbone")
-    try:
-        made = factory()
-    except Exception as error:  # the user's code may raise anything
-        raise SgoifError(f"the backbone {name!r}, called without arguments, raised {describe_error(error)}.") from error
-    if not callable(made):
-        raise SgoifError(
-            f"the backbone {name!r} made a {type(made).__name__}; expected a function or module from pictures "
-            "[B, 3, S, S] to embeddings [B, D]."
-        )
-    return made  # type: ignore[no-any-return]
+    rows: Floats  # [N, D]; zero where an example could not be read
+    reasons: list[str]  # why an example could not be read; empty where it could
+    sketches: NDArray[np.int64]  # [N, 4]
+    nearly_same: int  # bits in which sketches of copies may differ
+    num_truncated: int  # texts of which the model read only the beginning
 
 
-def embed(
+def embed_pictures(
     source: Source,
     positions: NDArray[np.int64],
-    backbone: Backbone,
+    encoder: Encoder,
     *,
     cache: Path | None = None,
-    name: str = "the backbone",
-    batch: int = 64,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Embedded:
-    """Embed pictures once.
-
-    Args:
-        source: where the pictures are.
-        positions: which of them.
-        backbone: pictures ``[B, 3, S, S]`` in [0, 1] to embeddings.
-        cache: a folder for the result, which serves while neither the pictures' files nor the backbone's change.
-        name: of the backbone, ``module:factory``, for the cache and for messages.
-        batch: pictures at once.
-        progress: called with the stage, what is done, and the total.
+    progress: Progress | None = None,
+) -> ScanEmbeddings:
+    """Embed some pictures of a source.
 
     Raises:
         SgoifError: No picture could be read, or the backbone raises or gives no embeddings.
     """
-    file = None if cache is None else cache / f"embeddings-3-{_digest(source, positions, name)}.npz"
-    if file is not None and file.is_file():
-        with np.load(file, allow_pickle=False) as kept:
-            return Embedded(kept["rows"], kept["reasons"].tolist(), kept["sketches"])
-    side = int(getattr(backbone, "input_size", 224))
-    if isinstance(backbone, torch.nn.Module):
-        backbone.eval()
-    reasons = [""] * len(positions)
-    parts: list[Floats] = []
-    words: list[NDArray[np.int64]] = []
-    pictures: list[NDArray[np.uint8]] = []
-    for number, item in enumerate(source.encoded(positions)):
-        try:
-            pictures.append(square(decode(item), side))
-        except PictureError as error:
-            reasons[number] = str(error)
-        if len(pictures) == batch or (number + 1 == len(positions) and pictures):
-            parts.append(_forward(backbone, np.stack(pictures), name))
-            words.append(picture_sketch(np.stack(pictures)))
-            pictures = []
-            if progress is not None:
-                progress("embedding pictures", number + 1, len(positions))
-    if not parts:
-        raise SgoifError(
-            f"none of {len(positions):,} pictures could be read; {source.ids[positions[0]]}: {reasons[0]}."
-        )
-    found, readable = np.concatenate(parts), np.array([not reason for reason in reasons])
-    rows = np.zeros((len(positions), found.shape[1]), np.float32)
-    rows[readable] = found
-    sketches = np.zeros((len(positions), len(SKETCH_COLUMNS)), np.int64)
-    sketches[readable] = np.concatenate(words)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.part")
-        with partial.open("wb") as handle:
-            np.savez(handle, rows=rows, reasons=np.array(reasons, dtype=str), sketches=sketches)
-        os.replace(partial, file)
-    return Embedded(rows, reasons, sketches)
+    ids = [source.ids[int(i)] for i in positions]
+    items = Items("pictures", ids, lambda: source.encoded(positions), stamp_files(_files(source, ids)))
+    found = embed_items(items, encoder, cache=cache, progress=progress)
+    assert found.sketches is not None
+    return ScanEmbeddings(found.rows, found.reasons, found.sketches, PICTURES_NEARLY_SAME, 0)
 
 
-def _digest(source: Source, positions: NDArray[np.int64], name: str) -> str:
-    """Name a cache by the backbone, the pictures, and when the files of both were last written."""
-    digest = hashlib.sha256(name.encode())
-    module = sys.modules.get(name.partition(":")[0])
-    own = getattr(module, "__file__", None)
-    for text in (*_stamps([Path(own)] if own else []), *(str(source.ids[i]) for i in positions)):
-        digest.update(f"{text}\n".encode("utf-8", "surrogateescape"))
-    files: Iterator[Path] = iter(())
+def embed_texts(
+    ids: Sequence[Any] | NDArray[Any],
+    texts: Callable[[], Iterable[str | None]],
+    encoder: Encoder | None,
+    *,
+    files: Iterable[Path] | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> ScanEmbeddings:
+    """Embed texts.
+
+    Args:
+        ids: one per text.
+        texts: gives all texts in the order of the ids; called more than once.
+        encoder: None for features without a model, see :func:`sgoif.backbones.hashed_text_features`.
+        files: that the texts come from; without, the texts themselves tell whether kept embeddings still serve.
+        cache: a folder for the result.
+        progress: called with the stage, what is done, and the total.
+
+    Raises:
+        SgoifError: No text could be read, or the backbone raises or gives no embeddings.
+    """
+    stamp = "" if cache is None else stamp_texts(texts()) if files is None else stamp_files(files)
+    found = embed_items(Items("texts", ids, texts, stamp), encoder, cache=cache, progress=progress)
+    words = sketch_rows(found.rows, np.asarray(ids), np.array([not reason for reason in found.reasons], bool))
+    return ScanEmbeddings(found.rows, found.reasons, words, EMBEDDINGS_NEARLY_SAME, found.num_truncated)
+
+
+def cache_beside(out: str | None) -> Path | None:
+    """The folder of kept embeddings beside a run; None where the run is not on this machine's disk."""
+    return Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
+
+
+def sketch_rows(rows: NDArray[Any], ids: NDArray[Any], is_known: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Sketch embeddings; one that is not finite or not known gets a sketch of its own, and passes for no copy."""
+    is_good = np.isfinite(rows).all(1) & (True if is_known is None else is_known)
+    own = hash_ids(ids).view(np.int64)
+    words = np.stack([own, ~own, own, ~own], 1)
+    if is_good.any():  # clamped: signs are taken from the mean, which one overflow would own
+        words[is_good] = sign_sketch(clamp(rows[is_good]))
+    return words
+
+
+def _files(source: Source, ids: Sequence[str]) -> Iterator[Path]:
+    """The files whose change makes kept embeddings worthless."""
     if isinstance(source, FolderSource):
-        files = (source.root / source.ids[i] for i in positions)
-    elif isinstance(source, TableSource):
-        files = iter(source.files)
-    for stamp in _stamps(files):
-        digest.update(stamp.encode())
-    return digest.hexdigest()[:20]
-
-
-def _stamps(files: Any) -> Iterator[str]:
-    for file in files:
-        try:
-            found = os.stat(file)
-            yield f"{found.st_size} {found.st_mtime_ns}\n"
-        except OSError:
-            yield "gone\n"
-
-
-def _forward(backbone: Backbone, pictures: NDArray[np.uint8], name: str) -> Floats:
-    inputs = torch.from_numpy(pictures).permute(0, 3, 1, 2).float().div_(255)
-    inputs = inputs.contiguous(memory_format=torch.channels_last)
-    given = f"the backbone {name!r}, given float32 pictures {list(inputs.shape)} in [0, 1],"
-    try:
-        with torch.inference_mode():
-            out = backbone(inputs)
-    except Exception as error:  # the user's code may raise anything
-        raise SgoifError(f"{given} raised {describe_error(error)}.") from error
-    if not isinstance(out, torch.Tensor) or out.dim() not in (2, 3, 4) or len(out) != len(inputs):
-        found = f"a tensor {list(out.shape)}" if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
-        raise SgoifError(f"{given} returned {found}; expected [{len(inputs)}, D], [B, tokens, D] or [B, D, H, W].")
-    out = out.float().cpu()
-    if out.dim() == 4:  # [B, D, H, W]
-        out = out.mean((2, 3))
-    elif out.dim() == 3:  # [B, tokens, D]
-        out = out.mean(1)
-    return out.numpy()
+        return (source.root / id for id in ids)
+    return iter(source.files if isinstance(source, TableSource) else ())

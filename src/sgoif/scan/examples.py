@@ -5,7 +5,7 @@ Copies of training examples are taken out of the hold-out: an anchor that the mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sgoif.backbones import Encoder, load_encoder
 from sgoif.errors import SgoifError
-from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, hash_ids, picture_sketch, sign_sketch
+from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.scan import Progress
-from sgoif.scan.embeddings import embed, load_backbone
+from sgoif.scan.embeddings import ScanEmbeddings, cache_beside, embed_pictures, embed_texts, sketch_rows
 from sgoif.scan.features import read_features
 from sgoif.scan.holdout import choose_holdout, find_reasons, read_verified
-from sgoif.scan.standardise import clamp
 from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
 
-__all__ = ["ScanExamples", "choose_examples", "read_embeddings", "read_pictures", "take_labelled"]
+__all__ = [
+    "ScanExamples",
+    "choose_examples",
+    "read_embeddings",
+    "read_pictures",
+    "read_text_embeddings",
+    "take_labelled",
+]
 
 _SMALL = 40  # pixels; larger pictures are scaled to twice this side's network
 
@@ -128,6 +135,9 @@ def read_embeddings(
     backbone: str | None,
     out: str | None,
     progress: Progress,
+    *,
+    weights: str | Path | None = None,
+    device: str = "cpu",
 ) -> tuple[NDArray[np.float32], ScanExamples]:
     """Read embeddings from a file, or make them with a frozen backbone and keep them beside the run."""
     if features is not None:
@@ -135,13 +145,43 @@ def read_embeddings(
             rows = read_features(features, source.ids)[found.positions]
         else:
             rows = read_features(features, list(found.ids), feature_ids)
-        return rows, found.add_sketches(_sketch_rows(rows, found.ids), EMBEDDINGS_NEARLY_SAME)
+        return rows, found.add_sketches(sketch_rows(rows, found.ids), EMBEDDINGS_NEARLY_SAME)
     assert backbone is not None
-    cache = Path(out).parent / ".sgoif-cache" if out is not None and "://" not in out else None
-    made = load_backbone(backbone)
-    rows, reasons, words = embed(source, found.positions, made, cache=cache, name=backbone, progress=progress)
-    readable = np.array([not reason for reason in reasons], dtype=bool)
-    return rows[readable], found.readable(reasons).add_sketches(words[readable], PICTURES_NEARLY_SAME)
+    encoder = load_encoder(backbone, takes="pictures", weights=weights, device=device)
+    made = embed_pictures(source, found.positions, encoder, cache=cache_beside(out), progress=progress)
+    return _take_readable(made, found)
+
+
+def read_text_embeddings(
+    texts: Callable[[], Iterable[str | None]],
+    found: ScanExamples,
+    encoder: Encoder | None,
+    *,
+    files: Iterable[Path] | None = None,
+    out: str | None = None,
+    progress: Progress,
+) -> tuple[NDArray[np.float32], ScanExamples, int]:
+    """Embed texts, one for each of the examples found, with a frozen backbone or without one.
+
+    Args:
+        texts: of ``found.ids``, in their order; called more than once.
+        found: the examples.
+        encoder: None for features without a model.
+        files: that the texts come from; None hashes the texts themselves.
+        out: the run, beside which embeddings are kept.
+        progress: told what is done.
+
+    Returns:
+        Rows of the texts that could be read, these examples, and of how many texts only the beginning was read.
+    """
+    made = embed_texts(found.ids, texts, encoder, files=files, cache=cache_beside(out), progress=progress)
+    return *_take_readable(made, found), made.num_truncated
+
+
+def _take_readable(made: ScanEmbeddings, found: ScanExamples) -> tuple[NDArray[np.float32], ScanExamples]:
+    kept = np.array([not reason for reason in made.reasons], dtype=bool)
+    rows = made.rows if kept.all() else made.rows[kept]
+    return rows, found.readable(made.reasons).add_sketches(made.sketches[kept], made.nearly_same)
 
 
 def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
@@ -175,13 +215,3 @@ def _size(item: bytes | Path | PictureError) -> int:
         return min(decode(item).size)
     except PictureError:
         return 0
-
-
-def _sketch_rows(rows: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
-    """Sketch embeddings; one that is not finite gets a sketch that no other has, so that it passes for no copy."""
-    is_finite = np.isfinite(rows).all(1)
-    own = hash_ids(ids).view(np.int64)
-    words = np.stack([own, ~own, own, ~own], 1)
-    if is_finite.any():  # clamped: signs are taken from the mean, which one overflow would own
-        words[is_finite] = sign_sketch(clamp(rows[is_finite]))
-    return words
