@@ -95,6 +95,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_real": Entry("benchmarks.trust.verdicts", "label errors of test sets that people confirmed"),
     "trust_texts": Entry("benchmarks.trust.texts", "label errors of texts, by a sentence encoder"),
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
+    "values": Entry("benchmarks.values", "wrong values of a regression"),
+    "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),

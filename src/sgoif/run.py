@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from sgoif import findings
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import columns_of, rate_columns, suspects
 from sgoif.review.decisions import find_class, some_of
-from sgoif.summary import Summary, TagSummary, summarise, summarise_tags
+from sgoif.summary import Summary, TagSummary, ValueSummary, summarise, summarise_tags, summarise_values
 from sgoif.tables import Columns, FileTables, Tables, arrow_table
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class Run:
         Raises:
             SgoifError: ``by`` is given together with ``given`` or ``min_p``, or the run has no such class.
         """
+        self.need_classes()
         import pyarrow as pa
 
         if by is not None:
@@ -169,10 +171,42 @@ class Run:
             findings.tag_issues(self.sql, self.class_names, top=top or None, verdict=verdict, tag=tag, min_p=min_p)
         )
 
+    def value_issues(self, *, top: int | None = None, min_p: float | None = None) -> pa.Table:
+        """Which values of a regression are wrong, most suspicious first, each with a prediction that has not seen it.
+
+        Args:
+            top: how many rows; None or 0 for all.
+            min_p: only what is at least this probably wrong.
+
+        Raises:
+            SgoifError: The run is about classes or tags.
+        """
+        if not self.has_values:
+            raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
+        return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the run judged values of a regression, not classes."""
+        return self.info.get("task") == "regression"
+
+    def need_classes(self) -> None:
+        """Refuse a question about classes to a run about values.
+
+        Raises:
+            SgoifError: The run is a regression; the message says what it can be asked.
+        """
+        if self.has_values:
+            raise SgoifError(
+                f"{self.url or 'this run'} judged values of a regression and has no classes; ask it for its "
+                "value_issues(), or `sgoif issues` and `sgoif info` on the command line."
+            )
+
     def class_issues(self) -> pa.Table:
         """Estimated error rate of each class with a range, what it is confused with, and a verdict."""
         import pyarrow as pa
 
+        self.need_classes()
         held = self.info.get("held_out_per_class")
         return pa.table(findings.class_issues(rate_columns(self.sql), class_names=self.class_names, held_out=held))
 
@@ -195,6 +229,7 @@ class Run:
         Raises:
             SgoifError: The run has no sketches to compare.
         """
+        self.need_classes()
         found = findings.duplicates_of_run(self.sql, self.info.get("nearly_same"))
         return findings.add_class_names(found, self.class_names, ("given", "other"))
 
@@ -346,6 +381,7 @@ class Run:
         """
         from sgoif.report.make import ReportSettings, make_report
 
+        self.need_classes()
         known = [item.name for item in fields(ReportSettings)]
         unknown = [name for name in options if name not in known]
         if unknown:
@@ -364,13 +400,16 @@ class Run:
         """Show some examples in a notebook, or the most suspicious ones; see :meth:`report` for the arguments."""
         from sgoif.report.notebook import picture_grid
 
+        self.need_classes()
         return picture_grid(self, ids, images=images, top=top, display=display)
 
-    def summary(self) -> Summary | TagSummary:
+    def summary(self) -> Summary | TagSummary | ValueSummary:
         """What the run found, as a few numbers; its ``lines()`` are what ``print(run)`` shows."""
         name = self.url or "run in memory"
         if self.info.get("task") == "multilabel":
             return summarise_tags(self.sql, self.info, run=name)
+        if self.has_values:
+            return summarise_values(self.sql, self.info, run=name)
         return summarise(self.sql, self.info, run=name, class_names=self.class_names)
 
     def __repr__(self) -> str:
@@ -382,6 +421,8 @@ class Run:
     def _repr_html_(self) -> str:
         from sgoif.report.notebook import run_html
 
+        if self.has_values:
+            return f"<pre>{escape(repr(self))}</pre>"
         return run_html(self)
 
     @property

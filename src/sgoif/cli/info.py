@@ -30,7 +30,7 @@ _LOST = {
 
 def info(run: RunPath, as_json: Json = False) -> None:
     """Show how a run went: state, cost, faults, calibration, versions."""
-    opened = open_run(run)
+    opened = open_run(run, takes_values=True)
     document = describe(opened)
     if as_json:
         return emit_json("info", **document)
@@ -136,6 +136,8 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
 def _describe_calibration(run: Run) -> Facts:
     from sgoif.summary import describe_checked, kind_of_holdout
 
+    if run.has_values:
+        return _parts(run.summary().lines()[1:])
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")
     if isinstance(held, list):

@@ -1,6 +1,6 @@
 """``sgoif issues``: which labels are wrong, most suspicious first; or how many in each group of the user's own.
 
-Of a multi-label run: which tags are too many, and which are missing.
+Of a multi-label run: which tags are too many, and which are missing. Of a regression: which values are wrong.
 """
 
 from __future__ import annotations
@@ -43,14 +43,18 @@ def issues(
         if csv is not None or parquet is not None or of_class is not None or min_p is not None:
             raise SgoifError("--by goes with --table and --json only.")
         return _show_groups(open_run(run), by, table, as_json=as_json)
-    opened = open_run(run, needs_examples=True)
-    noun = "tag" if has_tags(opened) else "label"
-    if noun == "tag":
+    opened = open_run(run, needs_examples=True, takes_values=True)
+    noun = "value" if opened.has_values else "tag" if has_tags(opened) else "label"
+    if noun != "tag" and min_p is not None:
+        need_probabilities(opened)
+    if noun == "value":
+        if of_class is not None:
+            raise SgoifError("--class goes with labels; this run judged values.")
+        found = opened.value_issues(top=top, min_p=min_p)
+    elif noun == "tag":
         tag = None if of_class is None else opened.find_class(of_class)
         found = opened.tag_issues(top=top, tag=tag, min_p=min_p)
     else:
-        if min_p is not None:
-            need_probabilities(opened)
         found = opened.label_issues(top=top, given=of_class, min_p=min_p)
     if csv is not None or parquet is not None:
         write_csv(found, csv) if csv is not None else write_parquet(found, str(parquet))
@@ -63,6 +67,8 @@ def issues(
         print_lines([f"No {noun} matches."])
     elif noun == "tag":
         _show_tags(found.to_pylist(), is_calibrated=summary.is_calibrated)
+    elif noun == "value":
+        _show_values(found.to_pylist(), is_calibrated=summary.is_calibrated)
     else:
         show_labels(opened, found)
 
@@ -107,6 +113,23 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     columns["visits"] = lambda row: count(row["n_visits"])
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
     print_table(ranked, columns, right=["#", "visits"], shrink=["id", "tag"])
+
+
+def _show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
+    ends = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
+    columns: dict[str, Callable[[Any], object]] = {
+        "#": lambda row: row["rank"],
+        "id": lambda row: shorten(row["id"]),
+        "given": lambda row: _number(row["given_value"]),
+        "predicted": lambda row: _number(row["predicted_value"]),
+    }
+    if is_calibrated:
+        columns["p (range)"] = lambda row: interval(*(row[name] for name in ends))
+    else:
+        columns["label score"] = lambda row: _number(row["label_score"])
+    columns["why"] = lambda row: clean(row["why"])
+    ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
+    print_table(ranked, columns, right=["#", "given", "predicted"], wrap=["why"], shrink=["id"])
 
 
 def _show_groups(run: Run, by: str, table: str, *, as_json: bool) -> None:

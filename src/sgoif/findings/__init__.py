@@ -6,6 +6,7 @@ from sgoif.findings.effects import INFLUENCE, add_class_names, influence_on_anch
 from sgoif.findings.label import label_issues
 from sgoif.findings.poison import poison_table
 from sgoif.findings.tags import tag_issues
+from sgoif.findings.values import value_issues
 
 __all__ = [
     "INFLUENCE",
@@ -18,5 +19,6 @@ __all__ = [
     "label_issues",
     "poison_table",
     "tag_issues",
+    "value_issues",
     "with_probabilities",
 ]
