@@ -7,6 +7,9 @@ or the graph; leaving the context removes every hook.
 Activation checkpointing calls the forward twice. The reentrant kind runs it first without gradients (no pair is
 opened) and again during backward (a pair is opened). The other kind runs it with gradients first (a pair is opened),
 and the recomputation during backward is ignored while that pair waits.
+
+A pass of :func:`~sgoif.gradients.quiet.quiet_eval` inside an open capture is none of its own: of two monitors around
+one step, the inner one passes its hold-out through the model while the outer one's hooks are still there.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from sgoif.errors import CaptureError
 from sgoif.gradients.compiled import CompiledHook
 from sgoif.gradients.functional import FunctionalRule, mixes_examples
 from sgoif.gradients.layers import Layer
-from sgoif.gradients.quiet import quiet_eval
+from sgoif.gradients.quiet import quiet_depth, quiet_eval
 from sgoif.gradients.rules import CompositeRule, LayerCapture, Rule, rule_for
 
 __all__ = ["Capture", "capture_calls", "collect_parameters", "is_backward_running"]
@@ -100,6 +103,7 @@ class Capture:
         self._modules = {layer.module_name: (layer.module, self._module_rule(layer)) for layer in self.layers}
         self._waiting: dict[str, list[_Pair]] = {name: [] for name in self._modules}
         self._handles: list[Any] = []
+        self._depth = 0  # of quiet passes where it was opened; calls at any other depth are not its own
         self._checked: set[str] = set()
         self._needs_whole_graph = False
 
@@ -112,6 +116,7 @@ class Capture:
         if self._handles:
             raise CaptureError("This capture is open already; close it before opening it again.")
         self.clear()
+        self._depth = quiet_depth()
         for name, (module, _) in self._modules.items():
             self._handles.append(
                 CompiledHook(module, partial(self._open_compiled, name))
@@ -186,7 +191,7 @@ class Capture:
     def _opener(self, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
         def open_pair(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
-            if not isinstance(value, Tensor) or not value.requires_grad:
+            if not isinstance(value, Tensor) or not value.requires_grad or quiet_depth() != self._depth:
                 return
             waiting = self._waiting[name]
             if waiting and is_backward_running():
@@ -202,6 +207,8 @@ class Capture:
         return open_pair
 
     def _open_compiled(self, name: str, value: Tensor, output: Tensor) -> Callable[[Tensor], None]:
+        if quiet_depth() != self._depth:
+            return lambda grad: None
         kept = output if name in self._keep_outputs else None
         pair = _Pair((value,), {}, _versions((value,)), self._modules[name][0].training, None, kept)
         self._waiting[name].append(pair)
