@@ -147,6 +147,14 @@ def test_a_loss_that_the_model_averages_itself(tmp_path):
     assert len(watching.run.visits["id"]) == NUM
 
 
+def test_labels_that_the_loss_ignores_are_not_counted_in_its_divisor(tmp_path, monkeypatch):
+    train_set, holdout = pictures()
+    train_set.tensors[1][::3] = -100
+    monkeypatch.setattr("tests.integrations.test_transformers.pictures", lambda: (train_set, holdout))
+    watching, _, _ = train(tmp_path, epochs=1, accumulate=2)
+    assert len(watching.run.table["id"]) == NUM - len(range(0, NUM, 3))
+
+
 def test_columns_that_would_be_removed_are_refused(tmp_path):
     with pytest.raises(SgoifError, match="remove_unused_columns=False"):
         train_set, holdout = pictures()

@@ -53,7 +53,11 @@ def find_head(model: nn.Module, run: Callable[[], Tensor], *, name: str | None =
         if isinstance(layer.module, nn.Linear)
         or (isinstance(layer.module, nn.Conv2d) and layer.module.kernel_size == (1, 1))
     }
-    found, classes = find_producer(model, {key: layer.module for key, layer in candidates.items()}, run)
+    try:
+        found, classes = find_producer(model, {key: layer.module for key, layer in candidates.items()}, run)
+    except HeadError:
+        _refuse_untrained(model, run)
+        raise
     head = candidates[found]
     if head.shape.outputs != classes:
         raise HeadError(
@@ -61,6 +65,34 @@ def find_head(model: nn.Module, run: Callable[[], Tensor], *, name: str | None =
             "class are not known. Make it an nn.Linear, or register a rule for it (sgoif.gradients.register)."
         )
     return head
+
+
+def _refuse_untrained(model: nn.Module, run: Callable[[], Tensor]) -> None:
+    """Raise with the cure if the layer that gives the output is frozen, or inside an adapter (PEFT) that is trained."""
+    whole = dict(model.named_modules())
+    frozen = {
+        name: module
+        for name, module in whole.items()
+        if isinstance(module, nn.Linear | nn.Conv2d) and not any(p.requires_grad for p in module.parameters())
+    }
+    adapted = {
+        name: module for name, module in whole.items() if isinstance(getattr(module, "base_layer", None), nn.Linear)
+    }
+    outer = {name: module for name, module in frozen.items() if name.removesuffix(".base_layer") not in adapted}
+    try:
+        name, _ = find_producer(model, outer | adapted, run)
+    except HeadError:
+        return
+    cure = f"name it in modules_to_save=[{name.rpartition('.')[2]!r}] of PEFT's config"
+    if name in adapted:
+        raise HeadError(
+            f"The layer {name!r} gives the model's output through an adapter, whose parts have no gradient per class. "
+            f"Train the layer itself: leave it out of the adapter's target_modules and {cure}."
+        )
+    raise HeadError(
+        f"The layer {name!r} gives the model's output but is frozen, and a layer that does not learn has no influence. "
+        f"Train it, too: {cure} (task_type='SEQ_CLS' does so), or call requires_grad_(True) on it."
+    )
 
 
 def find_producer(model: nn.Module, candidates: Mapping[str, nn.Module], run: Callable[[], Tensor]) -> tuple[str, int]:

@@ -12,17 +12,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sgoif.api import watch
 from sgoif.errors import SgoifError
+from sgoif.gradients import quiet_eval
+from sgoif.gradients.models import plain_model
+from sgoif.inputs.items import is_map_style
 from sgoif.integrations.closing import close_run, state_of
+from sgoif.rng import find_generators, preserve_rng
 from sgoif.settings import Method, as_loss
 
 __all__ = ["InfluenceCallback", "watch_trainer"]
 
 log = logging.getLogger(__name__)
+
+_IGNORED = -100  # label of an item that no loss counts
 
 
 def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **settings: Any) -> InfluenceCallback:
@@ -31,7 +38,8 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
     Args:
         trainer: a ``Trainer`` or a class of your own made from it. Items of its training set have an ``"id"``
             (``sgoif.with_ids``), and its arguments say ``remove_unused_columns=False``, which would remove that.
-        anchors: held-out examples: items as those of the training set, or as in :func:`sgoif.watch`.
+        anchors: held-out examples: items as those of the training set, put into batches by the trainer's collator, which
+            pads texts; or as in :func:`sgoif.watch`.
         out: folder or URL to write the run into.
         **settings: further arguments of :func:`sgoif.watch`.
 
@@ -40,7 +48,12 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
     """
     if trainer.args.remove_unused_columns:
         raise SgoifError("the Trainer would remove the ids from the batch; pass remove_unused_columns=False to it.")
-    callback = InfluenceCallback(trainer, anchors, {"out": out, **settings})
+    if isinstance(trainer.data_collator, IdCollator):
+        raise SgoifError(
+            "this trainer is watched already; call watch_trainer once, or make a new Trainer. For a second opinion on the "
+            "finished model use sgoif.audit."
+        )
+    callback = InfluenceCallback(trainer, _collate_as_trained(anchors, trainer.data_collator), {"out": out, **settings})
     trainer.data_collator = IdCollator(trainer.data_collator)
     trainer.training_step = callback.surround(trainer.training_step)
     trainer.add_callback(callback)
@@ -61,6 +74,16 @@ class IdCollator:
         return batch
 
 
+def _collate_as_trained(anchors: Any, collate: Callable[[list[Any]], Any]) -> Any:
+    """Give a dataset of dictionaries the trainer's own collator, without which texts of many lengths make no batch."""
+    if collate is default_data_collator or isinstance(anchors, tuple) or not is_map_style(anchors) or not len(anchors):
+        return anchors
+    with preserve_rng(own=find_generators(anchors, collate)):  # a dataset may draw random numbers
+        if not isinstance(anchors[0], Mapping):
+            return anchors
+    return DataLoader(anchors, collate_fn=IdCollator(collate))
+
+
 class InfluenceCallback(TrainerCallback):
     """The monitor of a trainer, from the first step to the last; made by :func:`watch_trainer`."""
 
@@ -68,6 +91,9 @@ class InfluenceCallback(TrainerCallback):
         self.trainer, self.anchors, self.settings = trainer, anchors, dict(settings)
         self.monitor: Any = None
         self.run: Any = None
+        self._is_divided: bool | None = (
+            None  # whether the model's loss is divided by the number of items; None: unknown
+        )
 
     def surround(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Surround the trainer's step, forward and backward pass of one micro-batch."""
@@ -77,7 +103,7 @@ class InfluenceCallback(TrainerCallback):
             if ids is None:
                 raise SgoifError("the batch has no ids; wrap the training set in sgoif.with_ids.")
             targets = inputs["labels"]
-            accumulate, is_last = self._divisor(len(targets), num_items_in_batch), self._is_last()
+            accumulate, is_last = self._divisor(model, inputs, num_items_in_batch), self._is_last()
             with self.monitor.step(ids, targets, accumulate=accumulate, is_last=is_last):
                 return training_step(model, inputs, num_items_in_batch)
 
@@ -86,16 +112,23 @@ class InfluenceCallback(TrainerCallback):
     def _is_last(self) -> bool:
         return bool(self.trainer.accelerator.sync_gradients)
 
-    def _divisor(self, count: int, num_items: Any) -> Any:
+    def _divisor(self, model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> Any:
         """What the mean loss of a micro-batch is divided by.
 
         Where the number of items of all micro-batches is known, the loss is their sum divided by it, times the number
-        of processes where it counts the items of all of them.
+        of processes where it counts the items of all of them. Many models (BERT) take that number and return a mean
+        all the same; the Trainer then divides by nothing, and gradients of micro-batches add up.
         """
-        if num_items is None or getattr(self.trainer, "loss_is_scaled_for_ga", None) is False:
-            return self.trainer.current_gradient_accumulation_steps
-        is_of_all = self.trainer.args.average_tokens_across_devices
-        return num_items / (count * (self.trainer.accelerator.num_processes if is_of_all else 1))
+        trainer = self.trainer
+        if num_items is None or getattr(trainer, "loss_is_scaled_for_ga", None) is False:
+            return trainer.current_gradient_accumulation_steps
+        processes = trainer.accelerator.num_processes if trainer.args.average_tokens_across_devices else 1
+        if self._is_divided is None and self.monitor.is_on:
+            is_own = trainer.label_smoother is None and trainer.compute_loss_func is None
+            self._is_divided = not is_own or _divides_loss(plain_model(model), inputs, num_items)
+        if self._is_divided is False:
+            return 1 / processes
+        return num_items / (inputs["labels"].ne(_IGNORED).sum().clamp_min(1) * processes)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer = self.trainer
@@ -134,6 +167,17 @@ class InfluenceCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.run = close_run(self.monitor)
+
+
+def _divides_loss(model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> bool:
+    """Whether a model's loss becomes smaller when it is to be divided by more items: found by two passes, once."""
+    try:
+        with quiet_eval(model), torch.no_grad():
+            one, half = (model(**inputs, num_items_in_batch=count)["loss"] for count in (num_items, 2 * num_items))
+        return bool((one - half).abs() > 0.25 * one.abs())
+    except Exception:  # the trainer calls the model in a way of its own; the first step checks the factor
+        log.debug("the loss could not be tried with two numbers of items.", exc_info=True)
+        return True
 
 
 def _state_file(args: Any, state: Any, rank: int) -> Path:
