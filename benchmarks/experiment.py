@@ -105,6 +105,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "curriculum": Entry("benchmarks.curriculum", "less weight on wrong labels while the training goes on"),
     "concepts": Entry("benchmarks.concepts", "the curves of the pictures in docs/concepts.md"),
     "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
+    "text_training": Entry("benchmarks.modalities", "label errors found in texts while an adapter is fine-tuned"),
+    "table_training": Entry("benchmarks.modalities", "label errors found in tables while an MLP trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),
     "paper": Entry("benchmarks.paper", "the paper's algorithm with one part taken away at a time"),
     "overhead": Entry("benchmarks.overhead", "what the monitor costs"),

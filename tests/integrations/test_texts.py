@@ -1,4 +1,4 @@
-"""A small BERT with a LoRA adapter through the Trainer: the head is found, texts are padded, the weights stay the same."""
+"""A small BERT with a LoRA adapter through the Trainer: its head is found, texts are padded, weights stay the same."""
 
 import json
 import zlib

