@@ -28,7 +28,7 @@ class TextSetup:
     """One fine-tuning of all-MiniLM-L6-v2 on CLINC150 through a LoRA adapter."""
 
     noise: Literal["nearest", "uniform"] = "nearest"
-    intents: int = 30
+    intents: int = 15
     texts: int = 40
     epochs: int = 3
     seed: int = 1

