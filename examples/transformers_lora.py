@@ -36,7 +36,7 @@ from sgoif.integrations.transformers import watch_trainer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import noise
 from benchmarks.data import data_root
-from benchmarks.metrics import average_precision, precision_at
+from benchmarks.modalities import compare_with_loss, nearest_classes
 from benchmarks.trust.sets import embed_texts
 
 ENCODER = str(get_model_path())
@@ -49,6 +49,7 @@ class Settings:
     intents: int = 15  # the first ones of the file, of 150
     texts: int = 40  # of each intent, of 100
     epochs: int = 3
+    batch: int = 8
     noise: str = "nearest"  # or "uniform"
     seed: int = 1
 
@@ -75,11 +76,7 @@ def spoil(queries: Queries, kind: str, seed: int) -> np.ndarray:
     """Make 5% of the intents wrong."""
     if kind == "uniform":
         return noise.flip_symmetric(queries.labels, 0.05, len(queries.names), seed)
-    rows = embed_texts(queries.texts)
-    means = np.stack([rows[queries.labels == c].mean(0) for c in range(len(queries.names))])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    nearest = (means @ means.T - 2 * np.eye(len(means))).argmax(1)
-    return noise.flip_pairs(queries.labels, 0.05, seed, dict(enumerate(nearest.tolist())))
+    return noise.flip_pairs(queries.labels, 0.05, seed, nearest_classes(embed_texts(queries.texts), queries.labels))
 
 
 def train(settings: Settings, given: np.ndarray, queries: Queries, holdout: Queries, out: str) -> sgoif.Run:
@@ -94,7 +91,7 @@ def train(settings: Settings, given: np.ndarray, queries: Queries, holdout: Quer
         return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(tokens, labels, strict=True)]
 
     arguments = TrainingArguments(
-        output_dir=f"{out}-checkpoints", num_train_epochs=settings.epochs, per_device_train_batch_size=32,
+        output_dir=f"{out}-checkpoints", num_train_epochs=settings.epochs, per_device_train_batch_size=settings.batch,
         learning_rate=2e-3, warmup_steps=20, seed=settings.seed, remove_unused_columns=False, report_to=[],
         save_strategy="no", use_cpu=True,
     )  # fmt: skip
@@ -107,17 +104,6 @@ def train(settings: Settings, given: np.ndarray, queries: Queries, holdout: Quer
     return watching.run
 
 
-def rank(run: sgoif.Run) -> dict[str, np.ndarray]:
-    """Suspicion of each example by the run, and by its training loss: the mean over all epochs, and the last one."""
-    ids, loss = run.visits["id"], run.visits["loss"]
-    mean = np.bincount(ids, loss) / np.maximum(np.bincount(ids), 1)
-    last = np.zeros(len(mean))
-    order = np.argsort(run.visits["step"], kind="stable")
-    last[ids[order]] = loss[order]
-    suspicion = np.nan_to_num(run.table["p_mislabeled" if run.is_calibrated else "worst"], nan=-1.0)
-    return {"sgoif": suspicion, "mean loss": mean[run.table["id"]], "last loss": last[run.table["id"]]}
-
-
 def main(settings: Settings = Settings(), out: str = "runs/lora") -> dict[str, dict[str, float]]:
     """Train and say how well the run ranks the wrong intents, beside the training loss of the same run."""
     queries = load_queries("train", settings.intents, settings.texts)
@@ -125,12 +111,9 @@ def main(settings: Settings = Settings(), out: str = "runs/lora") -> dict[str, d
     given = spoil(queries, settings.noise, settings.seed)
     run = train(settings, given, queries, holdout, out)
 
-    scores = rank(run)
-    is_wrong = (given != queries.labels)[run.table["id"]]
-    found = {}
-    for name, values in scores.items():
-        found[name] = {"ap": average_precision(values, is_wrong), "p@1%": precision_at(values, is_wrong, 0.01)}
-        print(f"{name}: average precision {found[name]['ap']:.0%}, {found[name]['p@1%']:.0%} of the first 1% are wrong")
+    found = compare_with_loss(run, given != queries.labels)
+    for name, shares in found.items():
+        print(f"{name}: average precision {shares['ap']:.0%}, {shares['p@1%']:.0%} of the first 1% are wrong")
     for row in run.label_issues(top=3).to_pylist():
         told, meant = (queries.names[row[key]] for key in ("given_label", "suggested_label"))
         print(f"  {queries.texts[row['id']]!r}: {told}? rather {meant}")
