@@ -99,6 +99,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
+    "data_issues": Entry("benchmarks.checks.compare", "planted data issues found, beside Datalab"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),
     "review": Entry("benchmarks.review", "from review to accuracy"),
     "cleaned": Entry("benchmarks.cleaned", "cleaning without people"),

@@ -233,6 +233,20 @@ class Run:
         found = findings.duplicates_of_run(self.sql, self.info.get("nearly_same"))
         return findings.add_class_names(found, self.class_names, ("given", "other"))
 
+    def data_issues(self) -> pa.Table:
+        """What is wrong with the data as a whole: one row per check, the most severe first.
+
+        Columns: ``kind``; ``severity`` (high, medium, low, none, or unknown if it could not be checked); ``title``, a
+        sentence; ``count``; ``share`` with its 95% interval ``low`` to ``high``, or the ``p_value`` of a test; ``ids``
+        and ``scores`` of the worst examples, at most 20; ``what_to_do``; ``why_not``, why it could not be checked.
+
+        Raises:
+            SgoifError: The run has no such table; a new scan makes it.
+        """
+        from sgoif.checks import issue_table
+
+        return issue_table(self.info)
+
     def influence(
         self, ids: Sequence[Any] | Any, anchors: Sequence[int | str] | int | str | None = None
     ) -> NDArray[np.float64]:

@@ -27,6 +27,7 @@ COMMANDS = (
     "apply",
     "bench",
     "check",
+    "check-data",
     "classes",
     "compare",
     "doctor",

@@ -13,7 +13,7 @@ import typer
 from sgoif.cli.errors import Front
 
 _PANELS = {  # of the help
-    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "report", "info", "trace"),
+    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "check-data", "report", "info", "trace"),
     "Judge and improve": ("check", "compare", "verify", "apply", "export", "holdout"),
     "Ask a model": ("ood", "explain", "sentinel"),
     "Set up": ("doctor", "bench"),
@@ -29,7 +29,8 @@ app = typer.Typer(
 )
 for _panel, _names in _PANELS.items():
     for _name in _names:
-        app.command(_name, rich_help_panel=_panel)(getattr(import_module(f"sgoif.cli.{_name}"), _name))
+        _module = _name.replace("-", "_")
+        app.command(_name, rich_help_panel=_panel)(getattr(import_module(f"sgoif.cli.{_module}"), _module))
 
 
 def _print_version(is_asked: bool) -> None:

@@ -257,6 +257,6 @@ _FACTS: dict[str, tuple[Check, str]] = {
     "forecast": (_is_forecast, "a mapping with shares of the step"),
     "class_names": (_list_of(_is_scalar), "a list of names"),
     "faults": _COUNTS,
-    "plan_changes": (_list_of(_is_mapping), "a list of mappings"),
+    **dict.fromkeys(("plan_changes", "data_issues"), (_list_of(_is_mapping), "a list of mappings")),
     "transition": (_list_of(_list_of(_is_number)), "a table of numbers"),
 }
