@@ -155,7 +155,7 @@ PLANTED: dict[str, Callable[[Draw, np.random.Generator], Draw]] = {
     "rare class": _rare_class,
     "sorted by class": _sorted,
     "drift": _drift,
-    "drift, sorted by class": _sorted_drift,
+    "drift in a sorted file": _sorted_drift,
     "weak region": _weak_region,
     "one class dim": _dim_class,
 }

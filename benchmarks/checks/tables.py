@@ -67,7 +67,7 @@ _KINDS = {
     "rare class": "class_imbalance",
     "sorted by class": "label_order",
     "drift": "order_within_classes",
-    "drift, sorted by class": "order_within_classes",
+    "drift in a sorted file": "order_within_classes",
     "weak region": "underperforming_group",
     "one class dim": "spurious_correlation",
 }
