@@ -100,6 +100,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
     "data_issues": Entry("benchmarks.checks.compare", "planted data issues found, beside Datalab"),
+    "data_issues_real": Entry("benchmarks.checks.real", "data issues of real sets, as they are"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),
     "review": Entry("benchmarks.review", "from review to accuracy"),
     "cleaned": Entry("benchmarks.cleaned", "cleaning without people"),

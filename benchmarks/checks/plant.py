@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.checks.sets import Pool
 
-__all__ = ["PLANTED", "Draw", "draw"]
+__all__ = ["PLANTED", "Draw", "draw", "reduce_rows"]
 
 SIZE = 2_000
 _WRONG, _COPIES, _FOREIGN, _ODD = 100, 20, 40, 20
@@ -44,7 +44,7 @@ def draw(pool: Pool, planted: str, seed: int) -> Draw:
     """Draw examples and plant an issue, or several of single examples."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(pool.labels))[:SIZE]
-    rows = _reduce(np.concatenate([pool.rows[chosen], pool.foreign[rng.permutation(len(pool.foreign))[:_FOREIGN]]]))
+    rows = reduce_rows(np.concatenate([pool.rows[chosen], pool.foreign[rng.permutation(len(pool.foreign))[:_FOREIGN]]]))
     pictures = () if pool.pixels is None else tuple(pool.pixels[chosen])
     clean = Draw(rows[:SIZE], pool.labels[chosen], len(pool.class_names), pictures)
     if planted == "examples":
@@ -52,7 +52,8 @@ def draw(pool: Pool, planted: str, seed: int) -> Draw:
     return PLANTED[planted](clean, rng)
 
 
-def _reduce(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def reduce_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Standardise rows and project them onto their 64 leading directions."""
     centred = (rows - rows.mean(0)) / (rows.std(0) + 1e-6)
     _, values, directions = np.linalg.svd(centred, full_matrices=False)
     del values
