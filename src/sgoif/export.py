@@ -6,7 +6,7 @@ What people decide in Label Studio comes back with its JSON export, which ``sgoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,15 +19,25 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import suspects
-from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE
+from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE, TEXT
 from sgoif.sources import find_pictures
+from sgoif.sources.written import as_lines, is_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sgoif.run import Run
 
-__all__ = ["datalab_issues", "fiftyone_samples", "label_studio_config", "label_studio_tasks", "with_findings"]
+__all__ = [
+    "datalab_issues",
+    "fiftyone_samples",
+    "label_studio_config",
+    "label_studio_kind",
+    "label_studio_tasks",
+    "with_findings",
+]
+
+_LOOKED_AT = 8  # examples by which it is told what all of them are
 
 _NUMBERS = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "label_score", "harm", "worst", "confidence")
 _COLUMNS = ("p_mislabeled", "no_p_reason", "suggested_label", "harm", "worst", "confidence")
@@ -138,46 +148,75 @@ def _find_places(known: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(hashes[0][order[place]] == hashes[1], order[place], -1)
 
 
-def label_studio_config(class_names: Sequence[str]) -> str:
-    """The labelling interface: the picture, the classes to choose from, and what else may be said of it."""
+def label_studio_config(class_names: Sequence[str], kind: str = PICTURE) -> str:
+    """The labelling interface: the example, the classes to choose from, and what else may be said of it.
+
+    Args:
+        class_names: by class.
+        kind: ``"image"`` or ``"text"``: what the tasks hold, of :func:`label_studio_kind`.
+    """
     classes = "".join(f'<Choice value="{escape(name)}"/>' for name in class_names)
     doubts = "".join(f'<Choice value="{name}"/>' for name in DOUBTS)
+    tag = "Image" if kind == PICTURE else "Text"
     return (
-        f'<View><Image name="{PICTURE}" value="${PICTURE}"/>'
-        f'<Choices name="{CHOICE}" toName="{PICTURE}" choice="single" showInline="true">{classes}</Choices>'
-        f'<Choices name="{DOUBT}" toName="{PICTURE}" choice="single" showInline="true">{doubts}</Choices></View>'
+        f'<View><{tag} name="{kind}" value="${kind}"/>'
+        f'<Choices name="{CHOICE}" toName="{kind}" choice="single" showInline="true">{classes}</Choices>'
+        f'<Choices name="{DOUBT}" toName="{kind}" choice="single" showInline="true">{doubts}</Choices></View>'
     )
+
+
+def label_studio_kind(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """What tasks hold: ``"image"``, or ``"text"`` for texts and for rows, which are written as lines."""
+    return TEXT if any(TEXT in task["data"] for task in tasks) else PICTURE
 
 
 def label_studio_tasks(
     run: Run, images: Any, *, top: int | None = 500, address: Callable[[Any], str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Give one task per example, most suspicious first: picture, id and given label, and the suggestion.
+    """Give one task per example, most suspicious first: the example, its id and given label, and the suggestion.
+
+    Pictures are addresses, which Label Studio opens; texts are in the task, and so are rows, as ``column: value``
+    lines.
 
     Args:
         run: what was found; its classes need names.
-        images: where pictures are, as in :meth:`Run.report`. Label Studio shows addresses, not copies.
+        images: where pictures, texts or rows are, as in :meth:`Run.report`.
         top: how many; None or 0 for all.
-        address: from an id to what Label Studio shall open, where that is another address than ours.
+        address: from an id of a picture to what Label Studio shall open, where that is another address than ours.
 
     Raises:
-        SgoifError: The classes have no names, or a picture has no address.
+        SgoifError: The classes have no names, a picture has no address, or a text cannot be found.
     """
     if not run.class_names:
         raise SgoifError("Label Studio chooses by name, and this run's classes have none; pass class_names= to watch.")
-    find = address or find_pictures(images).link
-    for row in run.label_issues(top=top).to_pylist():
+    rows = run.label_issues(top=top).to_pylist()
+    for row, (kind, shown) in zip(rows, _label_studio_examples([row["id"] for row in rows], images, address)):
         given, suggested = row["given_label"], row["suggested_label"]
-        link = find(row["id"])
-        if link is None:
-            raise SgoifError(
-                f"{str(row['id'])[:100]!r} has no address that a browser could open; name the folder or the URL of the "
-                "pictures (images=, --images), or pass address=, a function from an id to one."
-            )
         about = {"id": str(row["id"]), "given_label": given, "given_name": class_name(given, run.class_names)}
-        task = {"data": {PICTURE: link, **about, "why": row["why"], "p_mislabeled": row.get("p_mislabeled")}}
+        task = {"data": {kind: shown, **about, "why": row["why"], "p_mislabeled": row.get("p_mislabeled")}}
         best = suggested if row["is_label_issue"] and suggested >= 0 else given
         choice = {"choices": [class_name(best, run.class_names)]}
-        result = {"from_name": CHOICE, "to_name": PICTURE, "type": "choices", "value": choice}
+        result = {"from_name": CHOICE, "to_name": kind, "type": "choices", "value": choice}
         prediction = {"model_version": "sgoif", "score": row.get("p_mislabeled") or 0.0, "result": [result]}
         yield task | {"predictions": [prediction]}
+
+
+def _label_studio_examples(
+    ids: Sequence[Any], images: Any, address: Callable[[Any], str] | None
+) -> Iterator[tuple[str, str]]:
+    """What Label Studio shows of each example: all are addresses of pictures, or all are texts."""
+    place = None if address is not None else find_pictures(images)
+    if place is not None and any(is_written(value) for value in place.read(ids[:_LOOKED_AT])):
+        for ident, value in zip(ids, place.read(ids)):
+            if not is_written(value):
+                raise SgoifError(f"{str(ident)[:100]!r} has no text or row in {place.about}; other examples have one.")
+            yield TEXT, as_lines(value)
+        return
+    for ident in ids:
+        link = place.link(ident) if place is not None else address(ident) if address is not None else None
+        if link is None:
+            raise SgoifError(
+                f"{str(ident)[:100]!r} has no address that a browser could open; name the folder or the URL of the "
+                "pictures (images=, --images), or pass address=, a function from an id to one."
+            )
+        yield PICTURE, link

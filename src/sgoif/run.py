@@ -380,7 +380,8 @@ class Run:
 
         Args:
             out: the file; with reviewers, each name is put before its suffix: ``report-ann.html``.
-            images: where pictures are: a folder, a URL, Parquet, tar shards, a dataset, or a function of an id.
+            images: where pictures, texts or rows are: a folder, a URL, a table, tar shards, a dataset, or a function of
+                an id.
             top: how many examples, most suspicious first; None or 0 for all.
             ids: show these instead.
             options: further fields of :class:`sgoif.report.make.ReportSettings`: ``pictures`` (``"embed"`` them into

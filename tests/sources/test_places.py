@@ -163,9 +163,9 @@ def test_a_method_called_ids_is_no_list_of_them():
 
 
 def test_items_without_a_picture_say_what_they_have():
-    found = find_pictures(Photos(give=lambda image, label: {"text": "x", "label": label}))
+    found = find_pictures(Photos(give=lambda image, label: {"tokens": [1, 2], "label": label}))
     assert list(found.read([1])) == [None]
-    assert "their keys are text, label" in found.last_error
+    assert "their keys are tokens, label" in found.last_error
 
 
 def photo(id):

@@ -12,7 +12,7 @@ import typer
 from sgoif.cli.export import describe_left_out
 from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table, need_both, parse_share, require
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
-from sgoif.cli.report import find_images
+from sgoif.cli.report import open_images
 from sgoif.cli.run import name_of, open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns
@@ -114,7 +114,7 @@ def apply(
     second = None
     if disagreements is not None and found.disagreements:
         title = f"What people disagree about: {count(len(found.disagreements), 'example')}"
-        pictures = find_images(found.run, images)
+        pictures = open_images(found.run, images)
         second = str(found.run.report(disagreements, ids=found.disagreements, images=pictures, title=title)[0])
     if as_json:
         return emit_json("apply", run=run, out=out, second_page=second, **_document(found))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sgoif.cli.options import Images, RunPath, how_many, require
 from sgoif.cli.output import clean, count, print_lines
-from sgoif.cli.report import find_images
+from sgoif.cli.report import open_images
 from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
 from sgoif.files.tables import write_csv, write_parquet, write_text
@@ -69,13 +69,13 @@ def _write_datalab(run: Run, out: str) -> None:
 
 
 def _write_tasks(run: Run, url: str, out: str, images: str | None, top: int) -> None:
-    from sgoif.export import label_studio_config, label_studio_tasks
+    from sgoif.export import label_studio_config, label_studio_kind, label_studio_tasks
     from sgoif.review.decisions import PICTURE
 
-    tasks = list(label_studio_tasks(run, find_images(run, images), top=top))
+    tasks = list(label_studio_tasks(run, open_images(run, images), top=top))
     config = Path(out).with_suffix(".xml")
     write_text(out, json.dumps(tasks, indent=1))
-    write_text(config, label_studio_config(run.class_names))
+    write_text(config, label_studio_config(run.class_names, label_studio_kind(tasks)))
     print_lines(
         [
             f"{count(len(tasks), 'task')} written to {clean(out)}, their labelling interface to {clean(config)}.",
@@ -84,5 +84,5 @@ def _write_tasks(run: Run, url: str, out: str, images: str | None, top: int) -> 
             f"  sgoif apply {clean(url)} export.json --out manifest.parquet",
         ]
     )
-    if any(task["data"][PICTURE].startswith("file:") for task in tasks):
+    if any(task["data"].get(PICTURE, "").startswith("file:") for task in tasks):
         print_lines(["Pictures have file:// addresses; Label Studio opens them once its local file serving is set up."])

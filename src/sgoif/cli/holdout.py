@@ -15,7 +15,7 @@ import typer
 
 from sgoif.cli.options import Images, Json, MaybeText, Page, RunPath
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
-from sgoif.cli.report import find_images
+from sgoif.cli.report import open_images
 from sgoif.cli.run import name_of, open_run, read_one
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
@@ -73,7 +73,7 @@ def holdout(
 
         ids, loaded = [row["id"] for row in chosen], load(run)
         title = f"Verify {count(len(ids), 'held-out label')}"
-        loaded.report(page, ids=ids, images=find_images(loaded, images), title=title)
+        loaded.report(page, ids=ids, images=open_images(loaded, images), title=title)
         if as_json:
             return emit_json("holdout", run=run, out=page, **counts)
         lines = [

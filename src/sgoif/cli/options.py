@@ -29,7 +29,10 @@ Transform = Annotated[
 ]
 Images = Annotated[
     MaybeText,
-    typer.Option(metavar="DIR|URL|MODULE:FUNCTION", help="Where pictures are; `run` for where the scan read them."),
+    typer.Option(
+        metavar="DIR|FILE|URL|MODULE:FUNCTION",
+        help="Where pictures, texts or rows are; `run` for where the scan read them.",
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,10 @@ from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
     from sgoif.run import Run
+    from sgoif.sources import Pictures
+    from sgoif.sources.columns import ColumnNames
 
-_RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read the pictures
+_RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read the examples
 
 
 def report(
@@ -47,7 +50,7 @@ def report(
     found = find_images(opened, images)
     pages = opened.report(
         out,
-        images=found,
+        images=None if found is None else found.open(),
         top=top,
         pictures=pictures,
         decisions=decisions or (),
@@ -60,16 +63,16 @@ def report(
     sizes = {page: page.stat().st_size for page in pages}
     if as_json:
         written = [{"page": str(page), "bytes": size} for page, size in sizes.items()]
-        return emit_json("report", run=run, images=found, pages=written)
+        return emit_json("report", run=run, images=None if found is None else found.where, pages=written)
     lines = [
         f"{clean(page)} ({size / 1e6:.1f} MB): open it in any browser; it needs no server and no network."
         for page, size in sizes.items()
     ]
     if found is None:
         named = _find_scanned_data(opened)
-        own = "" if named is None else f"--images run for those in {clean(named)}, where the scan read them; or "
-        others = "--images FOLDER, a URL, Parquet, tar shards, or module:function"
-        lines.append(f"Cards show ids only. For pictures: {own}{others}.")
+        own = "" if named is None else f"--images run for those in {clean(named.where)}, where the scan read them; or "
+        others = "--images FOLDER, a URL, a table, tar shards, or module:function"
+        lines.append(f"Cards show ids only. For pictures, texts or rows: {own}{others}.")
     if people:
         given = f"{shared:.0%} of the cards go to all {count(len(people), 'reviewer')}; random examples and canaries"
         lines.append(f"{given} are mixed in unmarked. The answer key is in the run, not in the pages.")
@@ -78,38 +81,84 @@ def report(
     print_lines([*lines, f"  sgoif apply {clean(run)} {files} --out manifest.parquet"])
 
 
-def find_images(run: Run, images: str | None) -> str | None:
-    """Where pictures are, as the user says: a place, or ``run`` for where the scan says that it read them.
+@dataclass(frozen=True, slots=True)
+class FoundImages:
+    """Where examples are, and the columns by which a scan read them."""
+
+    where: str
+    names: ColumnNames | None = None
+
+    def open(self) -> Pictures:
+        """Open the place.
+
+        Raises:
+            SgoifError: It does not exist, or is nothing of the kind.
+        """
+        from sgoif.sources import find_pictures
+
+        return find_pictures(self.where, self.names)
+
+
+def open_images(run: Run, images: str | None) -> Pictures | None:
+    """Find and open the place of examples; None where the user names none."""
+    found = find_images(run, images)
+    return None if found is None else found.open()
+
+
+def find_images(run: Run, images: str | None) -> FoundImages | None:
+    """Where examples are, as the user says: a place, or ``run`` for where the scan says that it read them.
 
     A run may come from someone else. What it names is read only when that is asked for, and only where it is a
-    folder or a table on this machine.
+    folder, a table or tar shards on this machine; code that it names is never run.
 
     Raises:
         SgoifError: The run names no such place.
     """
+    if images is None:
+        return None
     if images != _RUN_IMAGES:
-        return images
-    named = _find_scanned_data(run)
-    if named is None:
+        return FoundImages(images)
+    found = _find_scanned_data(run)
+    if found is None:
         raise SgoifError(
-            "--images run shows pictures from where a scan read them, and this run does not name such a place; pass a "
-            "folder, a URL or module:function. A folder that is called run is ./run."
+            "--images run shows examples from where a scan read them, and this run does not name such a place; pass a "
+            "folder, a table, a URL or module:function. A folder that is called run is ./run."
         )
-    if "://" in named or not (Path(named).is_dir() or Path(named).suffix in (".parquet", ".arrow")):
-        raise SgoifError(f"the run was made from {named!r}, which is no folder or table here; pass --images FOLDER.")
-    stderr_console().print(f"Pictures come from {clean(named)}, as the run says.")
-    return named
+    if not _is_here(found.where):
+        raise SgoifError(
+            f"the run was made from {found.where!r}, which is no folder or table here; pass --images FOLDER."
+        )
+    stderr_console().print(f"Examples come from {clean(found.where)}, as the run says.")
+    return found
 
 
-def _find_scanned_data(run: Run) -> str | None:
-    """What a scan says that it read; None where the run is no local scan."""
+def _is_here(named: str) -> bool:
+    """Whether a place is a folder, a table or tar shards on this machine."""
+    from sgoif.sources.shards import local_shards
+    from sgoif.sources.tables import TABLE_SUFFIXES
+
+    path = Path(named)
+    if "://" in named:
+        return False
+    is_table = path.is_file() and path.suffix.lower() in (*TABLE_SUFFIXES, ".tar")
+    return path.is_dir() or is_table or (named.endswith(".tar") and bool(local_shards(named)))
+
+
+def _find_scanned_data(run: Run) -> FoundImages | None:
+    """What a scan says that it read, and by which columns; None where the run is no local scan."""
     from sgoif.files.locations import place_of
+    from sgoif.sources.columns import ColumnNames
 
     place = place_of(str(run.url))
     try:
         if not place.is_local or not place.exists("scan.yaml"):
             return None
-        data = read_settings(place.full("scan.yaml")).get("data")
+        settings = read_settings(place.full("scan.yaml"))
     except (SgoifError, OSError):
         return None
-    return None if data is None else str(data)
+    if settings.get("data") is None:
+        return None
+    named = {item.name: settings[item.name] for item in fields(ColumnNames) if settings.get(item.name)}
+    if isinstance(named.get("label"), list):
+        named["label"] = tuple(named["label"])
+    return FoundImages(str(settings["data"]), ColumnNames(**named) if named else None)

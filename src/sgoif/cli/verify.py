@@ -7,10 +7,11 @@ folder; what is found lies there in ``checked.json``, for ``info``, ``check`` an
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,12 +21,12 @@ from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.cli.run import name_of, need_trust, open_run
 from sgoif.errors import SgoifError
-from sgoif.files.tables import read_columns, read_csv_rows
 
 if TYPE_CHECKING:
     from sgoif.review.decisions import Decision
     from sgoif.review.verify import CheckedList
     from sgoif.run import Run
+    from sgoif.sources import Pictures
 
 _LONGEST = 2000  # characters of an example's text in the terminal
 
@@ -58,6 +59,8 @@ def verify(
         )
     if text is not None and table is None:
         raise SgoifError("--text COLUMN goes with --table FILE.")
+    if table is not None and images is not None:
+        raise SgoifError("--images PLACE and --table FILE both say what examples are; pass one of them.")
     from sgoif.review.decisions import read_decisions
     from sgoif.review.verify import draw_list, find_extended, read_lists, write_list
 
@@ -74,17 +77,16 @@ def verify(
     lists = read_lists(run)
     found = draw_list(opened.sql, opened.files.url, num_cards=cards, seed=seed, earlier=lists)
     smaller = find_extended(found, lists)
-    texts = {} if table is None else _read_texts(table, text, found)
+    named = None if table is not None else find_images(opened, images)
+    place = _open_table(table, text, found) if table is not None else None if named is None else named.open()
     if page is None:
         write_list(run, found)
-        place = None if images is None else find_images(opened, images)
-        return _ask(opened, found, [item.list_id for item in smaller], place, texts, out)
+        where = None if named is None else named.where
+        return _ask(opened, found, [item.list_id for item in smaller], _Examples(where, place), out)
     from sgoif.report.questions import write_sample_page
     from sgoif.run import load
 
-    loaded = load(run)
-    shown = find_images(loaded, images)
-    write_sample_page(loaded, found, page, images=shown, texts=texts)
+    write_sample_page(load(run), found, page, images=place)
     write_list(run, found)
     if as_json:
         return emit_json("verify", run=run, page=page, list=found.list_id, cards=len(found.cards))
@@ -100,14 +102,28 @@ def verify(
             "have their verdicts, and pass both files:",
             f"  sgoif verify {shlex.quote(run)} --verdicts EARLIER.csv --verdicts verdicts.csv",
         ]
-    if shown is None and not texts:
+    if place is None:
         lines.append("Cards show ids only; pass --images for pictures, or --table for the columns of your table.")
     print_lines(lines)
 
 
-def _ask(
-    run: Run, found: CheckedList, smaller: Sequence[str], place: str | None, texts: Mapping[str, str], out: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Examples:
+    """What the terminal says of an example: where its picture lies, its text or its row."""
+
+    where: str | None
+    place: Pictures | None
+
+    def describe(self, ident: Any) -> list[str]:
+        from sgoif.sources.written import as_line, is_written
+
+        value = None if self.place is None else next(iter(self.place.read([ident])))
+        if is_written(value):
+            return [clean(ident), shorten(as_line(value), _LONGEST)]
+        return [clean(ident) if self.where is None else clean(f"{self.where.rstrip('/')}/{ident}")]
+
+
+def _ask(run: Run, found: CheckedList, smaller: Sequence[str], examples: _Examples, out: str) -> None:
     """Ask in the terminal, card by card; every answer is kept in ``out`` at once, and asking goes on where it was.
 
     Answers to the samples that this one extends, whose ids are ``smaller``, count as well.
@@ -127,11 +143,9 @@ def _ask(
     for number, card in enumerate(found.cards, 1):
         if card.key in known:
             continue
-        shown = clean(card.id) if place is None else clean(f"{place.rstrip('/')}/{card.id}")
-        text = texts.get(str(card.id))
-        lines = [] if text is None else [shorten(" ".join(text.split()), _LONGEST)]
+        first, *rest = examples.describe(card.id)
         given = name_of(run, card.given_label)
-        print_lines(["", f"{number} of {len(found.cards)}: {shown}", *lines, f"labelled {given}"])
+        print_lines(["", f"{number} of {len(found.cards)}: {first}", *rest, f"labelled {given}"])
         try:
             answer = _read_answer(run, card.given_label)
         except (EOFError, typer.Abort):  # no more input: what was answered is kept
@@ -155,36 +169,21 @@ def _ask(
         print_lines(["Too few to estimate an error rate yet; the same command continues where you stopped."])
 
 
-def _read_texts(path: str, column: str | None, found: CheckedList) -> dict[str, str]:
-    """What the examples of a sample are, from the user's own table with a column ``id``: one column, or all of them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _open_table(path: str, column: str | None, found: CheckedList) -> Pictures:
+    """Open the user's own table with a column ``id``, to show one column of it as texts, or its rows."""
+    from sgoif.sources.columns import ColumnNames
+    from sgoif.sources.datasets import TablePictures
+    from sgoif.sources.tables import TABLE_SUFFIXES
 
-    ids = pa.array([str(card.id) for card in found.cards])
-    table = read_columns(path, ["id", column] if column is not None else _list_columns(path))
-    table = table.filter(pc.is_in(table["id"].cast(pa.string()), value_set=ids))
-    if not table.num_rows:
+    if not Path(path).is_file() or Path(path).suffix.lower() not in TABLE_SUFFIXES:
+        raise SgoifError(f"'{path}' is no table; --table takes a {', '.join(TABLE_SUFFIXES)} file with a column id.")
+    place = TablePictures([Path(path)], ColumnNames(id="id", text=column), as_rows=column is None)
+    ids = [card.id for card in found.cards]
+    if all(value is None for value in place.read(ids)):
         raise SgoifError(
-            f"none of the examples of the sample, such as {ids[0].as_py()!r}, is in the column id of '{path}'."
+            f"none of the examples of the sample, such as {str(ids[0])!r}, is in the column id of '{path}'."
         )
-    rows = {str(row.pop("id")): row for row in table.to_pylist()}
-    if column is not None:
-        return {ident: str(row[column]) for ident, row in rows.items()}
-    return {ident: "; ".join(f"{name}: {value}" for name, value in row.items()) for ident, row in rows.items()}
-
-
-def _list_columns(path: str) -> list[str]:
-    """The columns of a table that can be read as text."""
-    if not path.endswith(".parquet"):
-        return list(next(read_csv_rows(path, ["id"]), (0, {"id": ""}))[1])
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    is_shown = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-    return [
-        "id",
-        *(item.name for item in pq.read_schema(path) if item.name != "id" and any(f(item.type) for f in is_shown)),
-    ]
+    return place
 
 
 def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False) -> None:

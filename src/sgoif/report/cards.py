@@ -55,7 +55,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A picture that lies beside a card."""
+    """An example that lies beside a card."""
 
     id: Any
     label: int
@@ -63,7 +63,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is shown of an opened card: each by the text of the card's id, typical pictures by class."""
+    """What is shown of an opened card: each by the text of the card's id, typical examples by class."""
 
     typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[Beside]] = field(default_factory=dict)
@@ -93,8 +93,8 @@ def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> 
 def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:
     """Leave out cards that were decided on, and correct the others' probabilities by what was decided.
 
-    A decision holds while the example's label and picture are the same. Only pictures of examples that were decided on
-    are read for that; without a place of pictures, a decision holds by its label alone.
+    A decision holds while the example's label and its picture, text or row are the same. Only examples that were
+    decided on are read for that; without a place of examples, a decision holds by its label alone.
     """
     past = by_example(decisions)
     known = [card for card in cards if (str(card.id), card.given) in past]
@@ -108,7 +108,7 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
 
 
 def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
-    """Find what lies beside the cards of a page: where it is blind, typical pictures of the given class alone.
+    """Find what lies beside the cards of a page: where it is blind, typical examples of the given class alone.
 
     Where it is secret, nothing in which checks differ from suspicious labels: an example that nothing speaks against
     has neighbours of its own class.

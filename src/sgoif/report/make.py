@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,17 @@ __all__ = ["ReportSettings", "file_name_of", "make_report", "write_page"]
 
 log = logging.getLogger(__name__)
 
+_NUM_SAMPLED = 1000  # rows by which it is told what is usual in a column
+
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
     """What the pages of a run show, and to whom."""
 
-    images: Any = None  # where pictures are, see `sgoif.sources.find_pictures`; without, cards show ids
+    images: Any = None  # where pictures, texts or rows are, see `sgoif.sources.find_pictures`; without, cards show ids
     top: int | None = 500  # how many examples, most suspicious first; None or 0 for all
     ids: Sequence[Any] | None = None  # show these instead
-    pictures: Mode = "embed"  # them into the page, "link" to them, or "none"
+    pictures: Mode = "embed"  # examples into the page, "link" to them, or "none": ids and labels alone
     display: Callable[[Any], Any] | None = None  # makes a picture of an item of the data, where it is not a plain one
     decisions: Sequence[str | os.PathLike[str]] = ()  # files of earlier ones, which are not asked for again
     reviewers: Sequence[str] = ()  # names of people who share the work
@@ -97,10 +100,18 @@ def write_page(run: Findings, cards: Sequence[Card], out: str | os.PathLike[str]
     context = replace(context, typical=typical)
     groups = (*context.typical.values(), *context.nearest.values(), *context.harmed.values())
     beside = [item.id for items in groups for item in items]
-    gallery = build_gallery(place, [card.id for card in cards], beside, mode=page.mode, display=page.display)
+    gallery = build_gallery(
+        place,
+        [card.id for card in cards],
+        beside,
+        mode=page.mode,
+        display=page.display,
+        sample=partial(_sample_ids, run),
+    )
     if gallery.num_missing:
-        shown = len(gallery.sources) + gallery.num_missing
-        log.warning("%d of %d pictures of %s could not be shown.", gallery.num_missing, shown, out)
+        shown, kinds = len(gallery.shown) + gallery.num_missing, gallery.count_kinds()
+        noun = f"{next(iter(kinds))}s" if len(kinds) == 1 else "examples" if kinds else "pictures"
+        log.warning("%d of %d %s of %s could not be shown.", gallery.num_missing, shown, noun, out)
     links = {} if place is None or is_secret else {str(card.id): place.link(card.id) for card in cards}
     page = replace(
         page,
@@ -128,14 +139,28 @@ def _page_of(reviewer: str, out: Path) -> Path:
     return out.with_name(f"{out.stem}-{file_name_of(reviewer)}{out.suffix or '.html'}")
 
 
+def _sample_ids(run: Findings) -> list[Any]:
+    """Some examples at random: what is usual among all is not what is usual among the suspicious."""
+    table = run.sql(f"select id from examples using sample reservoir({_NUM_SAMPLED} rows) repeatable (0)")
+    return list(table["id"].to_pylist())
+
+
 def _describe_contents(count: int, gallery: Gallery, page: Page) -> str:
     """Say whose data the page holds: it may be sent on."""
     shown = f"{count:,} examples to look at" + (f", for {page.reviewer}" if page.reviewer else "")
+    named = [*([] if page.tokens is not None else ["ids"]), "labels"]
     if page.place is None or gallery.mode == "none":
-        return f"{shown}. This file holds ids{', texts' if page.texts else ''} and labels, and no pictures."
-    verb = "This file holds" if gallery.mode == "embed" else "This file links to"
+        return f"{shown}. This file holds {' and '.join(named)} only."
+    kinds = gallery.count_kinds() or {"example": 0}
+    parts = [f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in kinds.items()]
     lost = f"; {gallery.num_missing:,} could not be read" if gallery.num_missing else ""
-    return f"{shown}. {verb} {len(gallery.sources):,} pictures of {page.place.about}{lost}."
+    cut = f"; {gallery.num_cut:,} texts are cut at {gallery.longest:,} characters" if gallery.num_cut else ""
+    if gallery.mode == "link":
+        held = f"{' and '.join(named)}, and links to {' and '.join(parts)}"
+    else:
+        *first, last = *named, *parts
+        held = f"{', '.join(first)} and {last}"
+    return f"{shown}. This file holds {held} of {page.place.about}{lost}{cut}."
 
 
 def _list_id(cards: Sequence[Card]) -> str:

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: its summary, its worst labels as a table, and pictures in a grid.
+"""What a notebook shows of a run: its summary, its worst labels as a table, and examples in a grid.
 
 All of it is plain HTML with its own style, since a notebook has no style sheet of ours.
 """
@@ -17,6 +17,7 @@ from sgoif.report.cards import Card, select_cards
 from sgoif.report.findings import Findings, overview, share
 from sgoif.report.gallery import read_image
 from sgoif.sources import find_pictures
+from sgoif.sources.written import Written, as_lines, is_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,8 @@ _KIND = b"sgoif.kind"
 _ISSUES = b"label_issues"
 _SHOWN_CLASSES, _SHOWN_ISSUES = 5, 20
 _SIDE = 128
+_WIDTH = 264  # of a text or a row
+_LONGEST = 2000  # characters of it
 _PNG = b"\x89PNG"
 
 
@@ -53,7 +56,7 @@ def run_html(run: Findings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PictureGrid:
-    """Examples with their pictures; a notebook shows them when it is the last value of a cell."""
+    """Examples with their pictures, texts or rows; a notebook shows them when it is the last value of a cell."""
 
     html: str
     ids: tuple[Any, ...]
@@ -116,20 +119,35 @@ def _issues_html(table: pa.Table) -> str | None:
 
 
 def _cell(card: Card, value: Any, display: Callable[[Any], Any] | None, names: Sequence[str]) -> str:
-    image = read_image(value, display)
-    size = f"width:{_SIDE}px;height:{_SIDE}px"
-    if image is None:
-        picture = f'<div style="{size};background:#8884"></div>'
-    else:
-        encoded = thumbnail(image, _SIDE)
-        style = f"{size};object-fit:contain;image-rendering:{'pixelated' if encoded[:4] == _PNG else 'auto'}"
-        picture = f'<img style="{style}" src="{data_uri(encoded)}" alt="">'
     label = escape(class_name(card.given, names))
     if card.suggested:
         label += f" → <b>{escape(class_name(card.suggested[0], names))}</b>"
     sure = "" if card.p is None else f"{share(card.p)} wrong<br>"
     ident = escape(str(card.id)[-24:])
-    return f'<div style="width:{_SIDE}px;overflow:hidden">{picture}<div>{label}</div><small>{sure}{ident}</small></div>'
+    is_read = display is None and is_written(value)
+    width = _WIDTH if is_read else _SIDE
+    shown = _written(value) if is_read else _picture(value, display)
+    return f'<div style="width:{width}px;overflow:hidden">{shown}<div>{label}</div><small>{sure}{ident}</small></div>'
+
+
+def _picture(value: Any, display: Callable[[Any], Any] | None) -> str:
+    image = read_image(value, display)
+    size = f"width:{_SIDE}px;height:{_SIDE}px"
+    if image is None:
+        return f'<div style="{size};background:#8884"></div>'
+    encoded = thumbnail(image, _SIDE)
+    style = f"{size};object-fit:contain;image-rendering:{'pixelated' if encoded[:4] == _PNG else 'auto'}"
+    return f'<img style="{style}" src="{data_uri(encoded)}" alt="">'
+
+
+def _written(value: Written) -> str:
+    """A text, or the cells of a row as lines, in a box that is as high as the pictures are."""
+    text = as_lines(value)
+    shown = escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    style = (
+        f"height:{_SIDE}px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;background:#8882;padding:4px 6px"
+    )
+    return f'<div dir="auto" style="{style}">{shown}</div>'
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

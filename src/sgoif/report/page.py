@@ -24,7 +24,7 @@ from sgoif.sources import Pictures
 __all__ = ["Page", "render_page"]
 
 SCRIPTS = (
-    *("document", "estimate", "csv", "decisions", "grid", "actions"),
+    *("document", "examples", "estimate", "csv", "decisions", "grid", "actions"),
     *("finder", "opened", "keys", "loading", "main"),
 )
 _FORMAT = 1
@@ -39,7 +39,7 @@ class Page:
     about: str = ""
     list_id: str | None = None  # which list; named by its cards if left out
     reviewer: str = ""
-    place: Pictures | None = None  # where pictures are
+    place: Pictures | None = None  # where examples are
     mode: Mode = "embed"
     display: Callable[[Any], Any] | None = None  # makes a picture of an item of the data, where it is not a plain one
     blind: bool = False  # hide what the run thinks
@@ -49,9 +49,6 @@ class Page:
     asked: Sequence[Any] = ()  # what the cards are an answer to: rows of pictures, see `sgoif.report.questions.Asked`
     typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)  # instead of what the run finds typical
     is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
-    texts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what examples are, where that is text; by the text of an id
 
 
 def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page) -> str:
@@ -81,7 +78,7 @@ def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery:
 def _describe(
     run: Findings, p_sum: float, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page
 ) -> dict[str, Any]:
-    """What the page's script works on: cards by columns, pictures by number."""
+    """What the page's script works on: cards by columns, examples by number."""
     on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
     is_secret = page.tokens is not None
 
@@ -108,8 +105,7 @@ def _describe(
             **{name: [None if is_secret else getattr(card, name) for card in cards] for name in _OWN},
             "why": ["" if page.blind else card.why for card in cards],
             "source": ["train" if is_secret else card.source for card in cards],
-            "picture": [gallery.number(card.id) for card in cards],
-            "text": [page.texts.get(str(card.id), "") for card in cards],
+            "example": [gallery.number(card.id) for card in cards],
             "link": [page.links.get(str(card.id)) for card in cards],
             "content": [gallery.content.get(str(card.id), "") for card in cards],
         },
@@ -119,7 +115,9 @@ def _describe(
             "harmed": [beside(context.harmed.get(str(card.id))) for card in cards],
             "epochs": [list(context.epochs.get(str(card.id), ())) for card in cards],
         },
-        "pictures": list(gallery.sources),
+        "kinds": list(gallery.count_kinds()),
+        "columns": list(gallery.columns),
+        "examples": list(gallery.shown),
     }
 
 

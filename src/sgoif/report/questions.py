@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from sgoif.report.make import write_page
 from sgoif.report.page import Page
 from sgoif.review.verify import CheckedList
 from sgoif.sources import Pictures, find_pictures
+from sgoif.sources.written import as_line, is_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,16 +33,18 @@ __all__ = ["Asked", "Shown", "write_sample_page", "write_suspects_page"]
 
 _MOST_ASKED = 20  # queries that are shown
 _SIDE = 96
+_LONGEST = 200  # characters of a text
 _PNG = "data:image/png"
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A small picture with its caption."""
+    """A small picture or a short text with its caption."""
 
     source: str  # of an <img>; empty where there is no picture
     caption: str
     is_suspect: bool = False
+    text: str = ""
 
     @property
     def is_tiny(self) -> bool:
@@ -106,9 +109,8 @@ def write_sample_page(
     *,
     images: Any = None,
     pictures: Mode = "embed",
-    texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the page of a sample; ``texts`` has what examples are, where that is text, by the text of an id."""
+    """Write the page of a sample."""
     advice = "click a card for a larger view; do not guess, say so where you cannot tell"
     numbers = (
         (f"{len(found.cards)}", "labels to check", f"drawn at random from {found.design.num_examples:,}"),
@@ -122,7 +124,6 @@ def write_sample_page(
         blind=True,
         overview=Overview(found.design.num_examples, False, numbers),
         is_sample=True,
-        texts=texts or {},
     )
     return write_page(run, [Card(card.id, card.given_label) for card in found.cards], out, page)
 
@@ -149,15 +150,14 @@ def _find_nearest(
     nearest.append(_find_farthest(rows))
     ids = list({str(row["id"]): row["id"] for part in nearest for row in part}.values())
     values = place.read(ids) if place is not None else iter([None] * len(ids))
-    sources = {str(ident): _source(value, display) for ident, value in zip(ids, values)}
-    asked = [Shown(_source(query, display), f"query {number}") for number, query in enumerate(queries, 1)]
-    found = [
-        tuple(Shown(sources[str(row["id"])], str(row["id"])[-24:], row["is_suspect"]) for row in part)
-        for part in nearest
-    ]
+    known = {str(ident): _show(value, str(ident)[-24:], display) for ident, value in zip(ids, values)}
+    asked = [_show(query, f"query {number}", display) for number, query in enumerate(queries, 1)]
+    found = [tuple(replace(known[str(row["id"])], is_suspect=row["is_suspect"]) for row in part) for part in nearest]
     return [Asked(query, part) for query, part in zip([*asked, None], found) if part]
 
 
-def _source(value: Any, display: Callable[[Any], Any] | None) -> str:
+def _show(value: Any, caption: str, display: Callable[[Any], Any] | None) -> Shown:
+    if display is None and is_written(value):
+        return Shown("", caption, text=as_line(value)[:_LONGEST])
     image = read_image(value, display)
-    return "" if image is None else data_uri(thumbnail(image, _SIDE))
+    return Shown("" if image is None else data_uri(thumbnail(image, _SIDE)), caption)

@@ -18,7 +18,7 @@ from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
 
 __all__ = [
-    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "WRONG", "Decision"),
+    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "TEXT", "WRONG", "Decision"),
     *("by_example", "find_class", "find_past", "latest", "read_decisions", "some_of", "write_decisions"),
 ]
 
@@ -29,7 +29,7 @@ COLUMNS = (
 WRONG = ("relabel", "drop", "several", "none")  # none: of these classes
 KINDS = ("keep", "relabel", "drop", "unsure", "several", "none")
 _NEEDED = ("id", "given_label", "decision")
-PICTURE, CHOICE, DOUBT = "image", "label", "doubt"  # names in the labelling interface of Label Studio
+PICTURE, TEXT, CHOICE, DOUBT = "image", "text", "label", "doubt"  # names in the labelling interface of Label Studio
 DOUBTS = {"several classes": "several", "none of the classes": "none", "drop it": "drop", "unsure": "unsure"}
 
 
@@ -44,7 +44,7 @@ class Decision:
     note: str = ""
     reviewer: str = ""
     decided_at: str = ""  # ISO 8601, UTC
-    content: str = ""  # hash of the picture that was shown
+    content: str = ""  # hash of the picture, text or row that was shown
     list_id: str = ""  # the list of cards that it came from
     given_name: str = ""
     label_name: str = ""
@@ -156,9 +156,9 @@ def by_example(decisions: Iterable[Decision]) -> dict[tuple[str, int], list[Deci
 def find_past(
     decisions: Mapping[tuple[str, int], Sequence[Decision]], id: object, given_label: int, content: str = ""
 ) -> Decision | None:
-    """Find the last decision that still holds: the example has the same label, and the same picture where both tell.
+    """Find the last decision that still holds: the example has the same label, and the same content where both tell.
 
-    ``content`` is the hash of its picture now, empty where it is unknown.
+    ``content`` is the hash of its picture, text or row now, empty where it is unknown.
     """
     held = [
         item

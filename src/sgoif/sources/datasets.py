@@ -1,8 +1,11 @@
-"""Pictures of a dataset or of tables, by position or by their ids; and of a function from an id to a picture."""
+"""Examples of a dataset or of tables, by position or by their ids; and of a function from an id to an example."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +14,24 @@ import numpy as np
 from sgoif.errors import SgoifError
 from sgoif.inputs.ids import ids_of, is_subset, is_with_ids
 from sgoif.pictures.decode import PictureError
-from sgoif.sources.columns import IMAGE_COLUMNS, SUFFIXES, ColumnNames
+from sgoif.sources.columns import ID_COLUMNS, IMAGE_COLUMNS, LABEL_COLUMNS, SUFFIXES, TEXT_COLUMNS, ColumnNames
 from sgoif.sources.folders import FolderPictures
 from sgoif.sources.labelled import TableSource
 from sgoif.sources.reading import PicturePlace, Positions, plain_id, show_id
-from sgoif.sources.tables import TableFiles
+from sgoif.sources.roles import Roles
+from sgoif.sources.tables import TableFiles, TableInMemory
 
 __all__ = ["DatasetPictures", "FunctionPictures", "TablePictures"]
 
 _KEYS = (*IMAGE_COLUMNS, "pixel_values")
 _HELD = 256  # pictures held encoded at once, so that those of one row group are read together
+_HELD_WRITTEN = 10_000  # texts or rows
+_LONGEST_PATH = 4096
+_PLAIN = (str, bool, int, float, Decimal, date, time, np.number)  # what a cell of a row may be
 
 
 class DatasetPictures(PicturePlace):
-    """``dataset[i]``: a picture, a tuple that starts with one, or a dict with one.
+    """``dataset[i]``: a picture or a text, a tuple that starts with one, or a dict with one; else the cells of a dict.
 
     Ids are those that ``sgoif.with_ids`` gives: ``dataset.ids`` where it has them, else positions in the dataset that
     everything was cut from. A dataset of files (torchvision's ``ImageFolder``, with ``samples`` and ``root``) gives the
@@ -50,7 +57,7 @@ class DatasetPictures(PicturePlace):
         if position is None:
             raise SgoifError(f"{self.about} has no example {show_id(id)}.")
         file = _file_of(self._dataset, position)
-        return file if file is not None else _picture_in(self._dataset[position])
+        return file if file is not None else _example_in(self._dataset[position])
 
     def link(self, id: Any) -> str | None:
         position = self._positions.find([id])[str(plain_id(id))]
@@ -61,39 +68,48 @@ class DatasetPictures(PicturePlace):
 
 
 class FunctionPictures(PicturePlace):
-    """``function(id)``: anything that can be displayed, or None where there is no picture."""
+    """``function(id)``: a picture, its path, a text, a row as a dict; or None where there is none."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__(f"the function '{getattr(function, '__name__', type(function).__name__)}'")
         self._function = function
 
     def value(self, id: Any) -> Any | None:
-        return self._function(plain_id(id))
+        return _file_named(self._function(plain_id(id)))
 
 
 class TablePictures(PicturePlace):
     """Rows of a table: an encoded picture, else a text, else the cells of the row by their columns.
 
-    Ids are those of the table's id column, else row numbers.
+    Ids are those of the table's id column, else row numbers. The column of the label is no cell of a row: what a row
+    shows must not tell which label it was given.
 
     Args:
-        files: of the table.
+        table: its files, or a table in memory.
         names: columns that the user names.
+        as_rows: whether rows are shown although there is a column of texts or pictures.
     """
 
-    def __init__(self, files: Sequence[Path], names: ColumnNames | None = None) -> None:
-        folder = files[0].absolute().parent.name
-        super().__init__(f"the table '{files[0].name}'" if len(files) == 1 else f"{len(files):,} tables in '{folder}'")
-        self._source = TableSource.open(TableFiles(files), names, is_labelled=False)
+    def __init__(
+        self, table: Sequence[Path] | TableInMemory, names: ColumnNames | None = None, *, as_rows: bool = False
+    ) -> None:
+        reader = table if isinstance(table, TableInMemory) else TableFiles(table)
+        files = reader.files
+        folder = files[0].absolute().parent.name if files else ""
+        named = f"the table '{files[0].name}'" if len(files) == 1 else f"{len(files):,} tables in '{folder}'"
+        super().__init__(named if files else reader.about)
+        source = TableSource.open(reader, names, is_labelled=False)
+        self._source = replace(source, roles=_as_shown(source.roles, as_rows=as_rows))
         self._rows = Positions(self._source.ids)
+        self._held = _HELD if self._source.kind == "picture" else _HELD_WRITTEN
 
     def value(self, id: Any) -> Any | None:
         return next(self._batch([id]))
 
     def read(self, ids: Sequence[Any]) -> Iterator[Any | None]:
         self._rows.find(ids)  # one pass over the ids of the table for all batches
-        for start in range(0, len(ids), _HELD):
-            yield from self._batch(ids[start : start + _HELD])
+        for start in range(0, len(ids), self._held):
+            yield from self._batch(ids[start : start + self._held])
 
     def _batch(self, ids: Sequence[Any]) -> Iterator[Any | None]:
         rows = self._rows.find(ids)
@@ -145,15 +161,40 @@ def _file_of(dataset: Any, position: int) -> Path | None:
     return path if path.suffix.lower() in SUFFIXES and path.is_file() else None
 
 
-def _picture_in(item: Any) -> Any:
-    if isinstance(item, Mapping):
-        name = next((name for name in _KEYS if name in item), None)
-        if name is None:
-            keys = ", ".join(map(str, item))
-            raise SgoifError(f"the items have no picture: their keys are {keys}; looked for {', '.join(_KEYS)}.")
-        item = item[name]
-        return _read_stored(item) if isinstance(item, Mapping) else item
-    return item[0] if isinstance(item, tuple | list) else item
+def _as_shown(roles: Roles, *, as_rows: bool) -> Roles:
+    """Columns of a table as they are shown, without that of the label."""
+    others = roles.others
+    if as_rows:
+        others = (*(name for name in (roles.text,) if name is not None), *others)
+    if not roles.labels:
+        label = next((name for name in LABEL_COLUMNS if name in others), None)
+        others = tuple(name for name in others if name != label)
+    return replace(roles, kind="row" if as_rows else roles.kind, others=others)
+
+
+def _example_in(item: Any) -> Any:
+    if not isinstance(item, Mapping):
+        return _file_named(item[0] if isinstance(item, tuple | list) else item)
+    name = next((name for name in _KEYS if name in item), None)
+    if name is not None:
+        found = item[name]
+        return _read_stored(found) if isinstance(found, Mapping) else _file_named(found)
+    text = next((name for name in TEXT_COLUMNS if isinstance(item.get(name), str)), None)
+    if text is not None:
+        return item[text]
+    label = next((name for name in LABEL_COLUMNS if name in item), None)
+    cells = {str(name): cell for name, cell in item.items() if name != label and name not in ID_COLUMNS}
+    cells = {name: cell for name, cell in cells.items() if cell is None or isinstance(cell, _PLAIN)}
+    if not cells:
+        keys, known = ", ".join(map(str, item)), ", ".join((*_KEYS, *TEXT_COLUMNS))
+        raise SgoifError(f"the items have no picture, text or plain values: their keys are {keys}; looked for {known}.")
+    return cells
+
+
+def _file_named(value: Any) -> Any:
+    """A text that names a picture on this machine is that file; any other text is one."""
+    is_named = isinstance(value, str) and len(value) < _LONGEST_PATH and value.lower().endswith(SUFFIXES)
+    return Path(value) if is_named and "\0" not in value and Path(value).is_file() else value
 
 
 def _read_stored(item: Mapping[Any, Any]) -> Any:

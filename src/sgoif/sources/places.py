@@ -1,4 +1,4 @@
-"""Where pictures are: whatever a user has is turned into something that is asked by id. Nothing is copied or listed."""
+"""Where examples are: whatever a user has is turned into something that is asked by id. Nothing is copied or listed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sgoif.sources.folders import FolderPictures, UrlPictures
 from sgoif.sources.labelled import table_files
 from sgoif.sources.reading import Pictures
 from sgoif.sources.shards import ShardPictures, local_shards, remote_shards
-from sgoif.sources.tables import TABLE_SUFFIXES
+from sgoif.sources.tables import TABLE_SUFFIXES, table_from
 from sgoif.usercode import import_named, is_named
 
 __all__ = ["Pictures", "find_pictures"]
 
 _NEEDED = (
-    "expected a folder, a URL of one, Parquet, tar shards, a dataset with dataset[i], "
-    "a function from an id to a picture, or its name as module:function"
+    "expected a folder, a URL of one, a table, tar shards, a dataset with dataset[i], "
+    "a function from an id to a picture or text, or its name as module:function"
 )
 
 
 def find_pictures(images: Any, names: ColumnNames | None = None) -> Pictures:
-    """Turn what a user calls their pictures into :class:`Pictures`.
+    """Turn what a user calls their pictures, texts or rows into :class:`Pictures`.
 
     Args:
         images: one of
@@ -38,8 +38,10 @@ def find_pictures(images: Any, names: ColumnNames | None = None) -> Pictures:
               Hugging Face; its pictures, its texts, or else its rows.
             - tar shards of WebDataset: a file, a folder without folders in it, or a pattern (``shards/{000..119}.tar``,
               ``s3://bucket/*.tar``); ids are ``shard/key``.
+            - a table in memory, of pandas, polars or Arrow.
             - a map-style dataset; ids are positions, or ``dataset.ids``.
-            - a function from an id to anything that :func:`sgoif.pictures.displayed` takes, or ``module:function``.
+            - a function from an id to a text, a dict of cells, or anything that :func:`sgoif.pictures.displayed` takes;
+              or ``module:function``.
         names: columns of a table.
 
     Raises:
@@ -52,6 +54,10 @@ def find_pictures(images: Any, names: ColumnNames | None = None) -> Pictures:
     if isinstance(images, Mapping):
         keys = ", ".join(str(name) for name in list(images)[:5])
         raise SgoifError(f"pictures were given as a {type(images).__name__} of {keys}; pass one of them.")
+    if type(images).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(images, "columns"):
+        table = table_from(images)
+        if table is not None:
+            return TablePictures(table, names)
     if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
         return DatasetPictures(images)
     if callable(images):

@@ -1,6 +1,6 @@
 // The page's data, and how elements are made of it. Text from the data is only ever set as text, never as markup.
 const DOC = JSON.parse(document.getElementById("document").textContent);
-document.getElementById("document").remove(); // the text is as large as the pictures, and not needed twice
+document.getElementById("document").remove(); // the text is as large as all examples, and not needed twice
 const CARDS = DOC.cards;
 const COUNT = CARDS.id.length;
 const find = (id) => document.getElementById(id);
@@ -61,30 +61,6 @@ function meter(share) {
   const box = { viewBox: "0 0 100 8", preserveAspectRatio: "none", class: "meter", "aria-hidden": "true" };
   const track = draw("rect", { class: "track", width: 100, height: 8 });
   return draw("svg", box, track, draw("rect", { class: "fill", width: 100 * share, height: 8 }));
-}
-
-// A picture is decoded when it is shown: until then it is only text.
-function sourceOf(number) {
-  const text = DOC.pictures[number];
-  if (DOC.mode !== "embed") return text;
-  return `data:image/${text.startsWith("iVBOR") ? "png" : "jpeg"};base64,${text}`;
-}
-
-function picture(number, id, description) {
-  const lost = () => make("span", { class: "missing" }, DOC.mode === "none" ? id : `no picture: ${id}`);
-  if (number < 0) return lost();
-  const image = make("img", { alt: description, decoding: "async", loading: "lazy", draggable: "false" });
-  image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 96));
-  image.addEventListener("error", () => image.replaceWith(lost()));
-  image.src = sourceOf(number);
-  return image;
-}
-
-// What a card is about: its picture, its text, or its id.
-function exampleOf(i) {
-  const text = CARDS.text[i];
-  if (CARDS.picture[i] < 0 && text) return make("p", { class: "written", dir: "auto" }, text);
-  return picture(CARDS.picture[i], shownId(i), `example ${shownId(i)}`);
 }
 
 let hideMessage = 0;

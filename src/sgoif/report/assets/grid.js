@@ -10,6 +10,7 @@ let groups = []; // { name, cards, start }
 let rows = []; // { y, height, group } or { y, height, start, end }
 let columns = 1;
 let width = 180;
+let frame = 180; // height of what a card is about
 let covered = 0; // pixels at the top that the toolbar takes
 let current = -1; // place in `shown`
 let isResting = false; // all cards are decided: keys change nothing until one is moved to
@@ -56,9 +57,11 @@ function layOut() {
   const toolbar = document.querySelector(".toolbar");
   covered = getComputedStyle(toolbar).position === "sticky" ? toolbar.offsetHeight : 0;
   const room = grid.clientWidth || 1000;
-  columns = Math.max(room < 520 ? 2 : 3, Math.floor((room + GAP) / (178 + GAP)));
+  const [least, narrow] = IS_WRITTEN ? [290, 1] : [178, room < 520 ? 2 : 3];
+  columns = Math.max(narrow, Math.floor((room + GAP) / (least + GAP)));
   width = Math.floor((room - GAP * (columns - 1)) / columns);
-  const height = width + BODY;
+  frame = IS_WRITTEN ? frameHeight(width) : width;
+  const height = frame + BODY;
   rows = [];
   let y = 0;
   groups.forEach((group, number) => {
@@ -116,7 +119,7 @@ function paint() {
 
 function placed(element, y, x = null) {
   element.style.top = `${y}px`;
-  if (x !== null) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${width + BODY}px` });
+  if (x !== null) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${frame + BODY}px` });
   return element;
 }
 
@@ -135,10 +138,11 @@ function cardOf(i, n) {
   const isSure = CARDS.p[i] != null && !DOC.blind;
   const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
   const pick = make("span", { class: "pick", "aria-hidden": "true", hidden: DOC.sample });
-  const frame = make("div", { class: "picture" }, exampleOf(i), pick);
-  if (CARDS.source[i] === "holdout" && !DOC.secret) frame.append(make("span", { class: "held" }, "held out"));
+  const box = make("div", { class: "picture" }, exampleOf(i), pick);
+  if (IS_WRITTEN) box.style.height = `${frame}px`;
+  if (CARDS.source[i] === "holdout" && !DOC.secret) box.append(make("span", { class: "held" }, "held out"));
   const body = make("div", { class: "body" }, names, sure, make("div", { class: "id", title: id }, id));
-  const card = make("article", { class: "card", role: "checkbox", "data-card": i, "aria-posinset": n + 1, "aria-setsize": shown.length }, frame, body);
+  const card = make("article", { class: "card", role: "checkbox", "data-card": i, "aria-posinset": n + 1, "aria-setsize": shown.length }, box, body);
   pick.addEventListener("click", (event) => (event.stopPropagation(), goTo(n), toggle(i)));
   card.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey) return goTo(n), toggle(i);

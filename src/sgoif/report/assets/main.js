@@ -9,10 +9,14 @@ function fillFilters() {
   find("filter-class").append(option("", "all"), ...named.map((label) => option(label, className(label))));
   find("p-label").hidden = DOC.blind || CARDS.p.every((p) => p == null);
   find("pair-label").hidden = DOC.blind;
-  find("id-label").hidden = DOC.secret;
+  find("id-label").hidden = DOC.secret && !IS_WRITTEN;
+  if (!IS_WRITTEN) return;
+  document.body.classList.add("reading");
+  find("id-label").firstChild.textContent = "Find ";
+  find("filter-id").placeholder = DOC.secret ? "a word" : "a word or part of an id";
 }
 
-function matches(i) {
+function matches(i, wantedText) {
   const value = (name) => find(`filter-${name}`).value;
   const state = decided.get(i)?.decision;
   const wanted = { all: true, open: !state, done: Boolean(state), wrong: WRONG.has(state), unsure: state === "unsure" };
@@ -23,14 +27,15 @@ function matches(i) {
     (!label || CARDS.given[i] === Number(label) || (!DOC.blind && bestOf(i) === Number(label))) &&
     (CARDS.p[i] == null || CARDS.p[i] >= value("p") / 100) &&
     (CARDS.confidence[i] == null || CARDS.confidence[i] >= value("confidence") / 100) &&
-    CARDS.id[i].toLowerCase().includes(value("id").toLowerCase())
+    (!wantedText || searched(i).includes(wantedText))
   );
 }
 
 function filter() {
   find("p-shown").textContent = `${find("filter-p").value}%`;
   find("c-shown").textContent = `${find("filter-confidence").value}%`;
-  show(CARDS.id.map((_, i) => i).filter(matches));
+  const wantedText = plain(find("filter-id").value.trim());
+  show(CARDS.id.map((_, i) => i).filter((i) => matches(i, wantedText)));
   showActions();
 }
 
@@ -186,6 +191,7 @@ function start() {
   filter();
   showProgress();
   find("actions").hidden = !COUNT;
+  if (IS_WRITTEN) setTimeout(prepareSearch, 500);
 }
 
 start();

@@ -1,12 +1,36 @@
-// One card, opened: the picture large, what speaks against its label, and what lies beside it.
-function strip(title, pictures) {
-  if (!pictures?.length) return null;
-  const figures = pictures.map(([number, label, id]) => {
+// One card, opened: the example large, what speaks against its label, and what lies beside it.
+function strip(title, items, i, isOneClass = false) {
+  if (!items?.length) return null;
+  const kinds = items.map(([number]) => exampleAt(number));
+  if (kinds.some(isRow)) return compared(title, items, i);
+  if (kinds.some(isText)) return quoted(title, items, isOneClass);
+  const figures = items.map(([number, label, id]) => {
     const name = className(label);
     const frame = make("div", { class: "picture", title: id }, picture(number, id || name, id ? `${name}: ${id}` : name));
     return make("figure", {}, frame, make("figcaption", { title: name }, make("bdi", {}, name)));
   });
   return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "strip" }, ...figures));
+}
+
+function quoted(title, items, isOneClass) {
+  const lines = items.map(([number, label, id]) => {
+    const example = exampleAt(number);
+    const text = isText(example) ? written(example.text, ON_CARD) : picture(number, id || className(label), className(label));
+    return make("li", { title: id }, isOneClass ? null : make("bdi", { class: "whose" }, className(label)), text);
+  });
+  return make("section", { class: "beside" }, make("h3", {}, title), make("ul", { class: "quotes" }, ...lines));
+}
+
+// Rows beside a card, in the columns in which the card is most unusual.
+function compared(title, items, i) {
+  const own = exampleAt(CARDS.example[i]);
+  const chosen = (isRow(own) ? own : items.map(([number]) => exampleAt(number)).find(isRow)).order.slice(0, BESIDE);
+  const head = make("tr", {}, make("th", { scope: "col" }, "label"), ...chosen.map((c) => make("th", { scope: "col" }, make("bdi", {}, DOC.columns[c]))));
+  const line = (name, example, id, kind) =>
+    make("tr", { title: id, class: kind }, make("th", { scope: "row" }, make("bdi", {}, name)), ...chosen.map((c) => (isRow(example) ? cellOf(example.row[c]) : make("td", {}, "?"))));
+  const lines = items.map(([number, label, id]) => line(className(label), exampleAt(number), id, false));
+  const table = make("table", {}, make("thead", {}, head), make("tbody", {}, ...(isRow(own) ? [line("this card", own, "", "own-row")] : []), ...lines));
+  return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "scroll compared" }, table));
 }
 
 function overEpochs(points) {
@@ -46,7 +70,8 @@ function openCard() {
   text.value = decided.get(i)?.note ?? "";
   text.addEventListener("input", () => note(i, text.value));
   const beside = DOC.beside;
-  const large = make("div", { class: "large picture" }, exampleOf(i));
+  const large = make("div", { class: "large picture" }, exampleOf(i, true));
+  const noun = IS_WRITTEN ? (DOC.kinds.length > 1 ? "examples" : `${DOC.kinds[0]}s`) : "pictures";
   const seen = make("div", {}, large, make("p", { class: "ident" }, shownId(i)), link);
   const why = !DOC.blind && CARDS.why[i] ? make("p", {}, CARDS.why[i][0].toUpperCase() + CARDS.why[i].slice(1) + ".") : null;
   const said = make(
@@ -59,11 +84,11 @@ function openCard() {
     make(
       "div",
       { class: "both" },
-      strip(`Typical ${isolated(given)}`, beside.typical[CARDS.given[i]]),
-      best && !DOC.blind ? strip(`Typical ${isolated(best)}`, beside.typical[bestOf(i)]) : null,
+      strip(`Typical ${isolated(given)}`, beside.typical[CARDS.given[i]], i, true),
+      best && !DOC.blind ? strip(`Typical ${isolated(best)}`, beside.typical[bestOf(i)], i, true) : null,
     ),
-    strip(`Held-out pictures that it harms most, kept as ${isolated(given)}`, beside.harmed[i]),
-    strip("Nearest training pictures, with their labels", beside.nearest[i]),
+    strip(`Held-out ${noun} that it harms most, kept as ${isolated(given)}`, beside.harmed[i], i),
+    strip(`Nearest training ${noun}, with their labels`, beside.nearest[i], i),
     overEpochs(beside.epochs[i]),
   );
   const turn = (step) => (goTo(current + step), openCard());

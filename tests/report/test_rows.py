@@ -1,0 +1,203 @@
+"""Texts and rows on a page: what is unusual in a row, what the file holds, and whether a past decision still holds."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sgoif.errors import SgoifError
+from sgoif.report.gallery import build_gallery, content_hashes
+from sgoif.report.make import ReportSettings, make_report
+from sgoif.report.rows import describe_row, measure_columns
+from sgoif.review.decisions import Decision, write_decisions
+from sgoif.run import load
+from sgoif.sources import find_pictures
+from sgoif.sources.written import written_hash
+from tests.cli.runs import table, write_run
+
+COUNT = 200
+
+
+def rows():
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "age": float(age),
+            "job": "clerk" if i % 2 else "cook",
+            "name": f"person {i}",
+            "is_member": i % 10 == 0,
+            "code": i % 3,
+            "seen": datetime(2026, 1, 1 + i % 28),
+            "same": 1.5,
+        }
+        for i, age in enumerate(rng.normal(40, 5, COUNT))
+    ]
+
+
+def test_the_most_unusual_cells_of_a_row_come_first():
+    usage = measure_columns(rows())
+    names = list(usage)
+    odd = {**rows()[3], "age": 90.0, "job": "astronaut", "seen": datetime(2031, 1, 1)}
+    found = describe_row(odd, usage)
+    first = [names[i] for i in found["order"][:3]]
+    assert set(first) == {"age", "job", "seen"}
+    marks = {names[i]: mark for i, mark in found["marks"].items()}
+    assert marks == {"age": "high", "job": "rare", "seen": "high"}
+    assert usage["name"].judge("somebody else") == (0.0, "")  # all names differ: none is rare
+    assert usage["job"].judge("cook")[0] < usage["is_member"].judge(True)[0] < usage["age"].judge(90.0)[0]
+    assert usage["same"].judge(1.5) == (0.0, "") and usage["same"].judge(2.5)[0] > 2
+
+
+def test_missing_cells_are_shown_as_such_and_rank_by_how_rare_they_are():
+    given = rows()
+    for row in given[:2]:
+        row["age"] = float("nan")
+    for row in given[:150]:
+        row["job"] = None
+    usage = measure_columns(given)
+    found = describe_row(given[0], usage)
+    cells = {list(usage)[i]: cell for i, cell in found["row"].items()}
+    assert cells["age"] is None and cells["job"] is None and cells["same"] == "1.5"
+    assert list(usage)[found["order"][0]] == "age" and not found["marks"]
+    assert usage["job"].judge(None)[0] < 1 < usage["age"].judge(None)[0]
+
+
+def test_a_column_whose_usual_distance_is_zero_has_a_scale():
+    given = [{"x": 0.0 if i < 180 else float(i)} for i in range(COUNT)]
+    usage = measure_columns(given)["x"]
+    assert usage.judge(0.0)[0] == 0.0 and 0 < usage.judge(199.0)[0] < np.inf
+
+
+def test_few_rows_call_nothing_unusual():
+    usage = measure_columns([{"x": 1.0}, {"x": 1.1}, {"x": 900.0}])
+    assert usage["x"].judge(900.0) == (0.0, "")
+
+
+def test_a_very_wide_table_says_how_many_columns_are_left_out():
+    given = [{f"c{j}": float(i * j % 7 + j) for j in range(260)} for i in range(20)]
+    found = describe_row(given[0], measure_columns(given))
+    assert len(found["row"]) == len(found["order"]) == 200 and found["left"] == 60
+
+
+@pytest.fixture
+def run(tmp_path):
+    given = np.arange(40) % 4
+    return load(write_run(tmp_path / "run", table(np.linspace(0.99, 0.5, 40), given, (given + 1) % 4, ids=_ids())))
+
+
+def _ids():
+    return [f"r{i}" for i in range(40)]
+
+
+def document(path):
+    return json.loads(path.read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0])
+
+
+def page(run, tmp_path, **options):
+    return make_report(run, tmp_path / "report.html", ReportSettings(**options))[0]
+
+
+def about(path):
+    return path.read_text(encoding="utf-8").split('class="about">')[1].split("<")[0].replace("&#39;", "'")
+
+
+def write_texts(path, **changes):
+    texts = [changes.get(ident, f"what {ident} says") for ident in _ids()]
+    pq.write_table(pa.table({"id": _ids(), "text": texts, "label": ["cat"] * 40}), path)
+    return path
+
+
+@pytest.mark.parametrize("how", ["embed", "none", "nowhere", "link"])
+def test_what_the_file_is_said_to_hold_is_what_it_holds(run, tmp_path, how):
+    texts = write_texts(tmp_path / "texts.parquet")
+    if how == "link":
+        with pytest.raises(SgoifError, match="embed the examples"):
+            page(run, tmp_path, images=texts, pictures="link")
+        return
+    made = page(run, tmp_path, images=None if how == "nowhere" else texts, pictures="none" if how == "none" else "embed")
+    said = about(made)
+    if how == "embed":
+        assert said.endswith("This file holds ids, labels and 40 texts of the table 'texts.parquet'.")
+    else:
+        assert said.endswith("This file holds ids and labels only.")
+        assert "what r0 says" not in made.read_text(encoding="utf-8")
+
+
+def test_pages_of_reviewers_hold_no_ids_and_say_so(run, tmp_path):
+    settings = ReportSettings(images=write_texts(tmp_path / "texts.parquet"), reviewers=["ann"], checks=0.0)
+    (made,) = make_report(run, tmp_path / "r.html", settings, run_url=run.url)
+    assert "This file holds labels and 40 texts" in about(made)
+
+
+def test_a_long_text_is_cut_and_that_is_said(run, tmp_path):
+    made = page(run, tmp_path, images=write_texts(tmp_path / "t.parquet", r3="x" * 25_000))
+    found = document(made)
+    cut = [item for item in found["examples"] if "left" in item]
+    assert [len(item["text"]) for item in cut] == [20_000] and cut[0]["left"] == 5000
+    assert "1 texts are cut at 20,000 characters" in about(made)
+
+
+def test_many_long_texts_make_no_huge_file():
+    place = find_pictures(lambda ident: "word " * 4000)
+    found = build_gallery(place, list(range(3000)), [])
+    assert sum(len(item["text"]) for item in found.shown) <= 3000 * 40_000 and found.num_missing == 0
+    few = build_gallery(find_pictures(lambda ident: "word " * 40_000), list(range(1500)), [])
+    assert few.num_cut == 1500 and few.longest == 20_000
+
+
+def test_rows_hold_no_label_and_texts_beside_cards_are_short(run, tmp_path):
+    columns = {"id": _ids(), "age": list(range(40)), "label": ["cat"] * 40}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    found = document(page(run, tmp_path, images=tmp_path / "rows.parquet", top=10))
+    assert found["columns"] == ["age"] and found["kinds"] == ["row"]
+    beside = build_gallery(find_pictures(lambda ident: "x" * 5000), ["a"], ["b"])
+    assert [len(item["text"]) for item in beside.shown] == [5000, 600]
+
+
+@pytest.mark.parametrize("kind", ["text", "row"])
+def test_a_decision_holds_until_the_text_or_row_changes(run, tmp_path, kind):
+    values = {ident: f"what {ident} says" for ident in _ids()}
+
+    def place(ident):
+        return values[ident] if kind == "text" else {"said": values[ident], "n": 3}
+
+    first = document(page(run, tmp_path, images=place, top=5))["cards"]
+    assert first["content"][0] == written_hash(place("r0")) == content_hashes(find_pictures(place), ["r0"])["r0"]
+    write_decisions([Decision("r0", 0, "keep", content=first["content"][0])], tmp_path / "past.csv")
+    again = {"images": place, "decisions": [tmp_path / "past.csv"], "top": 5}
+    assert "r0" not in document(page(run, tmp_path, **again))["cards"]["id"]
+    values["r0"] = "something else"
+    assert document(page(run, tmp_path, **again))["cards"]["id"][0] == "r0"
+
+
+def test_texts_that_are_missing_are_counted(run, tmp_path, caplog):
+    page(run, tmp_path, images=lambda ident: None if ident == "r1" else "hello")
+    assert "1 of 40 texts" in caplog.text
+
+
+def test_a_function_may_still_name_a_file(run, tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    found = document(page(run, tmp_path, images=lambda ident: str(tmp_path / "a.png"), top=3))
+    assert found["kinds"] == ["picture"]
+
+
+def test_tables_in_memory_and_datasets_of_texts_are_shown(run, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": _ids(), "text": [f"says {ident}" for ident in _ids()]})
+    assert document(page(run, tmp_path, images=frame, top=1))["examples"][0] == {"text": "says r0"}
+
+    class Texts(list):
+        ids = _ids()
+
+    tuples = Texts((f"says {ident}", 0) for ident in _ids())
+    dicts = Texts({"age": i, "label": 0, "id": ident} for i, ident in enumerate(_ids()))
+    assert document(page(run, tmp_path, images=tuples, top=1))["examples"][0] == {"text": "says r0"}
+    found = document(page(run, tmp_path, images=dicts, top=1))
+    assert found["columns"] == ["age"] and found["examples"][0]["row"] == {"0": "0"}
