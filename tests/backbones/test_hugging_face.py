@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sgoif.backbones import load_encoder
+from sgoif.backbones import load_encoder, names
 from sgoif.errors import SgoifError
 from tests.backbones.tiny import TEXTS, minilm_folder, pictures, save_vit
 
@@ -133,6 +133,12 @@ def test_what_cannot_be_downloaded_has_a_way_out():
     pytest.importorskip("sentence_transformers")
     with pytest.raises(SgoifError, match="name the folder: sentence:FOLDER"):
         load_encoder("sentence:no/such", takes="texts")
+
+
+def test_sentence_transformers_that_run_code_of_a_folder_are_refused(monkeypatch):
+    monkeypatch.setattr(names.Library, "find_version", lambda self: "5.4.1")
+    with pytest.raises(SgoifError, match=r"5.4.1 runs code .*: pip install 'sentence-transformers>=6'"):
+        load_encoder("sentence:folder", takes="texts")
 
 
 def test_code_in_a_folder_is_not_run(tmp_path):

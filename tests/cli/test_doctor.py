@@ -2,6 +2,7 @@
 
 import pytest
 
+from sgoif.backbones import names
 from sgoif.cli.doctor import examine, warnings_about
 from tests.cli.runs import answer, invoke
 
@@ -31,6 +32,41 @@ def test_the_machine_is_described():
     assert 0 < document["usable_cores"] <= document["cores"]
     shown = invoke("doctor").stdout
     assert "torch threads" in shown and "Extras" in shown
+
+
+LIBRARIES = {"timm", "sentence", "hf", "torchvision", "open_clip"}
+
+
+def use_libraries(monkeypatch, installed, broken=None):
+    monkeypatch.setattr(names.Library, "find_version", lambda self: "1.2" if self.prefix in installed else None)
+    monkeypatch.setattr(names, "find_broken_torchvision", lambda: broken)
+
+
+def test_one_backbone_is_recommended_for_pictures_and_one_for_texts(monkeypatch):
+    use_libraries(monkeypatch, {"timm", "torchvision", "sentence"})
+    document = answer("doctor")
+    assert {library["prefix"] for library in document["backbones"]} == LIBRARIES
+    assert document["recommended_backbones"] == {
+        "pictures": "timm:efficientnet_lite0",
+        "texts": "sentence:sentence-transformers/all-MiniLM-L6-v2",
+    }
+    shown = " ".join(invoke("doctor").stdout.split())
+    assert "timm:NAME 1.2 (pictures)" in shown and "pictures timm:efficientnet_lite0" in shown
+    assert "hf:NAME not installed: pip install transformers (pictures, texts)" in shown
+
+
+def test_without_backbones_the_command_that_installs_one_is_shown(monkeypatch):
+    use_libraries(monkeypatch, set())
+    assert answer("doctor")["recommended_backbones"] == {"pictures": None, "texts": None}
+    shown = " ".join(invoke("doctor").stdout.split())
+    assert "none can be loaded here: pip install timm" in shown and "pip install sentence-transformers" in shown
+
+
+def test_a_backbone_that_cannot_be_imported_is_not_recommended(monkeypatch):
+    use_libraries(monkeypatch, {"timm", "torchvision"}, "RuntimeError: operator torchvision::nms does not exist")
+    shown = " ".join(invoke("doctor").stdout.split())
+    assert "1.2, but cannot be used: torchvision cannot be imported: RuntimeError: operator" in shown
+    assert "pictures none can be loaded here" in shown
 
 
 def test_traps_are_named_with_the_way_out():

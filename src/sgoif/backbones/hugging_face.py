@@ -5,6 +5,7 @@ Code that a model brings along is never run: ``trust_remote_code`` stays off.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["load_hf", "load_sentence"]
 
 _TEXTS_AT_ONCE = 64
+_SAFE_SENTENCE = 6  # the first version that asks for trust_remote_code before it imports from a local folder
 _LONGEST = 1 << 20  # tokens; tokenizers that know no limit give a number of thirty digits
 
 
@@ -69,6 +71,12 @@ def load_sentence(name: str, model_name: str, library: Library, weights: str | P
     """Load a sentence-transformers model; pooling and normalisation are those of its own modules."""
     if weights is not None:
         raise SgoifError(f"{name!r} takes no --weights: name the folder that holds model and weights, sentence:FOLDER.")
+    version = library.find_version() or "0"
+    if int(version.partition(".")[0]) < _SAFE_SENTENCE and library.find_version() is not None:
+        raise SgoifError(
+            f"sentence-transformers {version} runs code that lies in a model's folder; install one that does not: "
+            f"pip install 'sentence-transformers>={_SAFE_SENTENCE}'."
+        )
     library_module: Any = library.load()
     with explain_loading(name, library, _way_out("sentence", model_name)):
         model = library_module.SentenceTransformer(
@@ -113,7 +121,9 @@ def _load_processor(transformers: Any, place: str, name: str, takes: Kind) -> An
     if takes == "texts":
         return transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     # PIL: transformers would else take torchvision where it is installed, which scales slightly differently
-    found = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False, backend="pil")
+    is_new = importlib.util.find_spec("transformers.image_processing_backends") is not None
+    by_pil: dict[str, Any] = {"backend": "pil"} if is_new else {"use_fast": False}
+    found = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False, **by_pil)
     if found is None:
         raise SgoifError(f"{name!r} has no image processor; is it a model of texts?")
     return found

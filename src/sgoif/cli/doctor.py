@@ -21,8 +21,10 @@ _EXTRAS = {
     "s3fs": "runs on S3",
     "scikit-learn": "extra trees that judge the labels of tables",
     "ray": "scoring a corpus on many machines",
-    "timm": "backbones for scan",
-    "transformers": "backbones for scan",
+}
+_TO_INSTALL = {
+    "pictures": "pip install timm, with the torchvision that belongs to your torch",
+    "texts": "pip install sentence-transformers; without one, texts are compared by their words",
 }
 _LOW_DISK_GB = 5
 
@@ -52,6 +54,11 @@ def doctor(
         "Extras": [
             (name, f"{version or 'not installed'}: {_EXTRAS[name]}") for name, version in found["extras"].items()
         ],
+        "Backbones for scan": describe_libraries(found["backbones"]),
+        "Recommended backbones": [
+            (kind, name or f"none can be loaded here: {_TO_INSTALL[kind]}")
+            for kind, name in found["recommended_backbones"].items()
+        ],
     }
     for title, lines in facts.items():
         print_facts(title, lines)
@@ -69,6 +76,9 @@ def examine() -> dict[str, Any]:
     """Look at the machine: processors, threads, devices, packages and disk."""
     import torch
 
+    from sgoif.backbones import describe_backbones
+
+    libraries = describe_backbones()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     has_mps = bool(getattr(torch.backends, "mps", None)) and torch.backends.mps.is_available()
     return {
@@ -83,7 +93,23 @@ def examine() -> dict[str, Any]:
         "is_disabled": os.environ.get("SGOIF_DISABLE") == "1",
         "packages": {name: _find_version(name) for name in _PACKAGES},
         "extras": {name: _find_version(name) for name in _EXTRAS},
+        "backbones": [asdict(library) for library in libraries],
+        "recommended_backbones": {
+            kind: next((dict(one.suggested)[kind] for one in libraries if kind in one.recommended), None)
+            for kind in ("pictures", "texts")
+        },
     }
+
+
+def describe_libraries(libraries: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Say of each library of backbones whether it can be used, or what installs it."""
+    lines = []
+    for one in libraries:
+        state = one["version"] or f"not installed: {one['pip']}"
+        if one["problem"] is not None:
+            state = f"{one['version']}, but cannot be used: {one['problem']}"
+        lines.append((f"{one['prefix']}:NAME", f"{state} ({', '.join(one['takes'])})"))
+    return lines
 
 
 def warnings_about(found: dict[str, Any]) -> list[str]:
