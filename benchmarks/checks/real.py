@@ -21,10 +21,11 @@ from benchmarks.checks.sets import load_pool
 from benchmarks.checks.tools import check, predict
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.tables.rows import latest
-from sgoif.checks import CheckedData, find_data_issues, picture_statistics
+from sgoif.checks import CheckedData, find_data_issues
 from sgoif.checks import data as checks_data
 from sgoif.evidence import PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch
 from sgoif.findings import find_duplicates
+from sgoif.pictures.statistics import measure_pictures
 from sgoif.tables import MemoryTables
 
 FILE = "data_issues_real.jsonl"
@@ -70,7 +71,7 @@ def _splits() -> dict[str, Any]:
         train.class_names,
         duplicates=pairs,
         split=np.where(np.arange(len(labels)) < len(train), "train", "test"),
-        pictures=picture_statistics(pixels, np.full((len(labels), 2), 32)),
+        pictures=measure_pictures(pixels, np.full((len(labels), 2), 32)),
     )
     named, checks_data.MOST_NAMED = checks_data.MOST_NAMED, len(labels)
     try:

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.checks.plant import Draw
-from sgoif.checks import CheckedData, DataIssue, data, find_data_issues, picture_statistics
+from sgoif.checks import CheckedData, DataIssue, data, find_data_issues
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
+from sgoif.pictures.statistics import measure_pictures
 from sgoif.scan.estimate import estimate_labels
 from sgoif.scan.head import PredictedHead
 from sgoif.tables import MemoryTables
@@ -88,7 +89,7 @@ def check(draw: Draw, p: NDArray[np.float64]) -> list[DataIssue]:
             log_p=log_p,
             p_mislabeled=estimate.p,
             duplicates=find_duplicates(MemoryTables({"examples": table}).sql, max_bits=bits, has_holdout=False),
-            pictures=None if pictures is None else picture_statistics(pictures, sizes),
+            pictures=None if pictures is None else measure_pictures(pictures, sizes),
         )
     )
 

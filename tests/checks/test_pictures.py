@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from sgoif.checks import CheckedData, picture_statistics
+from sgoif.checks import CheckedData
 from sgoif.errors import SgoifError
+from sgoif.pictures.statistics import measure_pictures
 from tests.checks.worlds import issues
 
 
@@ -18,9 +19,7 @@ def made(size=400, seed=0):
 
 def check(pictures, sizes):
     labels = np.arange(len(pictures)) % 2
-    return issues(
-        CheckedData(np.arange(len(pictures)), labels, ["a", "b"], pictures=picture_statistics(pictures, sizes))
-    )
+    return issues(CheckedData(np.arange(len(pictures)), labels, ["a", "b"], pictures=measure_pictures(pictures, sizes)))
 
 
 ODD = ("dark_pictures", "bright_pictures", "blurry_pictures", "tiny_pictures", "odd_aspect_ratio", "low_information")
@@ -61,16 +60,16 @@ def test_a_set_of_dark_pictures_is_not_odd():
 def test_statistics_of_a_picture_known_by_hand():
     half = np.zeros((1, 8, 8, 3), np.uint8)
     half[:, :, 4:] = 255
-    found = picture_statistics(half, np.array([[200, 100]]))
+    found = measure_pictures(half, np.array([[200, 100]]))
     assert found["brightness"][0] == pytest.approx(0.5, abs=1e-6) and found["contrast"][0] == pytest.approx(
         0.5, abs=1e-6
     )
     assert found["entropy"][0] == pytest.approx(1.0) and found["aspect"][0] == 2
     assert found["darkest"][0] == 0 and found["brightest"][0] == pytest.approx(1)
-    grey = picture_statistics(half[..., :1], np.array([[200, 100]]))
+    grey = measure_pictures(half[..., :1], np.array([[200, 100]]))
     assert all(np.allclose(grey[name], found[name]) for name in found)
 
 
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(SgoifError, match=r"must be \[N, S, S, 3\]"):
-        picture_statistics(np.zeros((2, 8, 8), np.uint8), np.zeros((2, 2), int))
+        measure_pictures(np.zeros((2, 8, 8), np.uint8), np.zeros((2, 2), int))

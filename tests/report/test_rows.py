@@ -119,7 +119,9 @@ def test_what_the_file_is_said_to_hold_is_what_it_holds(run, tmp_path, how):
         with pytest.raises(SgoifError, match="embed the examples"):
             page(run, tmp_path, images=texts, pictures="link")
         return
-    made = page(run, tmp_path, images=None if how == "nowhere" else texts, pictures="none" if how == "none" else "embed")
+    made = page(
+        run, tmp_path, images=None if how == "nowhere" else texts, pictures="none" if how == "none" else "embed"
+    )
     said = about(made)
     if how == "embed":
         assert said.endswith("This file holds ids, labels and 40 texts of the table 'texts.parquet'.")

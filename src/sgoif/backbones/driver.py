@@ -24,6 +24,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import SKETCH_COLUMNS, picture_sketch
 from sgoif.files.tables import replacing
 from sgoif.pictures.decode import PictureError, decode, square
+from sgoif.pictures.statistics import STATISTICS, measure_pictures
 
 if TYPE_CHECKING:
     from sgoif.backbones import Encoder
@@ -36,7 +37,7 @@ Progress = Callable[[str, int, int], None]
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = 4  # of kept files
+_FORMAT = 5  # of kept files
 _TEXTS = 1024  # at once; encoders put those of a length together
 _PIXELS = 1 << 26  # decoded pixels at once: 200 MB, which large photographs reach before a batch is full
 _SKETCHED = 64  # side in pixels of the pictures that sketches are taken of
@@ -59,6 +60,7 @@ class Embedded:
     rows: Floats  # [N, D]; zero where one could not be read
     reasons: list[str]  # why one could not be read; empty where it could
     sketches: NDArray[np.int64] | None  # [N, 4], of pictures; texts have none of their own
+    statistics: NDArray[np.float32] | None = None  # [N, 9], of pictures, see `sgoif.pictures.statistics`
     num_truncated: int = 0  # texts of which the model read only the beginning
 
 
@@ -103,14 +105,15 @@ def _embed(items: Items, encoder: Encoder, batch: int, progress: Progress | None
             positions = [position for position, _ in values]
             made.put(positions, encoder.embed([value for _, value in values]), encoder.name)
             if items.kind == "pictures":
-                made.sketches[positions] = picture_sketch(np.stack([square(value, _SKETCHED) for _, value in values]))
+                made.look_at(positions, [value for _, value in values])
         if progress is not None:
             progress(f"embedding {items.kind}", number, len(items.ids))
     if made.rows is None:
         raise SgoifError(f"none of {len(items.ids):,} {items.kind} could be read; {_first(items, made.reasons)}.")
     after = encoder.num_truncated if isinstance(encoder, TextEncoder) else 0
-    sketches = made.sketches if items.kind == "pictures" else None
-    return Embedded(made.rows, made.reasons, sketches, after - before)
+    if items.kind == "texts":
+        return Embedded(made.rows, made.reasons, None, None, after - before)
+    return Embedded(made.rows, made.reasons, made.sketches, made.statistics)
 
 
 @dataclass(slots=True)
@@ -121,9 +124,18 @@ class _Rows:
     sketches: NDArray[np.int64]
     rows: Floats | None = None
     reasons: list[str] = field(init=False)
+    statistics: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         self.reasons = [""] * self.count
+        self.statistics = np.full((self.count, len(STATISTICS)), np.nan, np.float32)
+
+    def look_at(self, positions: list[int], pictures: list[Any]) -> None:
+        """Sketch and measure pictures."""
+        small = np.stack([square(picture, _SKETCHED) for picture in pictures])
+        self.sketches[positions] = picture_sketch(small)
+        measured = measure_pictures(small, np.array([picture.size for picture in pictures]))
+        self.statistics[positions] = np.stack([measured[name] for name in STATISTICS], 1)
 
     def put(self, positions: list[int], found: Floats, name: str) -> None:
         if self.rows is None:
@@ -210,14 +222,14 @@ def _load(file: Path, count: int, kind: Kind) -> Embedded | None:
     try:
         with np.load(file, allow_pickle=False) as kept:
             rows, broken = kept["rows"], kept["unreadable"].astype(np.int64)
-            sketches = kept["sketches"] if kind == "pictures" else None
+            sketches, statistics = (kept[name] if kind == "pictures" else None for name in ("sketches", "statistics"))
             why, num_truncated = kept["reasons"].tolist(), int(kept["num_truncated"])
         if rows.dtype != np.float32 or rows.ndim != 2 or len(rows) != count or len(why) != len(broken):
             raise ValueError(f"its rows are {rows.dtype} {list(rows.shape)}")
         reasons = [""] * count
         for position, reason in zip(broken.tolist(), why):
             reasons[position] = reason
-        return Embedded(rows, reasons, sketches, num_truncated)
+        return Embedded(rows, reasons, sketches, statistics, num_truncated)
     except Exception as error:  # whatever a damaged file makes of its readers
         _log.warning("'%s' is damaged (%s: %s) and is computed again.", file, type(error).__name__, error)
         return None
@@ -232,8 +244,8 @@ def _keep(file: Path, found: Embedded) -> None:
         "reasons": np.array([found.reasons[position] for position in broken], dtype=str),
         "num_truncated": np.array(found.num_truncated),
     }
-    if found.sketches is not None:
-        arrays["sketches"] = found.sketches
+    if found.sketches is not None and found.statistics is not None:
+        arrays |= {"sketches": found.sketches, "statistics": found.statistics}
     try:
         with replacing(file) as handle:
             np.savez(handle, **arrays)

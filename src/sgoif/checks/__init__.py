@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sgoif.checks.data import CheckedData, DataIssue
 from sgoif.checks.find import KINDS, find_data_issues
-from sgoif.checks.pictures import picture_statistics
 from sgoif.checks.table import issue_table
 
-__all__ = ["KINDS", "CheckedData", "DataIssue", "find_data_issues", "issue_table", "picture_statistics"]
+__all__ = ["KINDS", "CheckedData", "DataIssue", "find_data_issues", "issue_table"]

@@ -37,7 +37,7 @@ class CheckedData:
     suggested: NDArray[np.int64] | None = None  # the most likely other class, [N]
     duplicates: pa.Table | None = None  # pairs, as Run.duplicates() gives them
     columns: Mapping[str, NDArray[Any]] | None = None  # raw columns of a table: numbers or text, each [N]
-    pictures: Mapping[str, NDArray[Any]] | None = None  # as picture_statistics gives them, each [N]
+    pictures: Mapping[str, NDArray[Any]] | None = None  # as sgoif.pictures.statistics measures them, each [N]
     split: NDArray[Any] | None = None  # name of the split of each example, where there are several
     group: NDArray[Any] | None = None  # a column of the user's own: camera, annotator, hospital
     predicted: NDArray[np.int64] | None = None  # out-of-fold predictions, where log_p would be too large to keep

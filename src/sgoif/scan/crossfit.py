@@ -25,6 +25,7 @@ from sgoif.run import Run
 from sgoif.scan import Progress, no_progress
 from sgoif.scan.estimate import LabelEstimate, estimate_labels
 from sgoif.scan.head import PredictedHead
+from sgoif.scan.issues import IssueFinder
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.calibration import Judged
 from sgoif.training.canaries import CanaryLedger
@@ -64,6 +65,7 @@ class ScanRun:
     sketches: Sketches | None = None  # by which duplicates are found
     unjudged: Columns | None = None  # examples besides: `id`, `given_label`, `no_p_reason`
     progress: Progress = no_progress  # called with the stage, what is done, and the total
+    issues: IssueFinder | None = None  # checks the data as a whole
 
 
 def cross_fitted_audit(
@@ -74,6 +76,7 @@ def cross_fitted_audit(
     *,
     num_folds: int,
     estimate: LabelEstimate | None = None,
+    has_features: bool = False,
     seed: int = 0,
 ) -> Run:
     """Score every example that is not held out by a model that has not seen it.
@@ -85,6 +88,7 @@ def cross_fitted_audit(
         run: where it goes.
         num_folds: how many models.
         estimate: how likely each label is wrong; made from the models' own predictions if left out.
+        has_features: whether the inputs are standardised features, by which the data as a whole is checked.
         seed: of the hold-out's order.
     """
     ids, labels, held, num_classes = examples.ids, examples.labels, examples.held, examples.num_classes
@@ -125,6 +129,9 @@ def cross_fitted_audit(
         "num_folds": num_folds,
     }
     facts |= _facts(estimate, labels.numpy(), num_classes, ledger.labels)
+    if run.issues is not None:
+        features = inputs(np.arange(len(ids))).numpy() if has_features else None
+        facts["data_issues"] = run.issues.find(ids, estimate, features, can_judge=facts["no_p_reason"] is None)
     columns = _estimate_columns(estimate, ids, labels.numpy(), is_verified)
     return _collect(recorder, ledger.table(parts[0].engine), columns, facts, run)
 
@@ -216,9 +223,8 @@ def _facts(
     estimate: LabelEstimate, labels: NDArray[np.int64], num_classes: int, held_labels: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What the run's information keeps of the estimate, and whether the models know enough to judge labels."""
-    competence = measure_competence(
-        estimate.is_right, labels[estimate.sampled], num_classes, estimate.expected_accuracy
-    )
+    given = labels[estimate.sampled]
+    competence = measure_competence(estimate.predicted == given, given, num_classes, estimate.expected_accuracy)
     return {
         "held_out_per_class": np.bincount(held_labels, minlength=num_classes).tolist(),
         "competence": asdict(competence),

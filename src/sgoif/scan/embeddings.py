@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sgoif.backbones import Encoder
 from sgoif.backbones.driver import Items, embed_items, stamp_files, stamp_texts
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, hash_ids, sign_sketch
+from sgoif.pictures.statistics import STATISTICS
 from sgoif.scan import Progress
 from sgoif.scan.standardise import clamp
 from sgoif.sources.labelled import FolderSource, Source, TableSource
@@ -28,7 +29,8 @@ class ScanEmbeddings(NamedTuple):
     reasons: list[str]  # why an example could not be read; empty where it could
     sketches: NDArray[np.int64]  # [N, 4]
     nearly_same: int  # bits in which sketches of copies may differ
-    num_truncated: int  # texts of which the model read only the beginning
+    num_truncated: int = 0  # texts of which the model read only the beginning
+    statistics: Mapping[str, NDArray[Any]] | None = None  # of pictures, each [N]
 
 
 def embed_pictures(
@@ -47,8 +49,9 @@ def embed_pictures(
     ids = [source.ids[int(i)] for i in positions]
     items = Items("pictures", ids, lambda: source.encoded(positions), stamp_files(_files(source, ids)))
     found = embed_items(items, encoder, cache=cache, progress=progress)
-    assert found.sketches is not None
-    return ScanEmbeddings(found.rows, found.reasons, found.sketches, PICTURES_NEARLY_SAME, 0)
+    assert found.sketches is not None and found.statistics is not None
+    measured = dict(zip(STATISTICS, found.statistics.T))
+    return ScanEmbeddings(found.rows, found.reasons, found.sketches, PICTURES_NEARLY_SAME, statistics=measured)
 
 
 def embed_texts(

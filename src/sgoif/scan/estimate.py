@@ -69,7 +69,7 @@ class LabelEstimate:
     p_high: Floats
     suggested: NDArray[np.int64]  # the most probable other classes, [N, 3]; -1 for none
     sampled: NDArray[np.int64]  # rows that it was learnt from
-    is_right: NDArray[np.bool_]  # of those: whether heads that took labels as they are find the label most probable
+    predicted: NDArray[np.int64]  # of those: the class that heads which took labels as they are find most probable
     expected_accuracy: float  # how often the heads are right about the true class
     transition: Floats  # P(given | true), [C, C]
     num_sure: int  # sure predictions that the noise was counted among
@@ -84,7 +84,7 @@ class LabelEstimate:
         transition = np.eye(num_classes)
         transition[np.ix_(classes, classes)] = self.transition
         suggested = np.where(self.suggested >= 0, classes[self.suggested], -1)
-        return replace(self, transition=transition, suggested=suggested)
+        return replace(self, transition=transition, suggested=suggested, predicted=classes[self.predicted])
 
     def facts(self) -> dict[str, Any]:
         """What a run's information keeps."""
@@ -185,7 +185,7 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
 
     base = fit_pool([tell(head.fit(labels)) for head in heads], labels)
     plain = _World(base, np.eye(num_classes), labels, is_recovered=True)
-    is_right = plain.predict_all()[0].numpy() == given
+    predicted = plain.predict_all()[0].numpy()
     counts = plain.count()
     for _ in range(_COUNTED - 1):
         counts = _World(base, shrink_counts(counts), labels).count()
@@ -203,7 +203,7 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
             found = first
     progress("fitting", stages, stages)
     names = [head.name for head in heads]
-    return _Learnt(_scale(found, counts), counts, is_right, plain.expected_accuracy(), is_refitted, names)
+    return _Learnt(_scale(found, counts), counts, predicted, plain.expected_accuracy(), is_refitted, names)
 
 
 def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
@@ -336,7 +336,7 @@ class _Learnt:
 
     world: _World
     counts: Ints
-    is_right: NDArray[np.bool_]
+    predicted: NDArray[np.int64]
     expected_accuracy: float
     is_refitted: bool
     names: Sequence[str]  # of the heads
@@ -353,7 +353,7 @@ class _Learnt:
             p_high=high,
             suggested=suggested,
             sampled=np.arange(len(p)),
-            is_right=self.is_right,
+            predicted=self.predicted,
             expected_accuracy=self.expected_accuracy,
             transition=world.transition,
             num_sure=num_sure,

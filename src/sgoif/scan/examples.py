@@ -5,10 +5,10 @@ Copies of training examples are taken out of the hold-out: an anchor that the mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,16 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
+from sgoif.pictures.statistics import measure_pictures
 from sgoif.scan import Progress
 from sgoif.scan.embeddings import ScanEmbeddings, cache_beside, embed_pictures, embed_texts, sketch_rows
 from sgoif.scan.features import read_features
 from sgoif.scan.holdout import choose_holdout, find_reasons, read_verified
 from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "ScanExamples",
@@ -48,6 +52,8 @@ class ScanExamples:
     verified: NDArray[np.bool_]  # whose label a person has checked; all of them are held out
     sketches: Sketches | None = None
     unreadable: tuple[tuple[str, str], ...] = ()  # ids of pictures that could not be read, and why
+    copies: pa.Table | None = None  # pairs of copies, a table as `Run.duplicates` gives it
+    statistics: Mapping[str, NDArray[Any]] | None = None  # of pictures, see `measure_pictures`; each [N]
 
     @property
     def is_trusted(self) -> bool:
@@ -63,7 +69,9 @@ class ScanExamples:
     def only(self, kept: NDArray[np.bool_]) -> ScanExamples:
         """Leave out all others."""
         parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "held", "verified")}
-        return replace(self, **parts)
+        measured = self.statistics
+        kept_statistics = None if measured is None else {name: values[kept] for name, values in measured.items()}
+        return replace(self, **parts, statistics=kept_statistics)
 
     def add_sketches(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
         """Keep sketches by which copies are found, and give hold-out examples that have one back to the training.
@@ -73,27 +81,32 @@ class ScanExamples:
         """
         kept = Sketches(nearly_same)
         kept.add(self.ids, words)
-        found = replace(self, sketches=kept)
+        import pyarrow as pa
+
+        pairs = self._find_copies(kept)
+        copies = pairs
+        for end in ("id", "other_id"):
+            named = pa.array(self.ids[pairs[end].to_numpy().astype(np.int64)].astype(str))
+            copies = copies.set_column(copies.column_names.index(end), end, named)
+        found = replace(self, sketches=kept, copies=copies)
         if not self.held.any() or self.held.all():
             return found
-        without_copies = self.held & ~self._has_copy_across(kept)
+        without_copies = self.held.copy()
+        across = pairs.filter(pairs["is_across_holdout"])
+        for end in ("id", "other_id"):
+            without_copies[across[end].to_numpy().astype(np.int64)] = False
         count = self.labels.max() + 1
         before, after = (np.bincount(self.labels[side], minlength=count) for side in (self.held, without_copies))
         are_told_apart = (2 * after >= before).all()
         return replace(found, held=without_copies | self.verified) if are_told_apart else found
 
-    def _has_copy_across(self, sketches: Sketches) -> NDArray[np.bool_]:
-        """Which examples have a copy on the other side of the hold-out."""
+    def _find_copies(self, sketches: Sketches) -> pa.Table:
+        """Pairs of copies by position."""
         tables = {
             name: {"id": np.flatnonzero(side), "given_label": self.labels[side], **sketches.columns(self.ids[side])}
             for name, side in (("examples", ~self.held), ("holdout", self.held))
         }
-        pairs = find_duplicates(MemoryTables(tables).sql, max_bits=sketches.nearly_same)
-        across = pairs.filter(pairs["is_across_holdout"])
-        found = np.zeros(len(self.ids), bool)
-        for end in ("id", "other_id"):
-            found[across[end].to_numpy().astype(np.int64)] = True
-        return found
+        return find_duplicates(MemoryTables(tables).sql, max_bits=sketches.nearly_same)
 
 
 def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples:
@@ -181,7 +194,8 @@ def read_text_embeddings(
 def _take_readable(made: ScanEmbeddings, found: ScanExamples) -> tuple[NDArray[np.float32], ScanExamples]:
     kept = np.array([not reason for reason in made.reasons], dtype=bool)
     rows = made.rows if kept.all() else made.rows[kept]
-    return rows, found.readable(made.reasons).add_sketches(made.sketches[kept], made.nearly_same)
+    found = replace(found, statistics=made.statistics).readable(made.reasons)
+    return rows, found.add_sketches(made.sketches[kept], made.nearly_same)
 
 
 def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
@@ -193,11 +207,12 @@ def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tu
     first = [_size(item) for item in source.encoded(found.positions[:64])]
     sizes = [size for size in first if size]
     side = 32 if sizes and np.median(sizes) <= _SMALL else 64
-    reasons = [""] * len(found.ids)
+    reasons, shapes = [""] * len(found.ids), np.ones((len(found.ids), 2), np.int64)
     pictures = np.zeros((len(found.ids), side, side, 3), np.uint8)
     for number, item in enumerate(source.encoded(found.positions)):
         try:
-            pictures[number] = square(decode(item), side)
+            decoded = decode(item)
+            pictures[number], shapes[number] = square(decoded, side), decoded.size
         except PictureError as error:
             reasons[number] = str(error)
         if number % 256 == 255 or number + 1 == len(reasons):
@@ -205,6 +220,7 @@ def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tu
     kept = np.array([not reason for reason in reasons], dtype=bool)
     if not kept.any():
         raise SgoifError(f"none of {len(kept):,} pictures could be read; {found.ids[0]}: {reasons[0]}.")
+    found = replace(found, statistics=measure_pictures(pictures, shapes))
     pictures = pictures[kept]
     words = [picture_sketch(pictures[i : i + 2048]) for i in range(0, len(pictures), 2048)]
     return pictures, found.readable(reasons).add_sketches(np.concatenate(words), PICTURES_NEARLY_SAME)

@@ -99,6 +99,7 @@ def audit_embeddings(
         replace(run, facts=facts, unjudged=unjudged),
         num_folds=NUM_FOLDS,
         estimate=found,
+        has_features=True,
         seed=seed,
     )
 

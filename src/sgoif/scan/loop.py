@@ -24,12 +24,12 @@ from sgoif.files.tables import encode_csv
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scan import Progress, no_progress
-from sgoif.scan.annotators import audit_annotators
 from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scan.examples import ScanExamples, choose_examples, read_pictures, take_labelled
 from sgoif.scan.frozen import audit_embeddings
 from sgoif.scan.holdout import find_reasons, split_unjudged
 from sgoif.scan.inputs import Means, make_inputs
+from sgoif.scan.issues import finder_of
 from sgoif.scan.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
 from sgoif.scan.values import audit_values
 from sgoif.sources.columns import ColumnNames
@@ -130,10 +130,13 @@ def scan(
     num_classes = len(source.class_names)
     if inputs.rows is not None:
         facts |= _keep_counts(source, found, out)
-        run = ScanRun(make_sink(out, "all"), facts, found.sketches, progress=progress)
+        sink, issues = make_sink(out, "all"), None if plain else finder_of(source, found, seed, progress)
+        run = ScanRun(sink, facts, found.sketches, progress=progress, issues=issues)
         if isinstance(source, TableSource) and source.values is not None:
             return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
         if isinstance(source, TableSource) and source.votes is not None:
+            from sgoif.scan.annotators import audit_annotators
+
             return audit_annotators(
                 inputs.rows,
                 source.votes[found.positions],
@@ -159,6 +162,7 @@ def scan(
     sink = make_sink(out, "all")
     pictures, found = read_pictures(source, found, progress)
     facts |= {"side": int(pictures.shape[1])} | _keep_counts(source, found, out)
+    issues = finder_of(source, found, seed, progress)
     reasons = find_reasons(found.labels, num_classes, source.class_names)
     kept, unjudged = split_unjudged(found.ids, found.labels, reasons)
     pictures, found = pictures[kept], found.only(kept)
@@ -186,7 +190,7 @@ def scan(
         train_one,
         lambda mine: as_inputs(pictures[mine]),
         LabelledSet(found.ids, targets, found.held, num_classes, found.verified),
-        ScanRun(sink, facts, found.sketches, unjudged, tell),
+        ScanRun(sink, facts, found.sketches, unjudged, tell, issues),
         num_folds=_FOLDS,
         seed=seed,
     )
