@@ -69,11 +69,13 @@ def examine(setup: Setup) -> dict[str, Any]:
 def load(name: str, seed: int) -> tuple[Floats, Floats]:
     """Features and right values of a set; made ones differ by seed."""
     if name.endswith("-length"):
-        from benchmarks.data import data_root
-        from benchmarks.trust.sets import load_pool
+        from benchmarks import cache
+        from benchmarks.trust.sets import embed_texts
 
-        base = name.removesuffix("-length")
-        return load_pool(base).rows.astype(np.float64), np.log(_lengths(base, data_root()))
+        texts = read_texts(name.removesuffix("-length"))
+        return cache.keep(f"{name}-{len(texts)}.npy", lambda: embed_texts(texts)).astype(np.float64), np.log(
+            [len(text) for text in texts]
+        )
     if name in CLEAN:
         return _make(name, seed)
     if name == "diabetes":
@@ -92,18 +94,21 @@ def load(name: str, seed: int) -> tuple[Floats, Floats]:
     return pd.get_dummies(frame).to_numpy(np.float64), values
 
 
-def _lengths(name: str, root: Path) -> Floats:
-    """Characters of each text, in the order of the embeddings."""
+def read_texts(name: str, number: int = 1000) -> list[str]:
+    """Some texts of a set, the same each time."""
     import csv
     import json
 
+    from benchmarks.data import data_root
+
     if name == "clinc150":
-        whole = json.loads((root / "text/clinc150/data_full.json").read_text())
+        whole = json.loads((data_root() / "text/clinc150/data_full.json").read_text())
         texts = [text for part in ("train", "val") for text, _ in whole[part]]
     else:
-        with (root / "text/banking77/train.csv").open(newline="") as lines:
+        with (data_root() / "text/banking77/train.csv").open(newline="") as lines:
             texts = [row["text"] for row in csv.DictReader(lines)]
-    return np.array([len(text) for text in texts], np.float64)
+    chosen = np.random.default_rng(0).permutation(len(texts))[:number]
+    return [texts[i] for i in chosen]
 
 
 def _make(name: str, seed: int) -> tuple[Floats, Floats]:

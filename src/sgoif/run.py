@@ -18,7 +18,13 @@ from sgoif import findings
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import columns_of, rate_columns, suspects
 from sgoif.review.decisions import find_class, some_of
-from sgoif.summary import Summary, TagSummary, ValueSummary, summarise, summarise_tags, summarise_values
+from sgoif.summary import (
+    AnySummary,
+    summarise,
+    summarise_annotators,
+    summarise_tags,
+    summarise_values,
+)
 from sgoif.tables import Columns, FileTables, Tables, arrow_table
 
 if TYPE_CHECKING:
@@ -184,6 +190,16 @@ class Run:
         if not self.has_values:
             raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
         return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
+
+    def annotators(self) -> pa.Table:
+        """One row per annotator, the best first: labels given, accuracy with a 90% interval, agreement with others.
+
+        Raises:
+            SgoifError: The run has one label per example.
+        """
+        if self.info.get("task") != "annotators":
+            raise SgoifError("this run has one label per example; scan labels of several annotators to compare them.")
+        return self._tables.arrow("annotators").sort_by([("quality", "descending")])
 
     @property
     def has_values(self) -> bool:
@@ -418,11 +434,13 @@ class Run:
         self.need_classes()
         return picture_grid(self, ids, images=images, top=top, display=display)
 
-    def summary(self) -> Summary | TagSummary | ValueSummary:
+    def summary(self) -> AnySummary:
         """What the run found, as a few numbers; its ``lines()`` are what ``print(run)`` shows."""
         name = self.url or "run in memory"
         if self.info.get("task") == "multilabel":
             return summarise_tags(self.sql, self.info, run=name)
+        if self.info.get("task") == "annotators":
+            return summarise_annotators(self.sql, self.info, run=name)
         if self.has_values:
             return summarise_values(self.sql, self.info, run=name)
         return summarise(self.sql, self.info, run=name, class_names=self.class_names)

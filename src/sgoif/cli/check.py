@@ -19,7 +19,7 @@ from sgoif.files.tables import write_text
 if TYPE_CHECKING:
     from sgoif.cli.limits import Outcome, Verdict
     from sgoif.run import Run
-    from sgoif.summary import Summary, TagSummary, ValueSummary
+    from sgoif.summary import AnySummary
 
 _STATES = {  # in the order in which they are shown: exit code, mark and words
     "exceeded": (1, "❌", "a limit is exceeded"),
@@ -82,7 +82,7 @@ def check(
     raise typer.Exit(code)
 
 
-def _print(url: str, verdict: Verdict, found: Summary | TagSummary | ValueSummary | None) -> None:
+def _print(url: str, verdict: Verdict, found: AnySummary | None) -> None:
     print_lines([f"{url}: {_STATES[verdict.state][2]}"])
     from sgoif.summary import Summary, competence_line
 
@@ -105,9 +105,7 @@ def _sort(verdict: Verdict) -> list[Outcome]:
     return sorted(verdict.outcomes, key=lambda item: list(_STATES).index(item.state))
 
 
-def markdown(
-    url: str, verdict: Verdict, found: Summary | TagSummary | ValueSummary | None, worst: list[dict[str, Any]]
-) -> str:
+def markdown(url: str, verdict: Verdict, found: AnySummary | None, worst: list[dict[str, Any]]) -> str:
     """Write the verdict for a page such as GitHub's job summary."""
     lines = [f"## {_STATES[verdict.state][1]} Labels of {_text(url)}: {_STATES[verdict.state][2]}", ""]
     if verdict.reason is not None:

@@ -25,14 +25,15 @@ FACTORS = (10.0, 0.1, 100.0, 0.01, 1000.0, 0.001, -1.0)  # of the right value, b
 ANOTHER, FAR = "another example's value", "far from the prediction"
 
 _FITTED = 10_000  # residuals at most that the densities are fitted to
-_LEAST_GAIN, _SURE_GAIN = 6.0, 2.0  # what a source has to gain: nats, and standard errors
+_LEAST_GAIN = 6.0  # nats that a source has to gain
+_SURE_GAIN, _SURE_FACTOR = 3.0, 2.0  # standard errors that it has to gain: a factor explains values to the point
 _MOST_SOURCES = 2
 _UNKNOWN = 1e-3 / 20  # in the ranking: density of errors that no source explains, even over 20 deviations
 _FREEDOM = (1.5, 30.0)  # degrees of a tail, least and most
 _FARTHER = 3.0  # a value far from the prediction: deviations, at least
 _RANGE = 1.353  # nats below the best fit at the ends of a 90% range
 _SCALES = np.exp(np.linspace(-5, 2.5, 76))  # of the rates, among which the ends of the range are looked for
-_STEPS = 50
+_STEPS = 30
 _BINS = 8192
 
 
@@ -91,7 +92,8 @@ def judge_residuals(found: Residuals, seed: int = 0) -> ValueNoise:
             break
         best = max(tried, key=lambda name: float(tried[name].sum()))
         gain = tried[best] - held
-        if float(gain.sum()) < max(_LEAST_GAIN, _SURE_GAIN * float(gain.std()) * math.sqrt(len(gain))):
+        sure = _SURE_FACTOR if best in _FACTOR_NAMES else _SURE_GAIN
+        if float(gain.sum()) < max(_LEAST_GAIN, sure * float(gain.std()) * math.sqrt(len(gain))):
             break
         names = (*world.names, best)
         world, held = _World(names, _fit(learnt, names)), tried[best]

@@ -1,7 +1,7 @@
 """The tables of a run, their columns and the version of both.
 
 Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
-the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags) is written at once, and a
+the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, annotators) is written at once, and a
 later edition takes the place of an earlier one.
 
 A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
@@ -137,6 +137,12 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("n_visits", pa.int64()),
         *((name, pa.float64()) for name in ("confidence", *TAG_SIGNALS)),
         *((f"p_wrong{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ],
+    # Of a scan of labels by several annotators: one row per annotator.
+    "annotators": [
+        ("annotator", pa.string()),
+        ("num_labels", pa.int64()),
+        *((name, pa.float64()) for name in ("quality", "quality_low", "quality_high", "agreement")),
     ],
 }
 TABLES = tuple(_TABLES)
