@@ -97,6 +97,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
     "values": Entry("benchmarks.values", "wrong values of a regression"),
     "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
+    "annotators": Entry("benchmarks.annotators", "consensus and quality of several annotators"),
+    "annotators_development": Entry("benchmarks.annotators", "the draws that they were tuned on"),
     "verify": Entry("benchmarks.verify", "what intervals and `check` are worth from some checked labels"),
     "verified": Entry("benchmarks.frozen_noise", "what some verified labels are worth"),
     "data_issues": Entry("benchmarks.checks.compare", "planted data issues found, beside Datalab"),

@@ -195,7 +195,7 @@ def _choose_structure(votes: Votes, log_p: Floats | None) -> tuple[str, float]:
     """The simplest structure of the confusions that a richer one does not clearly beat on unseen examples."""
     size, labels = votes.num_annotators * votes.num_classes**2, len(votes.label)
     is_small = size <= _CELLS and labels * votes.num_classes <= _WORK
-    if votes.num_classes < 3 and votes.num_annotators == 1 or not is_small or votes.num_examples < 20:
+    if (votes.num_classes < 3 and votes.num_annotators == 1) or not is_small or votes.num_examples < 20:
         return STRUCTURES[0], 0.0
     half = np.random.default_rng(0).permutation(votes.num_examples) % 2 == 0
     likely = {}

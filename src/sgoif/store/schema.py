@@ -1,8 +1,8 @@
 """The tables of a run, their columns and the version of both.
 
 Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
-the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, annotators) is written at once, and a
-later edition takes the place of an earlier one.
+the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, annotators) is written at
+once, and a later edition takes the place of an earlier one.
 
 A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
 column may be added to a table but ``visits``; those named here are always there, empty where nobody filled them.
