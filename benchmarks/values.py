@@ -3,7 +3,8 @@
 Tables come inside PyPI packages: scikit-learn's diabetes, and the CSV files of ISLP (Wage, College, Auto, Carseats,
 Credit). Texts are those of CLINC150 and Banking77 as all-MiniLM-L6-v2 embeds them, and the value to be predicted is the
 logarithm of their length: a target made from real data, whose truth is known. Development draws may be tuned on,
-reported ones may not; both were named before anything was run on the latter.
+reported ones may not; both were named before anything was run on the latter. Four draws of diabetes with seed 1 were
+looked at and led to a change, so that reported seeds begin with 2.
 
 ``cleanlab`` is `CleanLearning.find_label_issues` as it comes: a linear regression, five bootstraps. ``outre`` is
 cleanlab's ranking (`cleanlab.regression.rank`) of our own out-of-fold predictions: the same models.
@@ -270,8 +271,8 @@ EXPERIMENT = Experiment(
     name="values",
     tables={"values_ranking": ranking_table, "values_sets": sets_table, "values_flags": flags_table},
     full=[
-        {"data": (*REPORTED, *CLEAN), "noise": "clean", "rate": 0.0, "seed": (1, 2, 3)},
-        {"data": REPORTED, "noise": KINDS, "rate": (0.05, 0.02, 0.2), "seed": (1, 2, 3)},
+        {"data": (*REPORTED, *CLEAN), "noise": "clean", "rate": 0.0, "seed": (2, 3, 4)},
+        {"data": REPORTED, "noise": KINDS, "rate": (0.05, 0.02, 0.2), "seed": (2, 3, 4)},
     ],
     small={"data": "diabetes", "noise": ("clean", "times-10")},
     **_SHARED,

@@ -298,15 +298,16 @@ def _judge(world: _World, learnt: _Data, data: _Data, gains: tuple[float, ...]) 
     best = parts[1:].argmax(0) if world.names else torch.full_like(odds, -1, dtype=torch.int64)
     at = world.parameters
     with torch.no_grad():
-        own = _log_student(at, data.standard)
-        most = _log_student(at, at[_MIDDLE : _MIDDLE + 1])
+        # without sources the order is that of the distance in deviations, whatever the side: one-sided errors make the
+        # tail of their side heavy, and would hide in it
+        far = -2.5 * torch.log1p((data.standard - at[_MIDDLE]).square() / 4)
         if world.names:
             # what no source explains is suspicious too, by a rare one that spreads evenly around the prediction
-            other = math.log(_UNKNOWN) - own
+            other = math.log(_UNKNOWN) - far
             p, score = odds.sigmoid(), (-torch.logaddexp(odds, other)).sigmoid()
             ends = [_odds(parts, scale).sigmoid() for scale in (low, high)]
         else:
-            p, score = torch.zeros_like(odds), (own - most).exp()
+            p, score = torch.zeros_like(odds), far.exp()
             ends = [p, _unnoticed(world, learnt, data)]
         side = (data.standard > at[_MIDDLE]).long()
         freedom, scales = _freedom(at), torch.stack([at[_LEFT], at[_RIGHT]]).exp()
