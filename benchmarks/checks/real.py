@@ -54,7 +54,7 @@ def examine(setup: Setup) -> dict[str, Any]:
     pool = load_pool(setup.data)
     pictures = () if pool.pixels is None else tuple(pool.pixels)
     whole = Draw(reduce_rows(pool.rows), pool.labels, len(pool.class_names), pictures)
-    issues = [issue.to_dict() for issue in check(whole, predict(whole, setup.seed))]
+    issues = [issue.to_dict() for issue in check(whole, predict(whole, setup.seed), is_scan=True)]
     return {"examples": len(pool.labels), "issues": issues, "seconds": round(process_time() - started, 1)}
 
 

@@ -18,7 +18,7 @@ from sgoif.checks import CheckedData, DataIssue, data, find_data_issues
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.statistics import measure_pictures
-from sgoif.scan.estimate import estimate_labels
+from sgoif.scan.estimate import estimate_features, estimate_labels
 from sgoif.scan.head import PredictedHead
 from sgoif.tables import MemoryTables
 
@@ -71,10 +71,13 @@ def _read(issue: DataIssue) -> NDArray[np.int64] | bool | None:
     return issue.is_found if issue.kind in _OURS else np.array([int(value) for value in issue.ids], np.int64)
 
 
-def check(draw: Draw, p: NDArray[np.float64]) -> list[DataIssue]:
-    """Our table of issues."""
+def check(draw: Draw, p: NDArray[np.float64], *, is_scan: bool = False) -> list[DataIssue]:
+    """Our table of issues; with ``is_scan`` labels are judged by the heads of a scan, not by ``p``."""
     ids, log_p = np.arange(len(draw.labels)), np.log(p).astype(np.float32)
-    estimate = estimate_labels([PredictedHead(torch.from_numpy(log_p))], draw.labels, draw.num_classes)
+    if is_scan:
+        estimate = estimate_features(torch.from_numpy(draw.features), ids, draw.labels, draw.num_classes)
+    else:
+        estimate = estimate_labels([PredictedHead(torch.from_numpy(log_p))], draw.labels, draw.num_classes)
     pictures = squares(draw.pictures) if draw.pictures else None
     words = sign_sketch(draw.features) if pictures is None else picture_sketch(pictures)
     table = {"id": ids, "given_label": draw.labels, **{name: words[:, i] for i, name in enumerate(SKETCH_COLUMNS)}}

@@ -81,8 +81,10 @@ def test_duplicates_conflicts_and_leaks_are_counted_apart():
 
 def test_a_copy_leaks_by_way_of_an_exact_copy():
     """x10 and x11 are the same; only x10 is compared with the near copy x990 of the other split."""
-    split = np.array(["train"] * 900 + ["test"] * 100)
-    found = issues(clean(duplicates=pairs([("x10", "x11", 0), ("x10", "x990", 5), ("x20", "x21", 0)]), split=split))
+    split, features = np.array(["train"] * 900 + ["test"] * 100), clean().features
+    features[990] = features[10] + 0.01
+    rows = [("x10", "x11", 0), ("x10", "x990", 5), ("x20", "x21", 0)]
+    found = issues(clean(duplicates=pairs(rows), split=split, features=features))
     assert found["split_leakage"].ids == ("x990",)
 
 

@@ -23,8 +23,8 @@ _NEARER = 0.5  # of the distance to the nearest example, in the median of a samp
 def find_copies(data: CheckedData) -> list[DataIssue]:
     """Four answers: exact duplicates, near duplicates, conflicting labels, leakage between splits.
 
-    Sketches know a picture by its outline and colours. Blank pictures are told apart by neither, and are left to the
-    check for low information. Where there are features, near copies must be near in these too: shirts of one cut have
+    Sketches know a picture by its outline and colours, which a blank picture lacks: these are left to the check for low
+    information. Where there are features, near copies must be near in these too: shirts of one cut have
     the same outline and are no copies.
     """
     if data.duplicates is None:

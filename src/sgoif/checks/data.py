@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,9 +104,14 @@ def cannot_check(kind: str, why: str) -> DataIssue:
     )
 
 
-def list_worst(
-    data: CheckedData, rows: NDArray[np.int64], scores: NDArray[np.floating[Any]]
-) -> dict[str, tuple[Any, ...]]:
+class Worst(TypedDict):
+    """The examples that an issue names."""
+
+    ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+def list_worst(data: CheckedData, rows: NDArray[np.int64], scores: NDArray[np.floating[Any]]) -> Worst:
     """The fields ``ids`` and ``scores`` of an issue: of some rows, those with the largest scores."""
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:MOST_NAMED]
     return {

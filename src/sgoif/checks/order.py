@@ -76,15 +76,16 @@ def find_order_within_classes(data: CheckedData, *, seed: int = 0) -> DataIssue:
     if spread is None or near is None:
         return cannot_check(kind, f"{count(len(rows), 'example')} with features; {_FEWEST} in classes of 5 are needed")
     drift = _explained(spread.directions, _rank_within(spread.codes))
-    p_value = _smaller_p(
-        _permutation_p(drift, _shuffle_within(spread.codes, rng)),
-        _permutation_p(_resemblance(near.directions, _next_within(near.codes)), _shuffle_within(near.codes, rng)),
-    )
+    p_drift = _permutation_p(drift, _shuffle_within(spread.codes, rng))
+    resemblance = _resemblance(near.directions, _next_within(near.codes))
+    p_value = _smaller_p(p_drift, _permutation_p(resemblance, _shuffle_within(near.codes, rng)))
     is_found = p_value <= _ALPHA
     title = "Within the classes, the order of the examples is as random as that of a shuffled file."
     share = drift(np.arange(len(spread.codes))) / max(spread.directions.shape[1], 1)
-    if is_found:
-        title = f"Examples of the same class change along the file; the order explains {share:.0%} of what varies most."
+    if is_found and 2 * p_drift <= _ALPHA:
+        title = f"Examples of the same class change along the file; the order explains {share:.1%} of what varies most."
+    elif is_found:
+        title = "Examples of the same class resemble those next to them in the file more than others."
     block = _blocks(len(spread.rows))
     shift = np.array([np.linalg.norm(spread.directions[block == b].mean(0)) for b in range(_BLOCKS)])
     named = spread.rows[block == int(shift.argmax())] if is_found else spread.rows[:0]

@@ -132,7 +132,7 @@ def reduce_features(
         sample = rows[np.sort(make_rng(seed, KIND).choice(len(rows), _FITTED, replace=False))]
     mean = sample.mean(0, dtype=np.float64)
     if rows.shape[1] <= dimensions:
-        return rows - mean.astype(np.float32)
+        return np.asarray(rows - mean.astype(np.float32))
     centred = (sample - mean).astype(np.float64)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     basis = vectors[:, -dimensions:].astype(np.float32)

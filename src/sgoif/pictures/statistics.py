@@ -65,7 +65,7 @@ def _measure(pictures: NDArray[np.uint8]) -> dict[str, Floats]:
     }
 
 
-def _entropy(flat: NDArray[np.float32]) -> Floats:
+def _entropy(flat: NDArray[np.floating[Any]]) -> Floats:
     shade = np.minimum((flat * 32).astype(np.int64), 31) + 32 * np.arange(len(flat))[:, None]
     share = np.bincount(shade.reshape(-1), minlength=32 * len(flat)).reshape(len(flat), 32) / flat.shape[1]
     return np.asarray(-(share * np.log2(np.maximum(share, 1e-12))).sum(1))
