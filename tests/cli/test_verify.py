@@ -126,7 +126,9 @@ def test_texts_are_shown_on_the_page_and_in_the_terminal(run, tmp_path):
     texts.write_text("id,said\n" + "".join(f"img/{i:03d}.png,what example {i} says\n" for i in range(COUNT)))
     how = ["--table", str(texts), "--text", "said"]
     answer("verify", run, "--page", tmp_path / "check.html", *how)
-    assert (tmp_path / "check.html").read_text().count("what example ") == 60
+    document = json.loads((tmp_path / "check.html").read_text().split('id="document">')[1].split("</script>")[0])
+    for ident, number in zip(document["cards"]["id"], document["cards"]["example"]):
+        assert document["examples"][number]["text"] == f"what example {int(ident[4:-4])} says"
     asked = CliRunner().invoke(app, ["verify", run, "--out", str(tmp_path / "v.csv"), *how], input="q\n")
     assert "what example " in asked.output
 
@@ -247,10 +249,20 @@ def test_a_table_shows_all_columns_of_a_row(run, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("id,age,job\n" + "".join(f"img/{i:03d}.png,{i % 90},clerk\n" for i in range(COUNT)))
     answer("verify", run, "--page", tmp_path / "check.html", "--table", rows)
-    page = (tmp_path / "check.html").read_text()
-    assert page.count("job: clerk") == 60 and "age: " in page
+    document = json.loads((tmp_path / "check.html").read_text().split('id="document">')[1].split("</script>")[0])
+    assert document["columns"] == ["age", "job"]
+    assert [item["row"]["1"] for item in document["examples"]][:60] == ["clerk"] * 60
     asked = CliRunner().invoke(
         app, ["verify", run, "--out", str(tmp_path / "v.csv"), "--table", str(rows)], input="q\n"
     )
     assert "job: clerk" in asked.output
     assert "goes with --table" in invoke("verify", run, "--text", "job").stderr
+    both = invoke("verify", run, "--table", rows, "--images", tmp_path)
+    assert both.exit_code == 2 and "both say what examples are" in both.stderr
+
+
+def test_a_table_with_a_text_and_other_columns_shows_all_of_them(run, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,text,age,label\n" + "".join(f"img/{i:03d}.png,says {i},{i},cat\n" for i in range(COUNT)))
+    asked = CliRunner().invoke(app, ["verify", run, "--out", str(tmp_path / "v"), "--table", str(rows)], input="q\n")
+    assert "text: says" in asked.output and "; age: " in asked.output and "label: cat" not in asked.output

@@ -9,7 +9,14 @@ from PIL import Image
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.export import datalab_issues, fiftyone_samples, label_studio_config, label_studio_tasks, with_findings
+from sgoif.export import (
+    datalab_issues,
+    fiftyone_samples,
+    label_studio_config,
+    label_studio_kind,
+    label_studio_tasks,
+    with_findings,
+)
 from sgoif.review.decisions import read_decisions
 from tests.cli.runs import NAMES, held_out, invoke, noisy, write_run
 
@@ -152,3 +159,42 @@ def test_a_hugging_face_dataset_gets_the_findings_of_held_out_rows(with_holdout)
     )
     assert dataset["sgoif_p_mislabeled"][0] == 0.9 and dataset["sgoif_suggested_label"][0] == 1
     assert dataset["sgoif_p_mislabeled"][1] is None
+
+
+@pytest.mark.parametrize("kind", ["text", "row"])
+def test_texts_and_rows_go_to_label_studio_and_come_back(run, tmp_path, kind):
+    ids = [str(id) for id in run.table["id"]]
+    columns = (
+        {"text": [f"<b>says</b> {id}" for id in ids]}
+        if kind == "text"
+        else {"age": range(len(ids)), "job": [*[None] * (len(ids) - 1), "clerk"]}
+    )
+    lines = [{"id": id, **{name: column[i] for name, column in columns.items()}} for i, id in enumerate(ids)]
+    (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done = invoke(
+        "export", run.url, "--to", "label-studio", "--images", "mine.jsonl", "--out", "tasks.json", "--top", 4
+    )
+    assert done.exit_code == 0, done.stderr
+    tasks, config = json.loads((tmp_path / "tasks.json").read_text()), (tmp_path / "tasks.xml").read_text()
+    first = tasks[0]["data"]
+    number = ids.index(first["id"])
+    assert first["text"] == (f"<b>says</b> {first['id']}" if kind == "text" else f"age: {number}\njob: (missing)")
+    assert '<Text name="text" value="$text"/>' in config and "<Image" not in config
+    assert config == label_studio_config(run.class_names, label_studio_kind(tasks))
+    assert {result["to_name"] for task in tasks for result in task["predictions"][0]["result"]} == {"text"}
+    chosen = {"type": "choices", "from_name": "doubt", "to_name": "text", "value": {"choices": ["drop it"]}}
+    (tmp_path / "export.json").write_text(json.dumps([{**tasks[0], "annotations": [{"result": [chosen]}]}]))
+    done = invoke("apply", run.url, "export.json", "--out", "manifest.csv")
+    assert done.exit_code == 0 and "1 dropped" in done.stdout
+
+
+def test_a_text_that_is_missing_is_no_task(run):
+    with pytest.raises(SgoifError, match="no text or row in"):
+        list(label_studio_tasks(run, lambda id: "says" if str(id) != str(run.table["id"][3]) else None, top=None))
+
+
+def test_the_interface_for_texts_is_one_that_label_studio_takes(run):
+    tasks = list(label_studio_tasks(run, lambda id: f"says {id}", top=5))
+    config = label_studio_config(run.class_names, label_studio_kind(tasks))
+    checker = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface(config)
+    assert all(checker.validate_prediction(task["predictions"][0]) for task in tasks)

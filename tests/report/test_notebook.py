@@ -24,6 +24,14 @@ def test_pictures_in_a_grid(run):
     assert few.ids == ("img/003.png",) and "<img" not in few._repr_html_()
 
 
+def test_texts_and_rows_in_a_grid(run):
+    evil = "<img src=x onerror=alert(1)>\nשלום"
+    html = run.show(images=lambda i: evil, top=3)._repr_html_()
+    assert "<img" not in html and html.count("&lt;img src=x") == 3 and html.count('dir="auto"') == 3
+    rows = run.show(images=lambda i: {"age": 31.0, "job": None}, top=2)._repr_html_()
+    assert rows.count("age: 31\njob: (missing)") == 2
+
+
 @pytest.fixture
 def notebook():
     """What a notebook's kernel is, as far as showing goes."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from sgoif.run import Run
 
 _WIDE = 120  # columns from which on a reason has a column of its own
+_EXAMPLE = "example"  # the column of shortened texts
+_LONGEST = 200  # characters of them
 _UNKNOWN_GROUP = "(not in the table)"
 
 
@@ -35,6 +37,10 @@ def issues(
     min_p: Annotated[MaybeFloat, typer.Option(min=0, max=1, help="Only labels this probably wrong.")] = None,
     by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Error rates by a column of --table.")] = None,
     table: Table = None,
+    show: Annotated[
+        MaybeText,
+        typer.Option(metavar="run|FILE", help="Show texts or rows of a table too; `run` for where the scan read them."),
+    ] = None,
 ) -> None:
     """Show the labels that are most probably wrong."""
     need_one_of(csv=csv, parquet=parquet, json=as_json)
@@ -42,6 +48,8 @@ def issues(
     if by is not None and table is not None:
         if csv is not None or parquet is not None or of_class is not None or min_p is not None:
             raise SgoifError("--by goes with --table and --json only.")
+        if show is not None:
+            raise SgoifError("--by shows groups, and --show examples; pass one of them.")
         return _show_groups(open_run(run), by, table, as_json=as_json)
     opened = open_run(run, needs_examples=True, takes_values=True)
     noun = "value" if opened.has_values else "tag" if has_tags(opened) else "label"
@@ -56,6 +64,8 @@ def issues(
         found = opened.tag_issues(top=top, tag=tag, min_p=min_p)
     else:
         found = opened.label_issues(top=top, given=of_class, min_p=min_p)
+    if show is not None:
+        found = _with_examples(opened, found, show)
     if csv is not None or parquet is not None:
         write_csv(found, csv) if csv is not None else write_parquet(found, str(parquet))
         return print_lines([f"{count(len(found), noun)} written to {csv or parquet}."])
@@ -78,6 +88,27 @@ def has_tags(run: Run) -> bool:
     return run.info.get("task") == "multilabel"
 
 
+def _with_examples(run: Run, table: pa.Table, show: str) -> pa.Table:
+    """Add a column with the text or row of each example, shortened; empty where it is a picture or missing.
+
+    Raises:
+        SgoifError: Not one example is a text or a row.
+    """
+    import pyarrow as pa
+
+    from sgoif.cli.report import open_images
+    from sgoif.sources.written import as_line, is_written
+
+    place = open_images(run, show)
+    ids = table["id"].to_pylist()
+    values = [] if place is None else list(place.read(ids))
+    if place is not None and values and not any(is_written(value) for value in values):
+        why = getattr(place, "last_error", None) or "pictures are shown by `sgoif report`."
+        raise SgoifError(f"{place.about} has no text or row of these examples: {why}")
+    lines = [shorten(as_line(value), _LONGEST) if is_written(value) else None for value in values]
+    return table.add_column(table.column_names.index("id") + 1, _EXAMPLE, pa.array(lines, pa.string()))
+
+
 def show_labels(run: Run, table: pa.Table) -> None:
     """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line."""
     ends = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
@@ -91,12 +122,15 @@ def show_labels(run: Run, table: pa.Table) -> None:
     else:
         columns["label score"] = lambda row: _number(row["label_score"])
     columns["why"] = lambda row: clean(row["why"])
+    if _EXAMPLE in table.column_names:  # what an example says, in place of what the model thinks
+        columns.pop("why")
+        columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     rows = [{**row, "rank": rank} for rank, row in enumerate(table.to_pylist(), 1)]
     screen = console()
     if screen.is_terminal and screen.width < _WIDE:
         _print_narrow(list(columns), [[show(row) for show in columns.values()] for row in rows], screen.width)
     else:
-        print_table(rows, columns, right=["#"], wrap=["why"], shrink=["id", "given -> suggested"])
+        print_table(rows, columns, right=["#"], wrap=[list(columns)[-1]], shrink=["id", "given -> suggested"])
 
 
 def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
@@ -111,8 +145,12 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     else:
         columns["loss"] = lambda row: f"{row['loss']:.3g}"
     columns["visits"] = lambda row: count(row["n_visits"])
+    if rows and _EXAMPLE in rows[0]:
+        columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    print_table(ranked, columns, right=["#", "visits"], shrink=["id", "tag"])
+    print_table(
+        ranked, columns, right=["#", "visits"], wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id", "tag"]
+    )
 
 
 def _show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:

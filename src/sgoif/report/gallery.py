@@ -82,7 +82,7 @@ def build_gallery(
     found = _encode(pictures, large, int(_FOR_CARDS * budget), None, display, content)
     rest = _encode(pictures, small, int((1 - _FOR_CARDS) * budget), _LARGEST_BESIDE, display, None)
     everything = {**found, **rest}
-    longest = _choose_length([value for value in found.values() if _is_text(value)], budget)
+    longest = _choose_length([value for value in found.values() if _is_text(value)], _LEAST_BYTES)
     rows = [value.value for value in everything.values() if isinstance(value, _Held) and not _is_text(value)]
     usage = measure_columns(_read_rows(pictures, sample) or rows) if rows else {}
     usage = {**measure_columns(rows), **usage}  # a function may give some rows other columns

@@ -42,7 +42,7 @@ function written(text, most) {
 
 function cellOf(value, mark) {
   const text = value == null ? make("span", { class: "none" }, "missing") : make("bdi", { dir: "auto" }, value);
-  return make("td", { class: mark ? "unusual" : false }, text, mark ? make("small", { class: "mark" }, mark) : null);
+  return make("td", { class: mark ? "unusual" : false }, text, ...(mark ? [" ", make("small", { class: "mark" }, mark)] : []));
 }
 
 function cells(example, most) {

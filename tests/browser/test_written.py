@@ -1,0 +1,192 @@
+"""Pages of texts and of rows: read, searched, opened and decided on, and nothing in them is run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sgoif.run import load
+from tests.browser.test_page import downloaded, make_report, rows_of
+from tests.cli.runs import answer, table, write_run
+
+EVIL = "<img src=x onerror=window.hurt=1><script>window.hurt=1</script> </script><!-- {{ 7*7 }} &lt;b&gt;"
+HEBREW = "שלום עולם, זה משפט ארוך מספיק כדי לראות את הכיוון"
+IDS = [f"{kind}/{i:03d}.png" for kind in ("img", "held") for i in range(60)]  # of training and held-out examples
+LONG = "first line\nsecond line\n" + "word " * 700 + "the very end"
+
+
+@pytest.fixture
+def texts(run, tmp_path):
+    """Texts of the run's examples in a table; some of them nasty."""
+    found = [f"play song number {i} in the kitchen" for i in range(120)]
+    found[:5] = [EVIL, HEBREW, LONG, "", "Crème brûlée at the café"]
+    pq.write_table(pa.table({"id": IDS, "text": found, "label": ["cat"] * 120}), tmp_path / "texts.parquet")
+    return tmp_path / "texts.parquet"
+
+
+@pytest.fixture
+def page(run, texts, tmp_path, open_page):
+    return open_page(make_report(run, tmp_path / "report.html", images=texts, top=60))
+
+
+def search(page, text):
+    page.fill("#filter-id", text)
+    return sorted(page.locator(".card .id").all_inner_texts())
+
+
+def card_of(page, ident):
+    assert search(page, ident) == [ident]
+    return page.locator(".card").first
+
+
+def test_a_text_is_never_markup(page):
+    card = card_of(page, "img/000.png")
+    assert card.locator(".written").text_content() == EVIL
+    card.click()
+    assert page.locator("#opened .written").first.text_content() == EVIL
+    assert page.locator("#opened .large img, #grid img, #grid script").count() == 0
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.hurt") is None
+
+
+def test_words_are_found_without_accents_and_capital_letters(page):
+    assert search(page, "creme BRULEE") == ["img/004.png"]
+    assert search(page, "number 17 ") == ["img/017.png"]
+    assert search(page, "עולם") == ["img/001.png"]
+    assert search(page, "very end") == ["img/002.png"]  # below what the card shows
+    assert search(page, "no such words") == []
+
+
+def test_texts_run_as_their_script_does_and_keep_line_breaks(page):
+    shown = card_of(page, "img/001.png").locator(".written")
+    assert shown.evaluate("part => getComputedStyle(part).direction") == "rtl"
+    shown = card_of(page, "img/005.png").locator(".written")
+    assert shown.evaluate("part => getComputedStyle(part).direction") == "ltr"
+    shown = card_of(page, "img/002.png").locator(".written")
+    assert shown.evaluate("part => getComputedStyle(part).whiteSpace").startswith("pre-wrap")
+    assert "empty text" in card_of(page, "img/003.png").inner_text()
+
+
+def test_an_opened_card_shows_all_of_a_long_text_and_texts_beside_it(page):
+    card = card_of(page, "img/002.png")
+    assert 500 < len(card.locator(".written").text_content()) <= 601
+    card.click()
+    assert page.locator("#opened .large .written").text_content() == LONG
+    assert page.locator("#opened .quotes li").count() >= 3
+    assert "img/" not in page.locator("#opened .quotes").first.inner_text()
+
+
+def test_deciding_on_texts_and_downloading(page, tmp_path):
+    for key in ["k", "1", "d"]:
+        page.keyboard.press(key)
+    rows = rows_of(downloaded(page, tmp_path))
+    assert sorted(row["decision"] for row in rows) == ["drop", "keep", "relabel"]
+    assert all(len(row["content"]) == 16 for row in rows)
+    assert page.locator(".card.decided").count() == 3
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_cards_of_texts_are_of_one_height_and_fit(run, texts, tmp_path, open_page, width):
+    page = open_page(make_report(run, tmp_path / "report.html", images=texts), width=width, height=900)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.locator(".card").evaluate_all("cards => cards.map((card) => card.getBoundingClientRect().height)")
+    assert len(set(sizes)) == 1
+    font = page.locator(".card .written").first.evaluate("part => parseFloat(getComputedStyle(part).fontSize)")
+    assert font >= 13
+    page.locator(".card").first.click()
+    assert page.evaluate("document.querySelector('#opened').scrollWidth") <= width
+
+
+def test_several_reviewers_search_words_and_see_no_ids(run, texts, tmp_path, open_page):
+    found = answer("report", run.url, "--images", texts, "--out", tmp_path / "r.html", "--reviewers", "ann")["pages"]
+    page = open_page(f"file://{found[0]['page']}")
+    page.fill("#filter-id", "brulee")
+    assert page.locator(".card").count() == 1 and "img/" not in page.locator("#grid").inner_text()
+    page.fill("#filter-id", "img/004")
+    assert page.locator(".card").count() == 0
+
+
+@pytest.fixture
+def rows(run, tmp_path):
+    """Rows of the run's examples: the first has an unusual age, the second none, the third nasty cells."""
+    rng = np.random.default_rng(0)
+    ages = rng.normal(40, 3, 120).round(1).tolist()
+    ages[0], ages[1] = 95.0, None
+    jobs = ["cook" if i % 2 else "clerk" for i in range(120)]
+    jobs[2] = EVIL
+    columns = {f"<b>c{i}</b>": rng.normal(0, 1, 120).round(2) for i in range(12)}
+    data = {"id": IDS, **columns, "age": ages, "job": jobs, "label": ["cat"] * 120}
+    pq.write_table(pa.table(data), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_rows_are_tables_with_the_most_unusual_columns_first(run, rows, tmp_path, open_page, width):
+    page = open_page(make_report(run, tmp_path / "report.html", images=rows, top=60), width=width, height=900)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width < 720:
+        page.locator("details.filters summary").click()
+    card = card_of(page, "img/000.png")
+    first = card.locator("tr").first
+    assert first.locator("th").inner_text() == "age" and first.locator("td").inner_text().split() == ["95", "high"]
+    assert card.locator("tr").count() == 8 and "6 columns more" in card.inner_text()
+    assert "missing" in card_of(page, "img/001.png").locator("tr", has_text="age").inner_text()
+    card = card_of(page, "img/002.png")
+    assert card.locator("tr", has_text="job").locator("bdi").last.text_content() == EVIL
+    card.click()
+    sheet = page.locator("#opened")
+    assert sheet.locator(".large tr").count() == 14 and sheet.locator(".compared").count() >= 1
+    assert sheet.evaluate("part => part.scrollWidth <= part.clientWidth")
+    compared = sheet.locator(".compared").first
+    assert compared.locator("tbody tr").first.locator("th").inner_text() == "this card"
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.hurt") is None
+
+
+def test_rows_are_decided_on(run, rows, tmp_path, open_page):
+    page = open_page(make_report(run, tmp_path / "report.html", images=rows, top=60))
+    assert search(page, "age 95") == ["img/000.png"]
+    page.keyboard.press("Escape")
+    page.locator(".card").first.click()
+    page.keyboard.press("1")
+    (row,) = rows_of(downloaded_after_closing(page, tmp_path))
+    assert (row["id"], row["decision"], len(row["content"])) == ("img/000.png", "relabel", 16)
+
+
+def downloaded_after_closing(page, folder):
+    page.keyboard.press("Escape")
+    return downloaded(page, folder)
+
+
+def test_three_thousand_texts_stay_quick(tmp_path, open_page):
+    count = 3000
+    given = np.arange(count) % 4
+    url = write_run(tmp_path / "run", table(np.linspace(1, 0, count), given, (given + 1) % 4))
+    rng = np.random.default_rng(0)
+    words = np.array(["play", "musique", "weather", "café", "alarm", "tomorrow", "straße", "light"])
+    texts = {f"img/{i:03d}.png": " ".join(rng.choice(words, rng.integers(5, 120))) for i in range(count)}
+    path = make_report(load(url), tmp_path / "report.html", images=texts.get, top=None)
+    assert path.stat().st_size < 5e6
+    page = open_page(path)
+    assert page.locator("#grid .card").count() < 120
+    took = page.evaluate(
+        """() => {
+            const timed = (work) => {
+                const start = performance.now();
+                work();
+                return performance.now() - start;
+            };
+            const type = (text) => {
+                const box = document.getElementById("filter-id");
+                box.value = text;
+                box.dispatchEvent(new Event("input"));
+            };
+            const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            const typed = ["cafe", "cafe alarm", ""].map((text) => timed(() => type(text)));
+            return [...typed, ...["k", "End"].map((key) => timed(() => press(key)))];
+        }"""
+    )
+    print("steps in ms:", took)
+    assert max(took) < 500, took  # below 100 where nothing else runs
