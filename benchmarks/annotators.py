@@ -128,8 +128,8 @@ class Found:
 
 def find(rows: Floats, labels: Ints, num_classes: int) -> dict[str, Found]:
     """Ours with and without a model, the majority vote, and cleanlab with two models."""
-    from sgoif.scan.annotators import _predict, judge_annotators
-    from sgoif.scan.standardise import standardise
+    from sgoif.scanning.annotators import _predict, judge_annotators
+    from sgoif.scanning.standardise import standardise
 
     started = time.perf_counter()
     alone = judge_annotators(labels, None, num_classes)

@@ -27,9 +27,9 @@ from benchmarks.models import fresh_model
 from benchmarks.review import Labels, Setup, World, finished_run, make_world, retrained_accuracy
 from benchmarks.tables.rows import group_runs, latest
 from sgoif.evidence import hash_ids
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.holdout import choose_holdout
-from sgoif.scan.standardise import standardise
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.holdout import choose_holdout
+from sgoif.scanning.standardise import standardise
 
 FOLDS = 4
 JUDGES = ("frozen ours", "frozen confident", "scratch ours", "scratch confident")

@@ -23,13 +23,13 @@ from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.frozen_noise import NoisyFeatures, noisy_features
 from benchmarks.metrics import detection_report
 from benchmarks.tables.rows import Run, group_runs, latest, table
-from sgoif.scan.standardise import standardise
+from sgoif.scanning.standardise import standardise
 from sgoif.training.monitor import Monitor
 from sgoif.training.schedule import Plan
 
 SIGNALS = ("harm", "worst", "p_mislabeled")
 WAYS = ("audited", "watched")
-EPOCHS, BATCH, RATE = 3, 250, 1e-3  # as `sgoif.scan.frozen` trains 1,280 features
+EPOCHS, BATCH, RATE = 3, 250, 1e-3  # as `sgoif.scanning.frozen` trains 1,280 features
 
 # A number is relative to the mean eigenvalue, for K-FAC that of each factor; an absolute one is added as it is, its
 # root to each factor.

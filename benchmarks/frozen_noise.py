@@ -36,9 +36,9 @@ from benchmarks.tables.rows import (
 from benchmarks.trust.rivals import differing_neighbours
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
-from sgoif.scan.frozen import NUM_FOLDS, audit_embeddings, train_head
-from sgoif.scan.holdout import choose_holdout
-from sgoif.scan.standardise import standardise
+from sgoif.scanning.frozen import NUM_FOLDS, audit_embeddings, train_head
+from sgoif.scanning.holdout import choose_holdout
+from sgoif.scanning.standardise import standardise
 
 SETTINGS = ("pair-20", "sym-40", "aggre", "worst")
 OURS = ("p_mislabeled", "worst", "harm", "worst_identity", "harm_identity", "probe_loss", "probe_margin")

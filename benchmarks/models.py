@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.context import CONTEXT
-from sgoif.scan.network import SmallResNet
+from sgoif.scanning.network import SmallResNet
 
 
 class ResNet9(SmallResNet):

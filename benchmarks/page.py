@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks import data, frozen, noise
 from benchmarks.experiment import FROZEN, Experiment
 from sgoif.run import Run
-from sgoif.scan.crossfit import ScanRun
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.holdout import choose_holdout
+from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.holdout import choose_holdout
 
 LIMIT_MS = 100
 _KEYS = "k1d1u1n1"  # mostly what a reviewer presses, in turn

@@ -117,9 +117,9 @@ def _fit_dense(rows: Floats, labels: Labels, others: Floats) -> Labels:
 
 def scan_rows(rows: Floats, labels: Labels, settings: Settings) -> float:
     """Average precision of the labels that heads on these features believe least, a share of them drawn at random."""
-    from sgoif.scan.crossfit import ScanRun
-    from sgoif.scan.frozen import audit_embeddings
-    from sgoif.scan.holdout import choose_holdout
+    from sgoif.scanning.crossfit import ScanRun
+    from sgoif.scanning.frozen import audit_embeddings
+    from sgoif.scanning.holdout import choose_holdout
 
     rng, count = np.random.default_rng(settings.seed), int(labels.max()) + 1
     given = np.where(rng.random(len(labels)) < settings.wrong, rng.integers(0, count, len(labels)), labels)

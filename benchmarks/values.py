@@ -153,7 +153,7 @@ def find_ours(rows: Floats, given: Floats, seed: int) -> dict[str, Found]:
     """A scan of the values, and rankings of its own out-of-fold predictions by simpler means."""
     from cleanlab.regression.rank import get_label_quality_scores
 
-    from sgoif.scan.values import audit_values
+    from sgoif.scanning.values import audit_values
 
     started = time.perf_counter()
     run = audit_values(rows, given, np.arange(len(given)), seed=seed)

@@ -13,7 +13,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader, Dataset
 
 import sgoif
-from sgoif.scan.loop import scan
+from sgoif.scanning.loop import scan
 from tests.grouped import grouped
 
 CLASSES, SIZE, HELD = 3, 90, 120
@@ -178,7 +178,7 @@ def test_an_entry_leaves_everything_as_found(name, finished):
     ],
 )
 def test_a_scan_leaves_everything_as_found(folder, more, is_watched, monkeypatch):
-    monkeypatch.setattr("sgoif.scan.loop._CROSS_FITTED", 0 if is_watched else 12_000)
+    monkeypatch.setattr("sgoif.scanning.loop._CROSS_FITTED", 0 if is_watched else 12_000)
     settings = {**more, "features": str(folder.parent / "features.npy")} if "features" in more else more
     model = network()
     scan(folder, epochs=1, **settings)  # imports what is imported once, with whatever that does to warnings

@@ -10,7 +10,7 @@ from torch import nn
 
 import sgoif
 from sgoif.evidence import measure_competence
-from sgoif.scan.frozen import audit_embeddings
+from sgoif.scanning.frozen import audit_embeddings
 from tests.cli.runs import answer, invoke, noisy, write_run
 from tests.grouped import grouped
 from tests.training.test_canaries import watched_run, world

@@ -18,8 +18,8 @@ from sgoif.checks import CheckedData, DataIssue, data, find_data_issues
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.statistics import measure_pictures
-from sgoif.scan.estimate import estimate_features, estimate_labels
-from sgoif.scan.head import PredictedHead
+from sgoif.scanning.estimate import estimate_features, estimate_labels
+from sgoif.scanning.head import PredictedHead
 from sgoif.tables import MemoryTables
 
 __all__ = ["ask_datalab", "ask_ours", "check", "predict", "squares"]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.trust.rivals import Finding
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.holdout import choose_holdout
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.holdout import choose_holdout
 
 
 def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, seed: int) -> Finding:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sgoif.api import Run, attribute, audit, cleaned, load, split, watch, with_ids
     from sgoif.overhead import BenchResult, bench
+    from sgoif.scanning.loop import scan
     from sgoif.settings import Budget, Loss, Method
     from sgoif.training.schedule import Plan
 
@@ -27,6 +28,7 @@ __all__ = [
     "bench",
     "cleaned",
     "load",
+    "scan",
     "split",
     "watch",
     "with_ids",
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 # Imported when first used: reading a run on the command line needs no torch, which takes seconds to import.
 _HOMES = {
     "Plan": "sgoif.training.schedule",
+    "scan": "sgoif.scanning.loop",
     **dict.fromkeys(("Budget", "Loss", "Method"), "sgoif.settings"),
     **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
     **dict.fromkeys(("Run", "attribute", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),

@@ -12,7 +12,7 @@ from sgoif.findings.neighbours import has_likeness
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.records import VisitFlag
-from sgoif.scan.frozen import audit_embeddings
+from sgoif.scanning.frozen import audit_embeddings
 from sgoif.tasks.classification import example_losses
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.recorder import Recorder

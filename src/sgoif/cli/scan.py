@@ -116,7 +116,7 @@ def scan(
     """Find the wrong labels of a dataset: pictures, texts, tables or embeddings."""
     import sgoif
     from sgoif.files.locations import place_of
-    from sgoif.scan.loop import scan as scan_data
+    from sgoif.scanning.loop import scan as scan_data
     from sgoif.store.info import find_info
 
     options: dict[str, Any] = {"data": data, "label": _one_or_several(label), "text": text, "image": image, "id": id}
@@ -128,7 +128,7 @@ def scan(
     place = place_of(where)
     if find_info(place) is not None:
         raise SgoifError(f"'{where}' holds a run already; name another folder with --out, or none for a new one.")
-    text = settings_text(settings, sgoif.__version__).encode()
+    written = settings_text(settings, sgoif.__version__).encode()
     is_written = False
 
     with progress_bars() as bars:
@@ -136,12 +136,12 @@ def scan(
         def progress(stage: str, done: int, total: int) -> None:
             nonlocal is_written
             if not is_written:  # the work has begun: should it be killed, it can be repeated
-                place.write(_SETTINGS_FILE, text)
+                place.write(_SETTINGS_FILE, written)
                 is_written = True
             bars(stage, done, total)
 
         scan_data(**asdict(settings), out=where, progress=progress)
-    place.write(_SETTINGS_FILE, text)
+    place.write(_SETTINGS_FILE, written)
     run = open_run(where)
     found, table = run.summary(), run.label_issues(top=_SHOWN)
     if as_json:
@@ -165,7 +165,7 @@ def scan(
 
 def describe_left_out(run: Run) -> list[str]:
     """Say which examples a scan could not read or not judge, and what it took for granted."""
-    from sgoif.scan.loop import UNREADABLE_FILE
+    from sgoif.scanning.loop import UNREADABLE_FILE
 
     facts = run.info
     notes = facts.get("notes")

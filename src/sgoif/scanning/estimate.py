@@ -1,8 +1,8 @@
 """How likely each label is wrong, from features alone; the data must support each assumption about the noise.
 
-Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scan.pool`). Which class
-is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`). What was counted
-is believed as far as it makes unseen labels likelier: a pattern of classes only if it beats errors that are spread
+Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scanning.pool`). Which
+class is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`). What was
+counted is believed as far as it makes unseen labels likelier: a pattern of classes only if it beats errors spread
 evenly, and as many errors as labels and counts agree on. Heads are fitted again through a pattern, or through many
 errors; that is given up where a class would vanish.
 
@@ -33,12 +33,12 @@ from sgoif.evidence.counts import (
     shrink_counts,
     spread_errors,
 )
-from sgoif.scan import Progress, no_progress
-from sgoif.scan.head import FeatureHead, Fold, Head, make_folds
-from sgoif.scan.linear import LinearHead
-from sgoif.scan.neighbours import NeighbourHead
-from sgoif.scan.pool import Pool, blocks, fit_pool
-from sgoif.scan.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
+from sgoif.scanning import Progress, no_progress
+from sgoif.scanning.head import FeatureHead, Fold, Head, make_folds
+from sgoif.scanning.linear import LinearHead
+from sgoif.scanning.neighbours import NeighbourHead
+from sgoif.scanning.pool import Pool, blocks, fit_pool
+from sgoif.scanning.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
 from sgoif.types import Floats, Ints
 
 __all__ = ["LabelEstimate", "estimate_features", "estimate_labels", "make_heads"]

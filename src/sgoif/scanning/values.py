@@ -1,8 +1,8 @@
 """A scan of values instead of classes: which given numbers are wrong, by predictions that have not seen them.
 
-Every value is predicted by heads fitted to other examples (:mod:`sgoif.scan.regress`), with a scale of its residual
-that may depend on the features, and judged by what its residual says (:mod:`sgoif.scan.residuals`). Heads are fitted
-again with little weight on what was doubted: three fits in all.
+Every value is predicted by heads fitted to other examples (:mod:`sgoif.scanning.regress`), with a scale of its residual
+that may depend on the features, and judged by what its residual says (:mod:`sgoif.scanning.residuals`). Heads are
+fitted again with little weight on what was doubted: three fits in all.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.finish import save_run
 from sgoif.run import Run
-from sgoif.scan import Progress
-from sgoif.scan.crossfit import ScanRun
-from sgoif.scan.head import Fold, make_folds
-from sgoif.scan.regress import blend_heads, make_regressors, student_loss
-from sgoif.scan.residuals import Residuals, ValueNoise, judge_residuals
-from sgoif.scan.standardise import check_features, standardise
+from sgoif.scanning import Progress
+from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.head import Fold, make_folds
+from sgoif.scanning.regress import blend_heads, make_regressors, student_loss
+from sgoif.scanning.residuals import Residuals, ValueNoise, judge_residuals
+from sgoif.scanning.standardise import check_features, standardise
 from sgoif.types import Columns, Floats
 
 __all__ = ["LEAST_EXAMPLES", "ValueEstimate", "audit_values", "estimate_values"]

@@ -19,10 +19,10 @@ from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketche
 from sgoif.findings import find_duplicates
 from sgoif.pictures.decode import PictureError, decode, square
 from sgoif.pictures.statistics import measure_pictures
-from sgoif.scan import Progress
-from sgoif.scan.embeddings import ScanEmbeddings, cache_beside, embed_pictures, embed_texts, sketch_rows
-from sgoif.scan.features import read_features
-from sgoif.scan.holdout import choose_holdout, find_reasons, read_verified
+from sgoif.scanning import Progress
+from sgoif.scanning.embeddings import ScanEmbeddings, cache_beside, embed_pictures, embed_texts, sketch_rows
+from sgoif.scanning.features import read_features
+from sgoif.scanning.holdout import choose_holdout, find_reasons, read_verified
 from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
 

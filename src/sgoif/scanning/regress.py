@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.scan.head import NUM_FOLDS, Fold
-from sgoif.scan.tabular import MOST_COLUMNS
+from sgoif.scanning.head import NUM_FOLDS, Fold
+from sgoif.scanning.tabular import MOST_COLUMNS
 from sgoif.types import Floats
 
 __all__ = ["Blend", "Regressor", "blend_heads", "make_regressors", "student_loss"]

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.scan.features import order_of, read_features
+from sgoif.scanning.features import order_of, read_features
 
 IDS = [f"cat/{i}.png" for i in range(6)]
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)

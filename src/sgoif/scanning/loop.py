@@ -23,15 +23,16 @@ from sgoif.files.locations import place_of
 from sgoif.files.tables import encode_csv
 from sgoif.rng import preserve_rng
 from sgoif.run import Run
-from sgoif.scan import Progress, no_progress
-from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
-from sgoif.scan.examples import ScanExamples, choose_examples, read_pictures, take_labelled
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.holdout import find_reasons, split_unjudged
-from sgoif.scan.inputs import Means, make_inputs
-from sgoif.scan.issues import finder_of
-from sgoif.scan.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
-from sgoif.scan.values import audit_values
+from sgoif.scanning import Progress, no_progress
+from sgoif.scanning.annotators import audit_annotators
+from sgoif.scanning.crossfit import LabelledSet, ScanRun, cross_fitted_audit
+from sgoif.scanning.examples import ScanExamples, choose_examples, read_pictures, take_labelled
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.holdout import find_reasons, split_unjudged
+from sgoif.scanning.inputs import Means, make_inputs
+from sgoif.scanning.issues import finder_of
+from sgoif.scanning.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
+from sgoif.scanning.values import audit_values
 from sgoif.sources.columns import ColumnNames
 from sgoif.sources.labelled import Source, TableSource, open_source
 from sgoif.sources.sql import run_query
@@ -87,7 +88,8 @@ def scan(
         split: a column that names the split (train, test) of each row, for leakage between them.
         sql: a SELECT that gives the table, answered by DuckDB; ``data`` is then a database file or left out.
         features: embeddings: an array with one row per example in the order of the data (sorted paths of a folder,
-            rows of a table); the name of a column of lists; or a file, see :func:`sgoif.scan.features.read_features`.
+            rows of a table); the name of a column of lists; or a file: ``.npy`` in that order, ``.npz``, Parquet or
+            CSV by id.
         feature_ids: a text file with the id of each row of a ``.npy`` file.
         backbone: a frozen model that makes embeddings: ``timm:NAME``, ``torchvision:NAME``, ``open_clip:NAME``,
             ``hf:NAME``, ``sentence:NAME``, or ``module:factory``; see docs/howto/backbones.md.
@@ -135,8 +137,6 @@ def scan(
         if isinstance(source, TableSource) and source.values is not None:
             return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
         if isinstance(source, TableSource) and source.votes is not None:
-            from sgoif.scan.annotators import audit_annotators
-
             return audit_annotators(
                 inputs.rows,
                 source.votes[found.positions],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.evidence import hash_ids
-from sgoif.scan.pool import recover_logs
+from sgoif.scanning.pool import recover_logs
 
 __all__ = [
     "LOWEST",

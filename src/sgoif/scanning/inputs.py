@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from sgoif.backbones import load_encoder
 from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME
-from sgoif.scan import Progress
-from sgoif.scan.embeddings import sketch_rows
-from sgoif.scan.examples import ScanExamples, read_embeddings, read_text_embeddings
-from sgoif.scan.features import order_of
-from sgoif.scan.rows import make_features, read_vectors
-from sgoif.scan.standardise import check_features
+from sgoif.scanning import Progress
+from sgoif.scanning.embeddings import sketch_rows
+from sgoif.scanning.examples import ScanExamples, read_embeddings, read_text_embeddings
+from sgoif.scanning.features import order_of
+from sgoif.scanning.rows import make_features, read_vectors
+from sgoif.scanning.standardise import check_features
 from sgoif.sources.labelled import Source, TableSource
 
 __all__ = ["Inputs", "Means", "make_inputs"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sgoif.scan import loop
+from sgoif.scanning import loop
 
 COLOURS = {"green": (40, 160, 60), "red": (180, 50, 40)}
 

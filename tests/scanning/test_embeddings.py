@@ -7,9 +7,9 @@ from PIL import Image
 from sgoif.backbones.encoders import PictureEncoder, TextEncoder
 from sgoif.backbones.transforms import PictureTransform
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, hash_ids
-from sgoif.scan import no_progress
-from sgoif.scan.embeddings import cache_beside, embed_pictures, embed_texts
-from sgoif.scan.examples import ScanExamples, read_text_embeddings
+from sgoif.scanning import no_progress
+from sgoif.scanning.embeddings import cache_beside, embed_pictures, embed_texts
+from sgoif.scanning.examples import ScanExamples, read_text_embeddings
 from sgoif.sources.labelled import open_source
 
 

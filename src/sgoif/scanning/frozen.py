@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from sgoif.errors import SgoifError
 from sgoif.run import Run
-from sgoif.scan.crossfit import LabelledSet, ScanRun, cross_fitted_audit
-from sgoif.scan.estimate import estimate_features
-from sgoif.scan.holdout import find_reasons, split_unjudged
-from sgoif.scan.standardise import check_features, standardise
+from sgoif.scanning.crossfit import LabelledSet, ScanRun, cross_fitted_audit
+from sgoif.scanning.estimate import estimate_features
+from sgoif.scanning.holdout import find_reasons, split_unjudged
+from sgoif.scanning.standardise import check_features, standardise
 
 __all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
 

@@ -12,12 +12,12 @@ import sgoif
 from sgoif.api import make_sink
 from sgoif.cli.main import app
 from sgoif.errors import SgoifError
-from sgoif.scan.crossfit import ScanRun
-from sgoif.scan.head import make_folds
-from sgoif.scan.regress import RidgeHead, blend_heads, make_regressors
-from sgoif.scan.residuals import ANOTHER, Residuals, judge_residuals
-from sgoif.scan.standardise import standardise
-from sgoif.scan.values import audit_values
+from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.head import make_folds
+from sgoif.scanning.regress import RidgeHead, blend_heads, make_regressors
+from sgoif.scanning.residuals import ANOTHER, Residuals, judge_residuals
+from sgoif.scanning.standardise import standardise
+from sgoif.scanning.values import audit_values
 
 
 def made(count: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

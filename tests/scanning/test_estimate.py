@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
-from sgoif.scan.estimate import _sample_rows, estimate_features, estimate_labels, make_heads
-from sgoif.scan.head import LOWEST, Fold, PredictedHead, make_folds
-from sgoif.scan.linear import LinearHead, fit_softmax
-from sgoif.scan.neighbours import NeighbourHead
-from sgoif.scan.pool import fit_pool
-from sgoif.scan.tabular import TreeHead
+from sgoif.scanning.estimate import _sample_rows, estimate_features, estimate_labels, make_heads
+from sgoif.scanning.head import LOWEST, Fold, PredictedHead, make_folds
+from sgoif.scanning.linear import LinearHead, fit_softmax
+from sgoif.scanning.neighbours import NeighbourHead
+from sgoif.scanning.pool import fit_pool
+from sgoif.scanning.tabular import TreeHead
 
 
 def world(count=1200, classes=4, width=120, spread=1.6, seed=0):
@@ -55,7 +55,7 @@ def test_a_regression_in_blocks_is_the_same(monkeypatch):
     rows, truth, _ = world(400, width=24)
     noise = 0.9 * torch.eye(4) + 0.025
     found = [fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise)]
-    monkeypatch.setattr("sgoif.scan.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
+    monkeypatch.setattr("sgoif.scanning.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
     found.append(fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise))
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
 
@@ -248,8 +248,8 @@ def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kin
     wrong = rng.random(6000) < 0.1
     given = np.where(wrong, (truth + (1 if kind == "pairs" else rng.integers(1, 4, 6000))) % 4, truth)
     whole = estimate(rows, given, 4)
-    monkeypatch.setattr("sgoif.scan.estimate._SAMPLE", 2000)
-    monkeypatch.setattr("sgoif.scan.pool._AT_ONCE", 4000)  # four blocks of the others
+    monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 2000)
+    monkeypatch.setattr("sgoif.scanning.pool._AT_ONCE", 4000)  # four blocks of the others
     found = estimate(rows, given, 4)
     others = np.setdiff1d(np.arange(6000), found.sampled)
     assert 2000 <= len(found.sampled) < 2010 and len(found.is_right) == len(found.sampled)
@@ -261,7 +261,7 @@ def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kin
 
 
 def test_a_sample_has_some_of_every_class_and_does_not_depend_on_the_order(monkeypatch):
-    monkeypatch.setattr("sgoif.scan.estimate._SAMPLE", 1000)
+    monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 1000)
     ids = np.array([f"x{i}" for i in range(5000)])
     given = np.where(np.arange(5000) < 30, 1, 0)
     order = np.random.default_rng(0).permutation(5000)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import CSV_SUFFIXES, read_csv
-from sgoif.scan.standardise import check_features
+from sgoif.scanning.standardise import check_features
 from sgoif.sources.columns import LABEL_COLUMNS
 
 __all__ = ["order_of", "read_features"]

@@ -22,10 +22,10 @@ from sgoif.finish import add_up, collect_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
 from sgoif.run import Run
-from sgoif.scan import Progress, no_progress
-from sgoif.scan.estimate import LabelEstimate, estimate_labels
-from sgoif.scan.head import PredictedHead
-from sgoif.scan.issues import IssueFinder
+from sgoif.scanning import Progress, no_progress
+from sgoif.scanning.estimate import LabelEstimate, estimate_labels
+from sgoif.scanning.head import PredictedHead
+from sgoif.scanning.issues import IssueFinder
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.calibration import Judged
 from sgoif.training.canaries import CanaryLedger

@@ -12,8 +12,8 @@ import sgoif
 from sgoif.api import make_sink
 from sgoif.cli.main import app
 from sgoif.errors import SgoifError
-from sgoif.scan.annotators import audit_annotators, judge_annotators
-from sgoif.scan.crossfit import ScanRun
+from sgoif.scanning.annotators import audit_annotators, judge_annotators
+from sgoif.scanning.crossfit import ScanRun
 
 NAMES = {"class_names": ["ant", "bee", "cat"], "annotator_names": ["ann", "bo", "cy", "di"]}
 

@@ -1,4 +1,4 @@
-"""A folder in, a run out: finds label errors in images or embeddings without a training loop of one's own."""
+"""Data in, a run out: finds label errors in pictures, texts, tables and embeddings, without a training loop."""
 
 from collections.abc import Callable
 

@@ -13,8 +13,8 @@ from sgoif.backbones import Encoder
 from sgoif.backbones.driver import Items, embed_items, stamp_files, stamp_texts
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, hash_ids, sign_sketch
 from sgoif.pictures.statistics import STATISTICS
-from sgoif.scan import Progress
-from sgoif.scan.standardise import clamp
+from sgoif.scanning import Progress
+from sgoif.scanning.standardise import clamp
 from sgoif.sources.labelled import FolderSource, Source, TableSource
 
 __all__ = ["ScanEmbeddings", "cache_beside", "embed_pictures", "embed_texts", "sketch_rows"]

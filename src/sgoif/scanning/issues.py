@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.checks import CheckedData, find_data_issues
-from sgoif.scan import Progress
-from sgoif.scan.estimate import LabelEstimate
-from sgoif.scan.examples import ScanExamples
+from sgoif.scanning import Progress
+from sgoif.scanning.estimate import LabelEstimate
+from sgoif.scanning.examples import ScanExamples
 from sgoif.sources.labelled import Source, TableSource
 
 __all__ = ["IssueFinder", "finder_of"]

@@ -5,11 +5,11 @@ import pytest
 from PIL import Image
 
 from sgoif.errors import SgoifError
-from sgoif.scan import loop
-from sgoif.scan.crossfit import ScanRun
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.holdout import choose_holdout
-from tests.scan.test_standardise import average_precision
+from sgoif.scanning import loop
+from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.holdout import choose_holdout
+from tests.scanning.test_standardise import average_precision
 
 
 def world(counts, seed=0, width=12):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sgoif.errors import SgoifError
-from sgoif.scan.frozen import audit_embeddings
-from sgoif.scan.standardise import clamp, standardise
+from sgoif.scanning.frozen import audit_embeddings
+from sgoif.scanning.standardise import clamp, standardise
 
 
 def world(count=600, width=12, classes=3, seed=0):

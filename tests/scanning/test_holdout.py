@@ -5,7 +5,7 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import fold_of
-from sgoif.scan.holdout import choose_holdout, read_verified
+from sgoif.scanning.holdout import choose_holdout, read_verified
 
 IDS = np.array([f"class{i % 3}/{i}.png" for i in range(900)])
 LABELS = np.arange(900) % 3

@@ -21,13 +21,13 @@ from sgoif.evidence import measure_competence
 from sgoif.evidence.annotators import Annotation, Votes, judge_votes
 from sgoif.finish import save_run
 from sgoif.run import Run
-from sgoif.scan.crossfit import ScanRun
-from sgoif.scan.head import FeatureHead, make_folds
-from sgoif.scan.holdout import LEAST_PER_CLASS
-from sgoif.scan.linear import LinearHead
-from sgoif.scan.pool import blocks, fit_pool
-from sgoif.scan.standardise import check_features, standardise
-from sgoif.scan.tabular import MOST_COLUMNS, make_fourier_head
+from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.head import FeatureHead, make_folds
+from sgoif.scanning.holdout import LEAST_PER_CLASS
+from sgoif.scanning.linear import LinearHead
+from sgoif.scanning.pool import blocks, fit_pool
+from sgoif.scanning.standardise import check_features, standardise
+from sgoif.scanning.tabular import MOST_COLUMNS, make_fourier_head
 from sgoif.types import Columns, Floats, Ints
 
 __all__ = ["Annotation", "audit_annotators", "judge_annotators"]
