@@ -156,7 +156,7 @@ def scan(
         f"report {shown}{images} --out report.html",
         f"issues {shown} --top 200 --csv review.csv",
         f"classes {shown}",
-        f"duplicates {shown}",
+        f"check-data {shown}",
         f"verify {shown} --page check.html{images}",
         f"check {shown} --max-error-rate 2%",
     )

@@ -29,6 +29,6 @@ def run_query(query: str, database: str | Path | None = None) -> TableInMemory:
         if database is not None and not Path(database).is_file():
             raise SgoifError(f"'{database}' does not exist; beside a query, DATA is a DuckDB database or left out.")
         with duckdb.connect(str(database or ":memory:"), read_only=database is not None) as connection:
-            return TableInMemory(connection.execute(query).fetch_arrow_table(), "the query")
+            return TableInMemory(connection.sql(query).to_arrow_table(), "the query")
     except duckdb.Error as error:
         raise SgoifError(f"the query cannot be answered: {str(error).splitlines()[0]}") from error
