@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -53,6 +54,20 @@ class CheckedData:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @cached_property
+    def is_finite(self) -> NDArray[np.bool_]:
+        """Which rows have features that are all finite, ``[N]``; none where there are no features."""
+        if self.features is None:
+            return np.zeros(len(self), bool)
+        parts = range(0, len(self), _BLOCK)
+        found = [np.isfinite(self.features[start : start + _BLOCK]).all(1) for start in parts]
+        return np.concatenate(found) if found else np.zeros(0, bool)
+
+    def features_of(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
+        """The features of some rows in ascending order; not a copy where it is all of them."""
+        assert self.features is not None
+        return self.features if len(rows) == len(self) else self.features[rows]
+
     def predictions(self) -> NDArray[np.int64] | None:
         """The class that was predicted out of fold, -1 where none was; None where nothing was predicted."""
         if self.log_p is None:
@@ -61,6 +76,7 @@ class CheckedData:
         return np.where(is_known, np.nan_to_num(self.log_p, nan=-np.inf).argmax(1), -1)
 
 
+_BLOCK = 10_000
 _PER_EXAMPLE = ("labels", "features", "log_p", "p_mislabeled", "suggested", "split", "group", "predicted")
 
 
@@ -71,7 +87,7 @@ class DataIssue:
     kind: str
     title: str  # one sentence
     count: int | None  # of what the title names; None where it could not be checked
-    share: float | None = None  # of the examples
+    share: float | None = None  # of the examples; of label errors, the share to expect, flagged or not
     low: float | None = None  # 95% interval of the share, for more data of this kind
     high: float | None = None
     p_value: float | None = None  # of "there is no such issue", where the check is a test

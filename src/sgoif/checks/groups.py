@@ -132,7 +132,7 @@ def groupings(data: CheckedData, *, seed: int = 0) -> Iterator[Grouping]:
             if len(made.values) > 1:
                 yield made
     if data.features is not None:
-        yield _by_cluster(data.features, seed)
+        yield _by_cluster(data, seed)
 
 
 def _by_value(name: str, column: NDArray[Any], most: int | None) -> Grouping:
@@ -155,16 +155,15 @@ def _by_quarter(name: str, column: Floats) -> Grouping:
     return Grouping(name, tuple(names), code)
 
 
-def _by_cluster(features: NDArray[np.floating[Any]], seed: int) -> Grouping:
+def _by_cluster(data: CheckedData, seed: int) -> Grouping:
     """Cluster the features; the clusters are made on a sample, and all examples are put into the nearest."""
     from sklearn.cluster import KMeans
 
-    known = np.flatnonzero(np.isfinite(features).all(1))
-    code = np.full(len(features), -1)
+    known, code = np.flatnonzero(data.is_finite), np.full(len(data), -1)
     number = min(_CLUSTERS, len(known) // (2 * _FEWEST_IN_GROUP))
     if number < 2:
         return Grouping(CLUSTER, (), code)
-    rows = reduce_features(features[known], _DIRECTIONS, seed=seed)
+    rows = reduce_features(data.features_of(known), _DIRECTIONS, seed=seed)
     sample = make_rng(seed, KIND).choice(len(rows), min(_CLUSTERED, len(rows)), replace=False)
     made = KMeans(number, n_init=1, random_state=seed).fit(rows[np.sort(sample)])
     for start in range(0, len(rows), 50_000):

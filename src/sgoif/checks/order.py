@@ -70,7 +70,7 @@ def find_order_within_classes(data: CheckedData, *, seed: int = 0) -> DataIssue:
     kind = "order_within_classes"
     if data.features is None:
         return cannot_check(kind, "the run has no embeddings or numeric columns")
-    rows = np.flatnonzero((data.labels >= 0) & np.isfinite(data.features).all(1))
+    rows = np.flatnonzero((data.labels >= 0) & data.is_finite)
     rng = make_rng(seed, kind)
     spread, near = (_centre(data, part, seed) for part in (_in_order(rows, rng), _stretch(rows, rng)))
     if spread is None or near is None:

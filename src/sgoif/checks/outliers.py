@@ -36,10 +36,10 @@ def find_outliers(data: CheckedData, *, seed: int = 0) -> DataIssue:
     """Find the examples that are far from every class."""
     if data.features is None:
         return cannot_check(KIND, "the run has no embeddings or numeric columns to measure distances in")
-    usable = np.flatnonzero(np.isfinite(data.features).all(1))
+    usable = np.flatnonzero(data.is_finite)
     if min(len(usable), int((data.labels[usable] >= 0).sum())) < _FEWEST:
         return cannot_check(KIND, f"{count(len(usable), 'example')} with features; {_FEWEST} show what is ordinary")
-    scores = outlier_scores(data.features[usable], data.labels[usable], seed=seed)
+    scores = outlier_scores(data.features_of(usable), data.labels[usable], seed=seed)
     is_known = np.isfinite(scores)
     if is_known.sum() < _FEWEST or np.ptp(scores[is_known]) == 0:
         return cannot_check(KIND, "most examples have the same features, so that distances say nothing")
@@ -89,8 +89,8 @@ def outlier_scores(features: NDArray[np.floating[Any]], labels: NDArray[np.int64
 class _Means:
     """Class means where the covariance within classes is the identity."""
 
-    whitening: Floats  # [D, D]
-    means: Floats  # [C, D]
+    whitening: NDArray[np.float32]  # [D, D]
+    means: NDArray[np.float32]  # [C, D]
 
     def nearest(self, rows: NDArray[np.float32]) -> Floats:
         """Distance of rows to the nearest mean."""
@@ -100,23 +100,23 @@ class _Means:
             part = self.means[start : start + _BLOCK]
             squares = (placed**2).sum(1)[:, None] + (part**2).sum(1) - 2 * placed @ part.T
             least = np.minimum(least, squares.min(1))
-        return np.asarray(np.sqrt(np.maximum(least, 0)))
+        return np.sqrt(np.maximum(least.astype(np.float64), 0))
 
 
 def _whitened_means(rows: NDArray[np.float32], labels: NDArray[np.int64], used: NDArray[np.bool_]) -> _Means:
-    codes = np.unique(labels[used], return_inverse=True)[1].reshape(-1)
+    codes, rows = np.unique(labels[used], return_inverse=True)[1].reshape(-1), rows[used]
     means = np.zeros((int(codes.max(initial=0)) + 1, rows.shape[1]))
-    np.add.at(means, codes, rows[used])
+    np.add.at(means, codes, rows)
     means /= np.bincount(codes, minlength=1)[:, None]
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(codes), _FITTED):
-        part = rows[used][start : start + _FITTED] - means[codes[start : start + _FITTED]]
+        part = rows[start : start + _FITTED] - means[codes[start : start + _FITTED]]
         covariance += part.T @ part / len(codes)
     size = np.trace(covariance) / len(covariance)
     covariance += (_SHRINK * size + 1e-12) * np.eye(len(covariance))
     values, vectors = np.linalg.eigh(covariance)
     whitening = vectors / np.sqrt(values)
-    return _Means(whitening, means @ whitening)
+    return _Means(whitening.astype(np.float32), (means @ whitening).astype(np.float32))
 
 
 def reduce_features(
