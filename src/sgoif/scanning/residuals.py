@@ -300,7 +300,7 @@ def _judge(world: _World, learnt: _Data, data: _Data, gains: tuple[float, ...]) 
     with torch.no_grad():
         # without sources the order is that of the distance in deviations, whatever the side: one-sided errors make the
         # tail of their side heavy, and would hide in it
-        far = -2.5 * torch.log1p((data.standard - at[_MIDDLE]).square() / 4)
+        far = -2.5 * torch.log1p(data.standard.square() / 4)
         if world.names:
             # what no source explains is suspicious too, by a rare one that spreads evenly around the prediction
             other = math.log(_UNKNOWN) - far
