@@ -19,6 +19,8 @@ INTERNAL = {  # who may use which internal module, and why
     "examples/simulated_reviewer.py": {"files", "report", "review"},  # stands in for the page, which is no Python
     "examples/quickstart.ipynb": {"review", "scan"},  # the same, and the small network that a scan trains
     "examples/human_cifar10.py": {"files"},
+    "docs/howto/regression.md": {"scan"},  # entry points of the scan in Python
+    "docs/howto/annotators.md": {"scan"},
 }
 
 
