@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def load_hf(
     """Load a model by ``AutoModel``, with the tokenizer or the image processor that belongs to it."""
     transformers: Any = library.load()
     place = _folder_or_name(model_name)
-    with explain_loading(name, library, _way_out("hf", model_name)):
+    with explain_loading(name, library, _way_out("hf", model_name)), _without_bars():
         processor = _load_processor(transformers, place, name, takes)
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         if hasattr(config, "mask_ratio"):
@@ -78,7 +79,7 @@ def load_sentence(name: str, model_name: str, library: Library, weights: str | P
             f"pip install 'sentence-transformers>={_SAFE_SENTENCE}'."
         )
     library_module: Any = library.load()
-    with explain_loading(name, library, _way_out("sentence", model_name)):
+    with explain_loading(name, library, _way_out("sentence", model_name)), _without_bars():
         model = library_module.SentenceTransformer(
             _folder_or_name(model_name), device=device, trust_remote_code=False
         ).eval()
@@ -94,6 +95,20 @@ def load_sentence(name: str, model_name: str, library: Library, weights: str | P
         forward,
         lambda texts: count_truncated(model.tokenizer, texts, limit),
     )
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars of its own as it loads weights."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def _folder_or_name(text: str) -> str:
