@@ -27,6 +27,7 @@ KIND = "spurious_correlation"
 
 _FEWEST, _FEWEST_IN_CLASS = 100, 30
 _SAMPLE, _PERMUTATIONS = 5_000, 199
+_FEW_PERMUTATIONS = 39  # where no column is strong, and the p-value decides nothing
 _RANGES, _MOST_VALUES = 20, 50
 _STRONG, _STRONG_OF_CLASS = 0.5, 0.9
 _ALPHA = 0.01
@@ -172,12 +173,13 @@ def _permute(
     rng: np.random.Generator,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """p-values of both measures of each column against the largest of all columns under permuted labels."""
-    largest = np.empty((_PERMUTATIONS, 2))
-    for i in range(_PERMUTATIONS):
+    times = _PERMUTATIONS if any(item.is_strong for item in found) else _FEW_PERMUTATIONS
+    largest = np.empty((times, 2))
+    for i in range(times):
         drawn = measure_associations(columns, rng.permutation(labels), half)
         largest[i] = max(item.of_all for item in drawn), max(item.of_class for item in drawn)
     p = [
-        {item.name: (1 + (largest[:, i] >= seen).sum()) / (_PERMUTATIONS + 1) for item, seen in zip(found, values)}
+        {item.name: (1 + (largest[:, i] >= seen).sum()) / (times + 1) for item, seen in zip(found, values)}
         for i, values in enumerate(([item.of_all for item in found], [item.of_class for item in found]))
     ]
     return p[0], p[1]
