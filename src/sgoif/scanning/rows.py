@@ -5,7 +5,6 @@ Nothing is left out without a word: every column is named with what was made of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -105,21 +104,13 @@ def _make(name: str, column: pa.ChunkedArray) -> tuple[str, list[tuple[str, NDAr
         kind = column.type
     if types.is_string(kind) or types.is_large_string(kind):
         return _make_categories(name, column.to_numpy())
-    if types.is_temporal(kind):
-        column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64()) if not types.is_time(kind) else column
-    values = np.array([np.nan if value is None else float(value) for value in _plain(column)])
-    return _make_numbers(name, values)
-
-
-def _plain(column: pa.ChunkedArray) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.types as types
-
-    if types.is_time(column.type):
-        column = column.cast(pa.time64("us")).cast(pa.int64())
-    if types.is_duration(column.type):
+    if types.is_timestamp(kind) or types.is_date(kind):
+        column = column.cast(pa.timestamp("s"), safe=False)
+    if types.is_time(kind):
+        column = column.cast(pa.time64("us"))
+    if types.is_temporal(column.type):
         column = column.cast(pa.int64())
-    return (value for chunk in column.chunks for value in chunk.to_pylist())
+    return _make_numbers(name, np.asarray(column.cast(pa.float64(), safe=False).to_numpy()))
 
 
 def _make_numbers(name: str, values: NDArray[np.float64]) -> tuple[str, list[tuple[str, NDArray[np.float32]]]]:
