@@ -1,4 +1,4 @@
-"""Real data as it is: what the table of issues says of it, for a person to look at.
+"""Real data as it is: what the table of issues says of it, for a person to look at; labels are not judged here.
 
 ``fashion``, ``cifar10`` and ``clinc150`` are the sets that issues are planted in, whole. ``cifar10-splits`` is all of
 CIFAR-10, train and test, by pictures alone: what it says of leakage is compared with the list of test pictures that
@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data
-from benchmarks.checks.plant import Draw, reduce_rows
+from benchmarks.checks.plant import Draw
 from benchmarks.checks.sets import load_pool
 from benchmarks.checks.tools import check, predict
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.tables.rows import latest
 from sgoif.checks import CheckedData, find_data_issues
 from sgoif.checks import data as checks_data
+from sgoif.checks.outliers import reduce_features
 from sgoif.evidence import PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.statistics import measure_pictures
@@ -53,8 +54,9 @@ def examine(setup: Setup) -> dict[str, Any]:
         return _splits() | {"seconds": round(process_time() - started, 1)}
     pool = load_pool(setup.data)
     pictures = () if pool.pixels is None else tuple(pool.pixels)
-    whole = Draw(reduce_rows(pool.rows), pool.labels, len(pool.class_names), pictures)
-    issues = [issue.to_dict() for issue in check(whole, predict(whole, setup.seed), is_scan=True)]
+    rows = (pool.rows - pool.rows.mean(0)) / (pool.rows.std(0) + 1e-6)
+    whole = Draw(reduce_features(rows, 64), pool.labels, len(pool.class_names), pictures)
+    issues = [issue.to_dict() for issue in check(whole, predict(whole, setup.seed), judges_labels=False)]
     return {"examples": len(pool.labels), "issues": issues, "seconds": round(process_time() - started, 1)}
 
 

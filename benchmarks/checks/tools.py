@@ -18,7 +18,7 @@ from sgoif.checks import CheckedData, DataIssue, data, find_data_issues
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
 from sgoif.pictures.statistics import measure_pictures
-from sgoif.scanning.estimate import estimate_features, estimate_labels
+from sgoif.scanning.estimate import estimate_labels
 from sgoif.scanning.head import PredictedHead
 from sgoif.tables import MemoryTables
 
@@ -71,13 +71,11 @@ def _read(issue: DataIssue) -> NDArray[np.int64] | bool | None:
     return issue.is_found if issue.kind in _OURS else np.array([int(value) for value in issue.ids], np.int64)
 
 
-def check(draw: Draw, p: NDArray[np.float64], *, is_scan: bool = False) -> list[DataIssue]:
-    """Our table of issues; with ``is_scan`` labels are judged by the heads of a scan, not by ``p``."""
-    ids, log_p = np.arange(len(draw.labels)), np.log(p).astype(np.float32)
-    if is_scan:
-        estimate = estimate_features(torch.from_numpy(draw.features), ids, draw.labels, draw.num_classes)
-    else:
-        estimate = estimate_labels([PredictedHead(torch.from_numpy(log_p))], draw.labels, draw.num_classes)
+def check(draw: Draw, p: NDArray[np.float64], *, judges_labels: bool = True) -> list[DataIssue]:
+    """Our table of issues."""
+    ids, log_p, wrong = np.arange(len(draw.labels)), np.log(p).astype(np.float32), None
+    if judges_labels:
+        wrong = estimate_labels([PredictedHead(torch.from_numpy(log_p))], draw.labels, draw.num_classes).p
     pictures = squares(draw.pictures) if draw.pictures else None
     words = sign_sketch(draw.features) if pictures is None else picture_sketch(pictures)
     table = {"id": ids, "given_label": draw.labels, **{name: words[:, i] for i, name in enumerate(SKETCH_COLUMNS)}}
@@ -90,7 +88,7 @@ def check(draw: Draw, p: NDArray[np.float64], *, is_scan: bool = False) -> list[
             [str(c) for c in range(draw.num_classes)],
             features=draw.features,
             log_p=log_p,
-            p_mislabeled=estimate.p,
+            p_mislabeled=wrong,
             duplicates=find_duplicates(MemoryTables({"examples": table}).sql, max_bits=bits, has_holdout=False),
             pictures=None if pictures is None else measure_pictures(pictures, sizes),
         )
