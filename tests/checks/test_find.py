@@ -82,7 +82,7 @@ def test_duplicates_conflicts_and_leaks_are_counted_apart():
 def test_a_copy_leaks_by_way_of_an_exact_copy():
     """x10 and x11 are the same; only x10 is compared with the near copy x990 of the other split."""
     split, features = np.array(["train"] * 900 + ["test"] * 100), clean().features
-    features[990] = features[10] + 0.01
+    features[990], features[11], features[21] = features[10] + 0.01, features[10], features[20]
     rows = [("x10", "x11", 0), ("x10", "x990", 5), ("x20", "x21", 0)]
     found = issues(clean(duplicates=pairs(rows), split=split, features=features))
     assert found["split_leakage"].ids == ("x990",)
@@ -199,10 +199,19 @@ def test_pictures_that_share_an_outline_only_are_no_copies():
     issue = issues(clean(features=data.features, duplicates=pairs([("x0", "x1", 4), ("x2", "x3", 4)])))[
         "near_duplicates"
     ]
-    assert issue.ids == ("x1",) and "1 pair alike in outline only left out" in issue.title
+    assert issue.ids == ("x1",) and "1 pair with like sketches but other features left out" in issue.title
 
 
 def test_blank_pictures_are_no_copies_of_each_other():
     entropy = np.r_[np.zeros(2), np.full(998, 4.0)]
-    found = issues(clean(duplicates=pairs([("x0", "x1", 0), ("x2", "x3", 0)]), pictures={"entropy": entropy}))
+    rows = pairs([("x0", "x1", 0), ("x2", "x3", 0)])
+    found = issues(clean(duplicates=rows, pictures={"entropy": entropy}, features=None))
     assert found["exact_duplicates"].ids == ("x3",) and set(found["low_information"].ids) == {"x0", "x1"}
+
+
+def test_equal_sketches_of_different_features_are_no_exact_copies():
+    """Two pairs of trousers have equal sketches: near in the features, or not even that."""
+    features = clean().features
+    features[1] = features[0] + 0.05
+    found = issues(clean(features=features, duplicates=pairs([("x0", "x1", 0), ("x2", "x3", 0)])))
+    assert found["exact_duplicates"].count == 0 and found["near_duplicates"].ids == ("x1",)

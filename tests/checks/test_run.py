@@ -13,7 +13,10 @@ from tests.cli.runs import answer, invoke, noisy, write_run
 
 @pytest.fixture(scope="module")
 def found():
-    return [issue.to_dict() for issue in find_data_issues(clean(duplicates=pairs([("x0", "x1", 0), ("x2", "x3", 0)])))]
+    features = clean().features
+    features[[1, 3]] = features[[0, 2]]
+    data = clean(duplicates=pairs([("x0", "x1", 0), ("x2", "x3", 0)]), features=features)
+    return [issue.to_dict() for issue in find_data_issues(data)]
 
 
 def test_a_run_gives_one_row_per_check_the_worst_first(found, tmp_path):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sgoif.checks.data import CheckedData, DataIssue, cannot_check, list_worst
 from sgoif.checks.numbers import share_interval
 from sgoif.checks.pictures import LITTLE_ENTROPY
+from sgoif.types import Floats
 from sgoif.wording import clean, count
 
 __all__ = ["find_copies"]
@@ -17,26 +18,27 @@ __all__ = ["find_copies"]
 _KINDS = ("exact_duplicates", "near_duplicates", "conflicting_duplicates", "split_leakage")
 _MANY = 0.01
 _SAMPLE, _FEWEST, _BLOCK = 2_000, 50, 10_000
-_NEARER = 0.5  # of the distance to the nearest example, in the median of a sample
+_NEARER, _SAME = 0.5, 0.01  # of the distance to the nearest example, in the median of a sample
 
 
 def find_copies(data: CheckedData) -> list[DataIssue]:
     """Four answers: exact duplicates, near duplicates, conflicting labels, leakage between splits.
 
     Sketches know a picture by its outline and colours, which a blank picture lacks: these are left to the check for low
-    information. Where there are features, near copies must be near in these too: shirts of one cut have
-    the same outline and are no copies.
+    information. Where there are features, copies must be near in these too, and exact ones the same: shirts of one cut
+    have the same outline and are no copies.
     """
     if data.duplicates is None:
         return [cannot_check(kind, "the run has no sketches to compare examples by") for kind in _KINDS]
     pairs, bits, lost = _read_pairs(data)
-    kept = _are_telling(data, pairs) & ((bits == 0) | _are_near(data, pairs))
+    apart = _distances(data, pairs)
+    kept = _are_telling(data, pairs) & (apart <= _NEARER)
     dropped = int((~kept).sum())
-    pairs, bits = pairs[kept], bits[kept]
+    pairs, bits = pairs[kept], np.where(apart <= _SAME, bits, np.maximum(bits, 1))[kept]
     differ = (data.labels[pairs] >= 0).all(1) & (data.labels[pairs[:, 0]] != data.labels[pairs[:, 1]])
     exact, near = pairs[bits == 0], pairs[bits > 0]
     told = f" {count(lost, 'pair')} with an example of another set left out." if lost else ""
-    apart = f" {count(dropped, 'pair')} alike in outline only left out." if dropped else ""
+    unlike = f" {count(dropped, 'pair')} with like sketches but other features left out." if dropped else ""
     return [
         _issue(
             data,
@@ -49,7 +51,7 @@ def find_copies(data: CheckedData) -> list[DataIssue]:
             data,
             _KINDS[1],
             np.unique(near[:, 1]),
-            "{n} nearly the same as another example." + told + apart,
+            "{n} nearly the same as another example." + told + unlike,
             "Look at some pairs with `sgoif duplicates`, and keep one where they show the same thing.",
         ),
         _issue(
@@ -71,23 +73,23 @@ def _are_telling(data: CheckedData, pairs: NDArray[np.int64]) -> NDArray[np.bool
     return np.asarray((data.pictures["entropy"][pairs] >= LITTLE_ENTROPY).all(1))
 
 
-def _are_near(data: CheckedData, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which pairs are clearly nearer in the features than examples are to their nearest; all where there are none."""
+def _distances(data: CheckedData, pairs: NDArray[np.int64]) -> Floats:
+    """How far apart pairs are in the features, where an example is 1 from its nearest; 0 where that is not known."""
+    found = np.zeros(len(pairs))
     if data.features is None or not len(pairs):
-        return np.ones(len(pairs), bool)
+        return found
     sample = data.features[:: max(1, len(data) // _SAMPLE)].astype(np.float32)
     sample = sample[np.isfinite(sample).all(1)]
     if len(sample) < _FEWEST:
-        return np.ones(len(pairs), bool)
+        return found
     squares = (sample**2).sum(1)
     apart = squares[:, None] + squares - 2 * sample @ sample.T
     np.fill_diagonal(apart, np.inf)
-    usual = np.median(apart.min(1))
-    found = np.empty(len(pairs), bool)
+    usual = max(float(np.median(apart.min(1))), 1e-12)
     for start in range(0, len(pairs), _BLOCK):
         one, other = (data.features[pairs[start : start + _BLOCK, end]].astype(np.float32) for end in (0, 1))
-        found[start : start + _BLOCK] = ((one - other) ** 2).sum(1) <= _NEARER**2 * usual
-    return found
+        found[start : start + _BLOCK] = np.sqrt(((one - other) ** 2).sum(1) / usual)
+    return np.nan_to_num(found, nan=0.0)
 
 
 def _read_pairs(data: CheckedData) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
