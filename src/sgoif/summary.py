@@ -334,6 +334,11 @@ class AnnotatorSummary:
     worst_annotators: list[str]  # whose accuracy is surely below the mean of all
 
     @property
+    def num_examples(self) -> int:
+        """How many there are, with a label or without."""
+        return self.labels.num_examples
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether there are probabilities."""
         return self.labels.is_calibrated

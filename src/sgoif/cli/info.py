@@ -136,7 +136,7 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
 def _describe_calibration(run: Run) -> Facts:
     from sgoif.summary import describe_checked, kind_of_holdout
 
-    if run.has_values:
+    if run.info.get("task") in ("regression", "annotators"):  # they hold nothing out
         return _parts(run.summary().lines()[1:])
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")

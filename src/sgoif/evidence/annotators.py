@@ -25,7 +25,7 @@ _TRUST = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the model's log probabiliti
 _ROUNDS, _EVERY = 30, 5  # of expectation and maximisation; how often the model's trust is chosen anew
 _STRENGTH = 6.0  # labels that the accuracy of all is worth in that of one
 _CELLS = 20_000_000  # of all confusion matrices: beyond, annotators have an accuracy alone
-_WORK = 200_000_000  # labels x classes: beyond, the same
+_WORK = 20_000_000  # labels x classes: beyond, the same
 _LEAST_GAIN, _SURE_GAIN = 5.0, 2.0  # what a richer model has to gain: nats, and standard errors
 _LEAST_OVERLAP = 30  # examples with several labels, from which on annotators can be held against each other
 _NORMAL = 1.645  # standard errors of a 90% interval
@@ -294,13 +294,11 @@ def _ask_gain(posterior: Floats, quality: float) -> Floats:
 
 def _annotator_agreement(votes: Votes, counts: Floats) -> Floats:
     """Share of an annotator's labels that no class of the others' labels outnumbers, where there are others."""
-    theirs = counts[votes.example].copy() if len(votes.label) * votes.num_classes <= _WORK else None
-    if theirs is None:
-        return np.full(votes.num_annotators, np.nan)
-    rows = np.arange(len(votes.label))
-    theirs[rows, votes.label] -= 1
-    has_others = theirs.sum(1) > 0
-    agrees = has_others & (theirs[rows, votes.label] >= theirs.max(1))
+    largest = np.partition(counts, -2, axis=1)[:, -2:][votes.example]
+    own = counts[votes.example, votes.label]
+    rival = np.where(own == largest[:, 1], largest[:, 0], largest[:, 1])  # of the classes besides
+    has_others = counts.sum(1)[votes.example] > 1
+    agrees = has_others & (own - 1 >= rival)
     known = np.bincount(votes.annotator, has_others, votes.num_annotators)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(votes.annotator, agrees, votes.num_annotators) / known)

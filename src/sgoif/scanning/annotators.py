@@ -26,7 +26,7 @@ from sgoif.scanning.head import FeatureHead, make_folds
 from sgoif.scanning.holdout import LEAST_PER_CLASS
 from sgoif.scanning.linear import LinearHead
 from sgoif.scanning.pool import blocks, fit_pool
-from sgoif.scanning.standardise import check_features, standardise
+from sgoif.scanning.standardise import check_features, find_finite, standardise
 from sgoif.scanning.tabular import MOST_COLUMNS, make_fourier_head
 from sgoif.types import Columns, Floats, Ints
 
@@ -92,7 +92,7 @@ def audit_annotators(
             f"the labels have the shape {list(labels.shape)}, expected a row for each of {len(ids):,} examples and a "
             f"column for each of {len(annotator_names):,} annotators."
         )
-    is_finite, has_label = np.isfinite(rows).all(1), (labels >= 0).any(1)
+    is_finite, has_label = find_finite(rows), (labels >= 0).any(1)
     kept = is_finite & has_label
     run.progress("judging annotators", 0, 3)
     alone = judge_votes(Votes.of(labels[kept], num_classes), None)

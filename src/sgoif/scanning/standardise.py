@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 
-__all__ = ["Standardised", "check_features", "clamp", "standardise"]
+__all__ = ["Standardised", "check_features", "clamp", "find_finite", "standardise"]
 
 _FARTHEST = 10  # deviations; what lies farther out is clamped
 _TRIMMED = 0.02  # share of each end that does not count when the first deviation is taken
@@ -52,6 +52,13 @@ def check_features(features: Any, num_examples: int | None = None, name: str = "
     if num_examples is not None and len(values) != num_examples:
         raise SgoifError(f"{name} has {len(values):,} rows, {needed}.")
     return values
+
+
+def find_finite(features: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows hold finite numbers only, ``[N]``."""
+    step = max(1, _AT_ONCE // features.shape[1])
+    parts = [np.isfinite(features[start : start + step]).all(1) for start in range(0, len(features), step)]
+    return np.concatenate(parts) if parts else np.zeros(0, bool)
 
 
 def standardise(features: NDArray[Any], rows: NDArray[np.bool_] | None = None) -> Standardised:

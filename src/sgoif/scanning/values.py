@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.errors import SgoifError
+from sgoif.findings.suspects import UNLIKELY
 from sgoif.finish import save_run
 from sgoif.run import Run
 from sgoif.scanning import Progress
@@ -25,7 +26,7 @@ from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.head import Fold, make_folds
 from sgoif.scanning.regress import blend_heads, make_regressors, student_loss
 from sgoif.scanning.residuals import Residuals, ValueNoise, judge_residuals
-from sgoif.scanning.standardise import check_features, standardise
+from sgoif.scanning.standardise import check_features, find_finite, standardise
 from sgoif.types import Columns, Floats
 
 __all__ = ["LEAST_EXAMPLES", "ValueEstimate", "audit_values", "estimate_values"]
@@ -39,7 +40,6 @@ _FARTHEST = 10.0  # deviations from the last prediction within which values are 
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # how far the scale follows what the features say of it
 _LEAST_GAIN = 3.0  # nats that a scale which varies has to gain
 _SURE = 3.0  # standard errors by which the heads have to beat a constant
-_CHECKED = 100_000  # rows looked at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,7 @@ def _check_values(values: Any, count: int) -> Floats:
 def _find_reasons(rows: NDArray[Any], values: Floats) -> NDArray[np.object_]:
     """Why examples cannot be judged, None where they can, ``[N]``."""
     found = np.full(len(values), None, dtype=object)
-    is_finite = np.concatenate(
-        [np.isfinite(part).all(1) for part in np.split(rows, range(_CHECKED, len(rows), _CHECKED))]
-    )
-    found[~is_finite] = "its features are not finite"
+    found[~find_finite(rows)] = "its features are not finite"
     found[np.isinf(values)] = "its value is infinite"
     found[np.isnan(values)] = "it has no value"
     return found
@@ -263,7 +260,8 @@ def _columns(found: ValueEstimate, ids: NDArray[Any]) -> Columns:
     if why is not None:
         p = {name: np.full(len(ids), np.nan) for name in p}
     names = np.array([*noise.sources, None], dtype=object)
-    source = names[noise.source] if why is None else np.full(len(ids), None, dtype=object)
+    is_doubted = noise.p >= UNLIKELY if why is None else np.zeros(len(ids), bool)
+    source = np.where(is_doubted, names[noise.source], None)
     return {
         "id": ids,
         "given_value": at.values,
