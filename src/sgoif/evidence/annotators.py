@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,8 @@ _NORMAL = 1.645  # standard errors of a 90% interval
 _HIGHEST = 1 - 1e-6
 
 
-class Votes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Votes:
     """Labels that annotators gave, one entry per label."""
 
     example: Ints
@@ -46,19 +46,21 @@ class Votes(NamedTuple):
     def of(cls, labels: Ints, num_classes: int) -> Votes:
         """From a table ``[N, A]`` with -1 where there is none."""
         example, annotator = np.nonzero(labels >= 0)
-        return cls(example, annotator, labels[example, annotator].astype(np.int64), *labels.shape, num_classes)
+        given, (rows, columns) = labels[example, annotator].astype(np.int64), labels.shape
+        return cls(example, annotator, given, rows, columns, num_classes)
 
     def only(self, rows: NDArray[np.bool_]) -> Votes:
         """Labels of some examples; the examples are numbered anew."""
         kept, place = rows[self.example], np.cumsum(rows) - 1
-        return self._replace(
+        return replace(
+            self,
             example=place[self.example[kept]],
             annotator=self.annotator[kept],
             label=self.label[kept],
             num_examples=int(rows.sum()),
         )
 
-    def count(self) -> Floats:
+    def count_classes(self) -> Floats:
         """How often each class was given, ``[N, C]``."""
         size = self.num_examples * self.num_classes
         flat = np.bincount(self.example * self.num_classes + self.label, minlength=size)
@@ -145,7 +147,7 @@ def judge_votes(votes: Votes, log_p: Floats | None) -> Annotation:
     fit = _maximise(votes, log_p, structure)
     posterior = fit.posterior(votes, log_p)
     low, high = _quality_interval(votes, fit, posterior)
-    counts = votes.count()
+    counts = votes.count_classes()
     majority = (counts + 0.5 * posterior).argmax(1)
     rows, consensus = np.arange(votes.num_examples), posterior.argmax(1)
     wrong = [1 - each[rows, majority] for each in (
@@ -216,7 +218,7 @@ def _choose_structure(votes: Votes, log_p: Floats | None) -> tuple[str, float]:
 
 def _maximise(votes: Votes, log_p: Floats | None, structure: str, rounds: int = _ROUNDS) -> _Fit:
     """Fit annotators and classes by expectation-maximisation, from the majority of the labels."""
-    counts = votes.count()
+    counts = votes.count_classes()
     start = counts + 0.1 / votes.num_classes
     if log_p is not None:
         start = start + 0.5 * np.exp(log_p)

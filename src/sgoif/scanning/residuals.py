@@ -256,11 +256,11 @@ def _climb(data: _Data, names: tuple[str, ...], start: Tensor) -> Tensor:
     def closure() -> Tensor:
         optimizer.zero_grad()
         value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
     found = free.detach()
     return found if bool(torch.isfinite(found).all()) else start
 
