@@ -103,7 +103,7 @@ class Capture:
         self._modules = {layer.module_name: (layer.module, self._module_rule(layer)) for layer in self.layers}
         self._waiting: dict[str, list[_Pair]] = {name: [] for name in self._modules}
         self._handles: list[Any] = []
-        self._depth = 0  # of quiet passes where it was opened; calls at any other depth are not its own
+        self._depth = 0  # of quiet passes where it was opened; deeper calls are not its own
         self._checked: set[str] = set()
         self._needs_whole_graph = False
 
@@ -191,7 +191,7 @@ class Capture:
     def _opener(self, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
         def open_pair(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
-            if not isinstance(value, Tensor) or not value.requires_grad or quiet_depth() != self._depth:
+            if not isinstance(value, Tensor) or not value.requires_grad or quiet_depth() > self._depth:
                 return
             waiting = self._waiting[name]
             if waiting and is_backward_running():
@@ -207,7 +207,7 @@ class Capture:
         return open_pair
 
     def _open_compiled(self, name: str, value: Tensor, output: Tensor) -> Callable[[Tensor], None]:
-        if quiet_depth() != self._depth:
+        if quiet_depth() > self._depth:
             return lambda grad: None
         kept = output if name in self._keep_outputs else None
         pair = _Pair((value,), {}, _versions((value,)), self._modules[name][0].training, None, kept)
