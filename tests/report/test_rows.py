@@ -141,7 +141,7 @@ def test_a_long_text_is_cut_and_that_is_said(run, tmp_path):
     found = document(made)
     cut = [item for item in found["examples"] if "left" in item]
     assert [len(item["text"]) for item in cut] == [20_000] and cut[0]["left"] == 5000
-    assert "1 texts are cut at 20,000 characters" in about(made)
+    assert "1 text is cut at 20,000 characters" in about(made)
 
 
 def test_many_long_texts_make_no_huge_file():

@@ -4,9 +4,9 @@
     log_monitor(tracker, monitor)                       # in the loop, as often as you like: a few numbers
     log_run(tracker, monitor.close())                   # at the end: what was found
 
-A tracker is often seen by more people than the data is. So pictures are sent only where ``log_images=True`` says so,
-and ``hash_ids=True`` sends hashes in place of ids, which may be names of files or people. The user's own writer, run or
-module is handed in.
+A tracker is often seen by more people than the data is. So pictures and texts are sent only where ``log_images=True``
+says so, and ``hash_ids=True`` sends hashes in place of ids, which may be names of files or people. The user's own
+writer, run or module is handed in.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import FLAGGED
+from sgoif.sources.written import as_line, is_written
 
 if TYPE_CHECKING:
     from sgoif.run import Run
@@ -30,6 +31,7 @@ __all__ = ["MLflow", "TensorBoard", "Tracker", "WandB", "log_monitor", "log_run"
 
 Rows = Sequence[Mapping[str, Any]]
 Picture = NDArray[np.uint8]  # [height, width, 3]
+_LONGEST = 200  # characters of a text in the table
 
 
 class Tracker(Protocol):
@@ -153,9 +155,14 @@ def log_run(
         p = np.nan_to_num(run.table["p_mislabeled"])
         numbers |= {"expected_errors": float(p.sum()), "label_issues": float((p >= FLAGGED).sum())}
     tracker.numbers({f"sgoif/{key}": value for key, value in numbers.items()}, step)
-    tracker.table("sgoif/suspects", [_row(item, run.class_names, hash_ids) for item in issues], step)
+    rows = [_row(item, run.class_names, hash_ids) for item in issues]
+    values = _read_examples(issues, images) if log_images else []
+    if any(is_written(value) for value in values):  # texts and rows of a table stand beside their ids
+        for row, value in zip(rows, values, strict=True):
+            row["example"] = as_line(value)[:_LONGEST] if is_written(value) else ""
+    tracker.table("sgoif/suspects", rows, step)
     if log_images:
-        tracker.pictures("sgoif/suspects", _pictures(issues, images, run.class_names), step)
+        tracker.pictures("sgoif/suspects", _pictures(issues, values, run.class_names), step)
 
 
 def _row(item: Mapping[str, Any], names: Sequence[str], hash_ids: bool) -> dict[str, Any]:
@@ -165,14 +172,18 @@ def _row(item: Mapping[str, Any], names: Sequence[str], hash_ids: bool) -> dict[
     return shown | {key: item[key] for key in ("p_mislabeled", "harm", "confidence", "why") if key in item}
 
 
-def _pictures(issues: Rows, images: Any, names: Sequence[str]) -> list[tuple[str, Picture]]:
-    from sgoif.pictures import displayed
+def _read_examples(issues: Rows, images: Any) -> list[Any]:
     from sgoif.sources import find_pictures
 
-    found = find_pictures(images).read([item["id"] for item in issues])
+    return list(find_pictures(images).read([item["id"] for item in issues]))
+
+
+def _pictures(issues: Rows, values: Sequence[Any], names: Sequence[str]) -> list[tuple[str, Picture]]:
+    from sgoif.pictures import displayed
+
     shown = []
-    for item, value in zip(issues, found, strict=True):
-        if value is not None:
+    for item, value in zip(issues, values, strict=True):
+        if value is not None and not is_written(value):
             given, suggested = (class_name(item[key], names) for key in ("given_label", "suggested_label"))
             shown.append((f"{given} -> {suggested}", np.asarray(displayed(value).convert("RGB"))))
     return shown

@@ -6,7 +6,7 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from sgoif.errors import SgoifError
 from sgoif.pictures import choose_side, content_hash, displayed, thumbnail
@@ -118,7 +118,7 @@ class _Held:
     value: Any
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Any) -> TypeGuard[_Held]:
     return isinstance(value, _Held) and isinstance(value.value, str)
 
 

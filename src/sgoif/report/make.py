@@ -154,7 +154,8 @@ def _describe_contents(count: int, gallery: Gallery, page: Page) -> str:
     kinds = gallery.count_kinds() or {"example": 0}
     parts = [f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in kinds.items()]
     lost = f"; {gallery.num_missing:,} could not be read" if gallery.num_missing else ""
-    cut = f"; {gallery.num_cut:,} texts are cut at {gallery.longest:,} characters" if gallery.num_cut else ""
+    texts = "1 text is" if gallery.num_cut == 1 else f"{gallery.num_cut:,} texts are"
+    cut = f"; {texts} cut at {gallery.longest:,} characters" if gallery.num_cut else ""
     if gallery.mode == "link":
         held = f"{' and '.join(named)}, and links to {' and '.join(parts)}"
     else:

@@ -121,8 +121,7 @@ def _as_number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, datetime):
-        value = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        return value.timestamp()
+        return float((value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp())
     if isinstance(value, date):
         return float(value.toordinal())
     if isinstance(value, time):

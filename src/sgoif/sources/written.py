@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = ["Written", "as_line", "as_lines", "cell_text", "is_missing", "is_written", "written_hash"]
 
 Written = str | Mapping[str, Any]
 
 
-def is_written(value: Any) -> bool:
+def is_written(value: Any) -> TypeGuard[Written]:
     """Whether an example is a text or a row; pictures that are stored as ``{bytes, path}`` are none.
 
     >>> is_written("hello"), is_written({"age": 3}), is_written(b"GIF89a"), is_written({"bytes": b"GIF89a"})

@@ -1,6 +1,6 @@
 // What an example is: a picture, a text, or a row of a table. Texts and cells are set as text, never as markup.
 const ON_CARD = 600; // characters of a text that a card shows; the opened card shows all of them
-const BESIDE = 6; // columns in which a row is compared with others
+const BESIDE = 5; // columns in which a row is compared with others
 const COLUMNS_ON_CARD = 8;
 const HAS_TEXTS = DOC.kinds.includes("text");
 const HAS_ROWS = DOC.kinds.includes("row");
@@ -70,7 +70,7 @@ function frameHeight(room) {
   const perLine = Math.max((room - 40) / 7.3, 10);
   const lines = CARDS.example.map((number) => {
     const example = exampleAt(number);
-    if (isRow(example)) return 1.3 * (Math.min(example.order.length, COLUMNS_ON_CARD) + (example.order.length + example.left > COLUMNS_ON_CARD));
+    if (isRow(example)) return 1.3 * Math.min(example.order.length, COLUMNS_ON_CARD) + (example.order.length + example.left > COLUMNS_ON_CARD ? 0.7 : -0.4);
     if (!isText(example)) return 1;
     const parts = cutText(example.text, ON_CARD).split("\n");
     return parts.reduce((sum, part) => sum + Math.max(Math.ceil(part.length / perLine), 1), 0) + 0.3;

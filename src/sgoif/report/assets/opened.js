@@ -25,7 +25,7 @@ function quoted(title, items, isOneClass) {
 function compared(title, items, i) {
   const own = exampleAt(CARDS.example[i]);
   const chosen = (isRow(own) ? own : items.map(([number]) => exampleAt(number)).find(isRow)).order.slice(0, BESIDE);
-  const head = make("tr", {}, make("th", { scope: "col" }, "label"), ...chosen.map((c) => make("th", { scope: "col" }, make("bdi", {}, DOC.columns[c]))));
+  const head = make("tr", {}, make("th", { scope: "col" }, "label"), ...chosen.map((c) => make("th", { scope: "col", title: DOC.columns[c] }, make("bdi", {}, DOC.columns[c]))));
   const line = (name, example, id, kind) =>
     make("tr", { title: id, class: kind }, make("th", { scope: "row" }, make("bdi", {}, name)), ...chosen.map((c) => (isRow(example) ? cellOf(example.row[c]) : make("td", {}, "?"))));
   const lines = items.map(([number, label, id]) => line(className(label), exampleAt(number), id, false));
