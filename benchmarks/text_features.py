@@ -137,17 +137,19 @@ def examine(settings: Settings) -> dict[str, Any]:
 
 
 def text_table() -> str:
-    """Accuracy and average precision by features, one line each."""
+    """Accuracy by features, one line each, and the average precision of the scan where it was measured."""
+    runs = sorted(latest("text_features.jsonl"), key=lambda run: (run["settings"]["dataset"], run["accuracy"]))
+    has_scan = any("ap" in run for run in runs)
     rows = [
         [
             run["settings"]["dataset"],
             NAMES[run["settings"]["features"]],
             f"{run['accuracy']:.1f}%",
-            f"{run['ap']:.1f}" if "ap" in run else "",
+            *([f"{run['ap']:.1f}" if "ap" in run else ""] if has_scan else []),
         ]
-        for run in latest("text_features.jsonl")
+        for run in runs
     ]
-    return table(("texts", "features", "accuracy", "AP of `scan`"), sorted(rows, key=lambda row: row[0], reverse=True))
+    return table(("texts", "features", "accuracy", *(["AP of `scan`"] if has_scan else [])), rows)
 
 
 TEXT_FEATURES = Experiment(
