@@ -81,8 +81,8 @@ def _seeds(found: Sequence[bool | None]) -> str:
 def of_clean() -> str:
     """Examples that are named where nothing was planted, in a mean over the seeds."""
     runs: list[Run] = [run for run in latest(FILE) if run["settings"]["planted"] == "clean"]
-    kinds = ("label_errors", "exact_duplicates", "near_duplicates", "outliers")
-    kinds += ("dark_pictures", "bright_pictures", "blurry_pictures", "low_information")
+    kinds = ["label_errors", "exact_duplicates", "near_duplicates", "outliers"]
+    kinds += ["dark_pictures", "bright_pictures", "blurry_pictures", "low_information"]
     lines = ["| examples named of 2,000 | " + " | ".join(kind.replace("_", " ") for kind in kinds) + " |"]
     lines.append("|" + "---|" * (len(kinds) + 1))
     for name in _NAMES:

@@ -261,7 +261,7 @@ def _columns(found: ValueEstimate, ids: NDArray[Any]) -> Columns:
         p = {name: np.full(len(ids), np.nan) for name in p}
     names = np.array([*noise.sources, None], dtype=object)
     is_doubted = noise.p >= UNLIKELY if why is None else np.zeros(len(ids), bool)
-    source = np.where(is_doubted, names[noise.source], None)
+    source = np.where(is_doubted, names[noise.source], names[-1])
     return {
         "id": ids,
         "given_value": at.values,
