@@ -70,6 +70,16 @@ def test_health_and_findings_are_told_and_pictures_only_when_asked_for(run):
         log_run(tracker, run, log_images=True)
 
 
+def test_texts_stand_in_the_table_only_when_asked_for(run):
+    tracker = Kept()
+    log_run(tracker, run, top=5, images=lambda id: f"what {id}\nsays", log_images=True)
+    assert [row["example"] for row in tracker.rows] == [f"what {row['id']} says" for row in tracker.rows]
+    assert tracker.shown == []
+    tracker = Kept()
+    log_run(tracker, run, top=5, images=lambda id: "private")
+    assert not any("example" in row for row in tracker.rows)
+
+
 def test_tensorboard_reads_it_back(run, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

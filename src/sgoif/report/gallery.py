@@ -84,8 +84,7 @@ def build_gallery(
     everything = {**found, **rest}
     longest = _choose_length([value for value in found.values() if _is_text(value)], _LEAST_BYTES)
     rows = [value.value for value in everything.values() if isinstance(value, _Held) and not _is_text(value)]
-    usage = measure_columns(_read_rows(pictures, sample) or rows) if rows else {}
-    usage = {**measure_columns(rows), **usage}  # a function may give some rows other columns
+    usage = _measure(rows, _read_rows(pictures, sample)) if rows else {}
     shown = {
         ident: _describe(value, longest if ident in found else _LONGEST_BESIDE, usage)
         for ident, value in everything.items()
@@ -139,6 +138,13 @@ def _choose_length(texts: Sequence[Any], budget: int) -> int:
     """Choose how much of a text the page holds, the same of all: the largest of some lengths at which they fit."""
     sizes = [len(text.value) for text in texts]
     return next((most for most in _LENGTHS if sum(min(size, most) for size in sizes) <= budget), _LENGTHS[-1])
+
+
+def _measure(rows: Sequence[Mapping[str, Any]], sampled: Sequence[Mapping[str, Any]]) -> dict[str, ColumnUsage]:
+    """What is usual in each column among the sampled rows; of columns that none of them has, among those shown."""
+    usage = measure_columns(sampled)
+    rest = [{name: cell for name, cell in row.items() if str(name) not in usage} for row in rows]
+    return {**usage, **measure_columns(rest)} if any(rest) else usage
 
 
 def _read_rows(pictures: Pictures, sample: Callable[[], Sequence[Any]] | None) -> list[Mapping[str, Any]]:

@@ -68,12 +68,13 @@ function exampleOf(i, isWhole = false) {
 function frameHeight(room) {
   const line = 20;
   const perLine = Math.max((room - 40) / 7.3, 10);
-  const lines = CARDS.example.map((number) => {
+  const lines = CARDS.example.map((number, i) => {
     const example = exampleAt(number);
-    if (isRow(example)) return 1.3 * Math.min(example.order.length, COLUMNS_ON_CARD) + (example.order.length + example.left > COLUMNS_ON_CARD ? 0.7 : -0.4);
+    const mark = CARDS.source[i] === "holdout" ? 1.2 : 0; // stands above the example
+    if (isRow(example)) return mark + 1.3 * Math.min(example.order.length, COLUMNS_ON_CARD) + (example.order.length + example.left > COLUMNS_ON_CARD ? 0.7 : -0.4);
     if (!isText(example)) return 1;
     const parts = cutText(example.text, ON_CARD).split("\n");
-    return parts.reduce((sum, part) => sum + Math.max(Math.ceil(part.length / perLine), 1), 0) + 0.3;
+    return parts.reduce((sum, part) => sum + Math.max(Math.ceil(part.length / perLine), 1), mark + 0.3);
   });
   lines.sort((a, b) => a - b);
   const most = lines[Math.floor(0.95 * (lines.length - 1))] ?? 1;
