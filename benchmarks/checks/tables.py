@@ -74,6 +74,8 @@ _KINDS = {
 
 
 def _seeds(found: Sequence[bool | None]) -> str:
+    if not found:
+        return "not measured"
     known = [item for item in found if item is not None]
     return f"{sum(known)} of {len(known)}" if known else "no such check"
 
