@@ -261,7 +261,7 @@ def _columns(found: ValueEstimate, ids: NDArray[Any]) -> Columns:
         p = {name: np.full(len(ids), np.nan) for name in p}
     names = np.array([*noise.sources, None], dtype=object)
     is_doubted = noise.p >= UNLIKELY if why is None else np.zeros(len(ids), bool)
-    source = np.where(is_doubted, names[noise.source], names[-1])
+    source = names[np.where(is_doubted, noise.source, len(noise.sources))]  # the last one is None
     return {
         "id": ids,
         "given_value": at.values,
