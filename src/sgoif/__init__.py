@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sgoif.api import Run, attribute, audit, cleaned, load, split, watch, with_ids
-    from sgoif.overhead import BenchResult, bench
+    from sgoif.overhead import bench
     from sgoif.scanning.loop import scan
     from sgoif.settings import Budget, Loss, Method
     from sgoif.training.schedule import Plan
 
 __all__ = [
-    "BenchResult",
     "Budget",
     "Loss",
     "Method",
@@ -41,7 +40,7 @@ _HOMES = {
     "Plan": "sgoif.training.schedule",
     "scan": "sgoif.scanning.loop",
     **dict.fromkeys(("Budget", "Loss", "Method"), "sgoif.settings"),
-    **dict.fromkeys(("BenchResult", "bench"), "sgoif.overhead"),
+    "bench": "sgoif.overhead",
     **dict.fromkeys(("Run", "attribute", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
 }
 

@@ -143,7 +143,7 @@ def test_an_error_of_our_own_is_told_apart(run, monkeypatch):
 
 
 def test_a_file_that_ends_early_is_no_interrupt(run, monkeypatch):
-    def read(_):
+    def read(*_, **__):
         raise EOFError("No data left in file")
 
     monkeypatch.setattr(info_command, "open_run", read)

@@ -17,10 +17,9 @@ STABLE, _, EXPERIMENTAL = (ROOT / "docs" / "api.md").read_text().partition("\n##
 MONITOR = "sgoif.training.monitor.Monitor"  # what `watch` returns: users call its methods and never import it
 INTERNAL = {  # who may use which internal module, and why
     "examples/simulated_reviewer.py": {"files", "report", "review"},  # stands in for the page, which is no Python
-    "examples/quickstart.ipynb": {"review", "scan"},  # the same, and the small network that a scan trains
+    "examples/quickstart.ipynb": {"review", "scanning"},  # the same, and the small network that a scan trains
     "examples/human_cifar10.py": {"files"},
-    "docs/howto/regression.md": {"scan"},  # entry points of the scan in Python
-    "docs/howto/annotators.md": {"scan"},
+    "examples/any_data.py": {"files"},
 }
 
 

@@ -78,7 +78,7 @@ def issues(
     elif noun == "tag":
         _show_tags(found.to_pylist(), is_calibrated=summary.is_calibrated)
     elif noun == "value":
-        _show_values(found.to_pylist(), is_calibrated=summary.is_calibrated)
+        show_values(found.to_pylist(), is_calibrated=summary.is_calibrated)
     else:
         show_labels(opened, found)
 
@@ -143,7 +143,7 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     if is_calibrated:
         columns["p (range)"] = lambda row: interval(row["p_wrong"], row["p_wrong_low"], row["p_wrong_high"])
     else:
-        columns["loss"] = lambda row: f"{row['loss']:.3g}"
+        columns["loss"] = lambda row: f"{row['loss']:.5g}"
     columns["visits"] = lambda row: count(row["n_visits"])
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
@@ -153,7 +153,8 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     )
 
 
-def _show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
+def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
+    """Print values of a regression, most suspicious first."""
     ends = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
     columns: dict[str, Callable[[Any], object]] = {
         "#": lambda row: row["rank"],
@@ -214,7 +215,7 @@ def _name_labels(run: Run, row: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "?" if value is None or value != value else f"{value:.3g}"
+    return "?" if value is None or value != value else f"{value:.5g}"
 
 
 def _join(run: Run, own: pa.Table, path: str) -> tuple[dict[str, Any], int]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sgoif.backbones.names import is_user_code
-from sgoif.cli.issues import show_labels
+from sgoif.cli.issues import show_labels, show_values
 from sgoif.cli.options import Json, MaybeInt, MaybeText, MaybeTexts
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stderr_console
 from sgoif.cli.run import open_run
@@ -142,17 +142,21 @@ def scan(
 
         scan_data(**asdict(settings), out=where, progress=progress)
     place.write(_SETTINGS_FILE, written)
-    run = open_run(where)
-    found, table = run.summary(), run.label_issues(top=_SHOWN)
+    run = open_run(where, takes_values=True)
+    found = run.summary()
+    table = run.value_issues(top=_SHOWN) if run.has_values else run.label_issues(top=_SHOWN)
     if as_json:
         left_out = {name: run.info.get(name) for name in _LEFT_OUT}
         document = {"run": where, "settings": asdict(settings), "summary": found.document(), "left_out": left_out}
         return emit_json("scan", **document, issues=table.to_pylist())
     print_lines([*found.lines(), *describe_left_out(run), ""])
-    show_labels(run, table)
+    if run.has_values:
+        show_values(table.to_pylist(), is_calibrated=run.is_calibrated)
+    else:
+        show_labels(run, table)
     shown = shlex.quote(where)
     images = "" if settings.data is None or settings.sql is not None else " --images run"
-    next_steps = (
+    next_steps: tuple[str, ...] = (
         f"report {shown}{images} --out report.html",
         f"issues {shown} --top 200 --csv review.csv",
         f"classes {shown}",
@@ -160,6 +164,8 @@ def scan(
         f"verify {shown} --page check.html{images}",
         f"check {shown} --max-error-rate 2%",
     )
+    if run.has_values:
+        next_steps = (f"issues {shown} --top 200 --csv review.csv", f"info {shown}")
     print_lines(["", f"The run is in {where}. Next:", *(f"  sgoif {step}" for step in next_steps)])
 
 
