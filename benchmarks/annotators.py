@@ -164,7 +164,7 @@ def _logistic(rows: Floats, vote: Ints, num_classes: int) -> Floats:
 
 
 def _cleanlab(labels: Ints, pred_probs: Floats) -> Found:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from cleanlab.multiannotator import get_label_quality_multiannotator
 
     started = time.perf_counter()

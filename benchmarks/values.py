@@ -85,7 +85,7 @@ def load(name: str, seed: int) -> tuple[Floats, Floats]:
 
         found = load_diabetes()
         return found.data, found.target
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     file, value, names = _TABLES[name]
     spec = importlib.util.find_spec("ISLP")
