@@ -43,6 +43,11 @@ def test_rows_come_most_suspicious_first_and_say_why():
     assert len(label_issues(examples([0.1, 0.9], [0, 0], [1, 1]), NAMES, top=1)["id"]) == 1
 
 
+def test_a_label_that_is_called_wrong_has_a_reason():
+    table = examples([0.9], [0], [1], worst=[-1.0], margin=[1.0], suggested_share=[np.nan])
+    assert label_issues(table, NAMES)["why"].tolist() == ["looks like dog; the model does not believe cat"]
+
+
 def test_phrases_follow_the_signals():
     table = examples(
         [0.9, 0.9, 0.1, 0.1, np.nan],

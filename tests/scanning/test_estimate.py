@@ -252,7 +252,7 @@ def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kin
     monkeypatch.setattr("sgoif.scanning.pool._AT_ONCE", 4000)  # four blocks of the others
     found = estimate(rows, given, 4)
     others = np.setdiff1d(np.arange(6000), found.sampled)
-    assert 2000 <= len(found.sampled) < 2010 and len(found.is_right) == len(found.sampled)
+    assert 2000 <= len(found.sampled) < 2010 and len(found.predicted) == len(found.sampled)
     assert average_precision(found.p[others], wrong[others]) > average_precision(whole.p[others], wrong[others]) - 0.03
     assert abs(found.p.sum() / wrong.sum() - 1) < 0.2
     sure = others[(found.p[others] > 0.9) & wrong[others]]

@@ -7,6 +7,7 @@ model fails. A group full of a hard class is no finding: errors are compared wit
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -165,7 +166,9 @@ def _by_cluster(data: CheckedData, seed: int) -> Grouping:
         return Grouping(CLUSTER, (), code)
     rows = reduce_features(data.features_of(known), _DIRECTIONS, seed=seed)
     sample = make_rng(seed, KIND).choice(len(rows), min(_CLUSTERED, len(rows)), replace=False)
-    made = KMeans(number, n_init=1, random_state=seed).fit(rows[np.sort(sample)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer distinct points than clusters: some stay empty
+        made = KMeans(number, n_init=1, random_state=seed).fit(rows[np.sort(sample)])
     for start in range(0, len(rows), 50_000):
         code[known[start : start + 50_000]] = made.predict(rows[start : start + 50_000])
     return Grouping(CLUSTER, tuple(str(i) for i in range(number)), code)

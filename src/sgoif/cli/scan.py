@@ -155,7 +155,8 @@ def scan(
     else:
         show_labels(run, table)
     shown = shlex.quote(where)
-    images = "" if settings.data is None or settings.sql is not None else " --images run"
+    is_shown = settings.sql is None and run.info.get("examples_are") is not None
+    images = " --images run" if is_shown else ""
     next_steps: tuple[str, ...] = (
         f"report {shown}{images} --out report.html",
         f"issues {shown} --top 200 --csv review.csv",

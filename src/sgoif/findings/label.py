@@ -98,9 +98,8 @@ def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
     times = np.where(share < 1, np.minimum(times, of - 1), times).clip(min=1)  # "every visit" only where it was
     harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
     p = rows["p_mislabeled"].astype(np.float64) if "p_mislabeled" in rows else np.full(len(of), np.nan)
-    is_doubted = (np.nan_to_num(rows["margin"]) < 0) | (
-        np.nan_to_num(p) >= FLAGGED
-    )  # by the scores, or by a scan's heads
+    # by the scores; or, where they see nothing, by the heads of a scan that call it wrong
+    is_doubted = (np.nan_to_num(rows["margin"]) < 0) | ((np.nan_to_num(p) >= FLAGGED) & (harmful == 0))
     doubt, known = is_doubted.astype(np.int64), np.isfinite(p)
     judged = np.asarray(known | np.isfinite(rows["worst"])).astype(np.int64)
     return np.stack([times, of, harmful, doubt, judged], 1)

@@ -30,6 +30,10 @@ class IssueFinder:
     seed: int
     progress: Progress
 
+    def find_without_labels(self) -> list[dict[str, Any]]:
+        """Answers of the checks that need no judgement of labels."""
+        return self._check({})
+
     def find(
         self, ids: NDArray[Any], estimate: LabelEstimate, features: NDArray[np.float32] | None, *, can_judge: bool
     ) -> list[dict[str, Any]]:
@@ -41,7 +45,6 @@ class IssueFinder:
             features: of these, standardised, ``[n, D]``; none where pictures were learnt from as they are.
             can_judge: whether the run gives probabilities.
         """
-        self.progress("checking the data", 0, 1)
         everyone = self.found.ids
         place = {id: row for row, id in enumerate(everyone.tolist())}
         rows = np.array([place[id] for id in ids.tolist()], dtype=np.int64)
@@ -55,14 +58,21 @@ class IssueFinder:
 
         predicted = np.full(len(ids), -1)
         predicted[estimate.sampled] = estimate.predicted
+        return self._check(
+            {
+                "features": None if features is None else spread(features, 0.0),
+                "p_mislabeled": spread(estimate.p, np.nan) if can_judge else None,
+                "suggested": spread(estimate.suggested[:, 0], -1),
+                "predicted": spread(predicted, -1),
+            }
+        )
+
+    def _check(self, judged: Mapping[str, Any]) -> list[dict[str, Any]]:
         checked = CheckedData(
-            everyone,
+            self.found.ids,
             self.found.labels,
             self.class_names,
-            features=None if features is None else spread(features, 0.0),
-            p_mislabeled=spread(estimate.p, np.nan) if can_judge else None,
-            suggested=spread(estimate.suggested[:, 0], -1),
-            predicted=spread(predicted, -1),
+            **judged,
             duplicates=self.found.copies,
             columns=self.columns,
             pictures=self.found.statistics,

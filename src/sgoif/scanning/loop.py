@@ -121,7 +121,7 @@ def scan(
         "kind": "scan",
         "task": task,
         "class_names": list(source.class_names),
-        "examples_are": source.kind,
+        "examples_are": source.kind if _can_be_shown(source) else None,
         "has_pictures": source.kind == "picture",
         "path": inputs.path,
         "notes": [*source.notes, *inputs.notes],
@@ -169,6 +169,7 @@ def scan(
     targets = torch.from_numpy(found.labels)
     recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
     if len(found.ids) > _CROSS_FITTED:
+        facts["data_issues"] = issues.find_without_labels()
         run = ScanRun(None, facts, found.sketches, unjudged, progress)
         return _watch_training(pictures, targets, found, recipe, out, run, seed)
     after_epoch = _count_epochs(progress, _FOLDS * recipe.epochs)
@@ -194,6 +195,11 @@ def scan(
         num_folds=_FOLDS,
         seed=seed,
     )
+
+
+def _can_be_shown(source: Source) -> bool:
+    """Whether a page has something to show of the examples."""
+    return not isinstance(source, TableSource) or source.kind != "row" or bool(source.roles.others)
 
 
 def _refuse_contradictions(source: Source, task: str, verified: str | Path | None, sql: str | None) -> None:
