@@ -110,7 +110,7 @@ def test_pictures_that_a_run_points_at_are_shown_when_asked_for_alone(installed,
     assert f"--images run for those in {photos}" in done.stdout
     done = installed("report", run, "--out", "page.html", "--images", "run", cwd=tmp_path)
     assert done.returncode == 0 and len(pictures_in(tmp_path / "page.html")) == 12, done.stderr
-    assert f"Pictures come from {photos}, as the run says." in done.stderr
+    assert f"Examples come from {photos}, as the run says." in done.stderr
 
 
 @pytest.mark.parametrize("data", ["{url}/photos", "evil:pictures"])

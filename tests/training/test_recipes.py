@@ -186,7 +186,7 @@ def test_a_frozen_backbone(is_eval):
 def test_a_frozen_head_is_refused_before_the_first_step():
     model = fresh(TwoParts)
     model.fc.requires_grad_(False)
-    with pytest.raises(HeadError, match="No layer produces"):
+    with pytest.raises(HeadError, match=r"layer 'fc' gives the model's output but is frozen"):
         watch(model, data()[1])
 
 
