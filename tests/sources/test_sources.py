@@ -201,6 +201,15 @@ def test_shards_of_webdataset(tmp_path):
         assert [decode(item).getpixel((0, 0))[0] for item in source.encoded(np.array([5, 1]))] == [80, 40]
     with pytest.raises(SgoifError, match="has no columns"):
         open_source(tmp_path, ColumnNames(label="x"))
+    (tmp_path / "train-01.tar").write_bytes(b"no archive" * 100)
+    with pytest.raises(SgoifError, match=r"train-01\.tar' cannot be read"):
+        open_source(tmp_path)
+
+
+def test_of_many_columns_an_error_names_some():
+    wide = {f"column_{i}": [1, 2] for i in range(100)}
+    with pytest.raises(SgoifError, match=r"column_19 and 80 more; looked for"):
+        open_source(wide)
 
 
 def test_a_long_csv_is_read_in_blocks(tmp_path):

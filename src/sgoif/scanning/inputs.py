@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from sgoif.sources.labelled import Source, TableSource
 
 __all__ = ["Inputs", "Means", "make_inputs"]
 
-Path_ = Literal["features", "backbone", "text", "table", "scratch"]
+Way = Literal["features", "backbone", "text", "table", "scratch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
 
     rows: NDArray[Any] | None  # [N, D]; None where pictures are learnt from as they are
     found: ScanExamples
-    path: Path_
+    path: Way
     notes: tuple[str, ...] = ()
     order: str | None = None  # by what given embeddings belong to examples
 
@@ -118,9 +118,8 @@ def _embed(source: Source, found: ScanExamples, means: Means, out: str | None, p
 def _embed_texts(
     source: TableSource, found: ScanExamples, encoder: Any, out: str | None, progress: Progress, notes: tuple[str, ...]
 ) -> Inputs:
-    texts: Callable[[], Any] = lambda: source.texts(found.positions)  # noqa: E731
     options: dict[str, Any] = {"files": source.files or None, "out": out, "progress": progress}
-    rows, kept, truncated = read_text_embeddings(texts, found, encoder, **options)
+    rows, kept, truncated = read_text_embeddings(partial(source.texts, found.positions), found, encoder, **options)
     if truncated:
         notes = (*notes, f"Of {truncated:,} long texts the model read the beginning only.")
     return Inputs(rows, kept, "text" if encoder is None else "backbone", notes)

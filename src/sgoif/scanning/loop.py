@@ -113,8 +113,8 @@ def scan(
         raise SgoifError("name the data to scan: a folder, a file or a table.")
     source = open_source(data if sql is None else run_query(sql, data), names, **options)
     _refuse_contradictions(source, task, verified, sql)
-    plain = source.votes is not None or source.values is not None if isinstance(source, TableSource) else False
-    chosen = take_labelled(source) if plain else choose_examples(source, verified)
+    has_other_labels = isinstance(source, TableSource) and (source.votes is not None or source.values is not None)
+    chosen = take_labelled(source) if has_other_labels else choose_examples(source, verified)
     inputs = make_inputs(source, chosen, Means(features, feature_ids, backbone, weights, device), out, progress)
     found = inputs.found
     facts: dict[str, Any] = {
@@ -132,7 +132,7 @@ def scan(
     num_classes = len(source.class_names)
     if inputs.rows is not None:
         facts |= _keep_counts(source, found, out)
-        sink, issues = make_sink(out, "all"), None if plain else finder_of(source, found, seed, progress)
+        sink, issues = make_sink(out, "all"), None if has_other_labels else finder_of(source, found, seed, progress)
         run = ScanRun(sink, facts, found.sketches, progress=progress, issues=issues)
         if isinstance(source, TableSource) and source.values is not None:
             return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
@@ -157,7 +157,7 @@ def scan(
             seed=seed,
             run=run,
         )
-    if plain:
+    if has_other_labels:
         raise SgoifError("values and labels by several annotators are judged by embeddings; name a --backbone.")
     sink = make_sink(out, "all")
     pictures, found = read_pictures(source, found, progress)

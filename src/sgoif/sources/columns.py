@@ -33,6 +33,7 @@ IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "jpeg", "png", "webp", "bytes
 TEXT_COLUMNS = ("text", "sentence", "utterance", "content", "review", "comment", "question", "query", "document")
 LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label", "category", "intent")
 ID_COLUMNS = ("id", "image_id", "key", "filename", "file_name", "path")
+_NAMED = 20  # columns in a message
 _NO_NUMBER = ("", "na", "n/a", "nan", "null", "none")  # in a column whose other cells are numbers
 
 
@@ -57,7 +58,7 @@ class ColumnNames:
             named = getattr(self, role.name)
             for name in () if named is None else (named,) if isinstance(named, str) else named:
                 if name not in present:
-                    raise SgoifError(f"{where} has no column {name!r} ({role.name}): it has {', '.join(present)}.")
+                    raise SgoifError(f"{where} has no column {name!r} ({role.name}): it has {_some(present)}.")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -74,10 +75,15 @@ def find_column(names: Sequence[str], known: Sequence[str], what: str, where: st
     found = next((name for name in known if name in names), None)
     if found is None:
         raise SgoifError(
-            f"'{where}' has no column with {what}: it has {', '.join(names)}; looked for {', '.join(known)}."
+            f"'{where}' has no column with {what}: it has {_some(names)}; looked for {', '.join(known)}."
             f"{hint and ' '}{hint}"
         )
     return found
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def read_class_names(path: Path | None, schema: Any, label: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ passed over and counted, never fatal; what was assumed is written down in its no
 from __future__ import annotations
 
 import glob
+import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ class ShardSource:
                     for sample in read_samples(file, has_pictures=False):
                         ids.append(f"{Path(shard).name.removesuffix('.tar')}/{sample.key}")
                         raw.append(sample.label)
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError, ValueError, tarfile.TarError) as error:
                 raise SgoifError(f"the shard '{shard}' cannot be read: {error}") from error
         labels, names = number_labels(raw, ())
         return cls(ShardPictures(shards, lambda shard: open(shard, "rb")), ids, labels, names)
