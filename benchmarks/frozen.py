@@ -45,6 +45,11 @@ def backbone() -> Backbone:
     return Backbone()
 
 
+def full_size_backbone() -> Backbone:
+    """Make it at the 224 pixels that it was trained with."""
+    return Backbone(224)
+
+
 def embeddings(
     split: str = "train", batch: int = 200, *, dataset: str = "cifar10", side: int = SIDE, first: int | None = None
 ) -> NDArray[np.float32]:

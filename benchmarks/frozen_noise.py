@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import sgoif
 from benchmarks import data, frozen, noise
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.label_noise_tables import ORDER
@@ -84,7 +85,7 @@ def examine(setup: Setup, examples: int = 20_000) -> dict[str, Any]:
     return {
         "report": report,
         "precision": calibration_of_top(np.nan_to_num(scores["p_mislabeled"]), wrong),
-        "errors": {"expected": found.info.get("expected_errors"), "true": int(wrong.sum())},
+        "errors": {"expected": _expected_errors(found), "true": int(wrong.sum())},
         "suggested_right": float(is_right[wrong].mean()),
         "cleaning": found.info.get("holdout_cleaning"),
     }
@@ -126,6 +127,11 @@ class VerifiedSetup:
     seed: int = 1
 
 
+def _expected_errors(run: sgoif.Run) -> float | None:
+    """Errors that are expected among the training examples; None where the run does not tell."""
+    return None if run.info.get("expected_errors") is None else float(np.nansum(run.table["p_mislabeled"]))
+
+
 def verified_curve(setup: VerifiedSetup) -> dict[str, Any]:
     """What verifying the most doubtful hold-out labels by hand, as ``sgoif holdout`` proposes them, is worth."""
     case = noisy_features(setup.setting, setup.split, "as-given", setup.seed)
@@ -142,7 +148,7 @@ def verified_curve(setup: VerifiedSetup) -> dict[str, Any]:
         labels[verified] = clean[verified]
         run = audit_embeddings(rows, labels, ids, held, num_classes=10, verified=verified, seed=setup.seed)
         wrong = np.array([given[place[name]] != clean[place[name]] for name in run.table["id"].tolist()])
-        expected, true = run.info["expected_errors"], int(wrong.sum())
+        expected, true = _expected_errors(run), int(wrong.sum())
         report = detection_report(np.nan_to_num(run.table["p_mislabeled"]), wrong)
         found.append({"verified": int(verified.sum()), "expected_errors": expected, "true_errors": true, **report})
     return {"curve": found}

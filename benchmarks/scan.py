@@ -90,7 +90,7 @@ def examine(settings: Settings) -> dict[str, Any]:
             "margin_top_100": _found(-run.table["margin"], own),
             "worst_top_100": _found(run.table["worst"], own),
             "expected_errors": run.info.get("expected_errors"),
-            "true_errors": int(own.sum()),
+            "true_errors": int(hits.sum()),
             "num_duplicates": len(run.duplicates()),
         }
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from sgoif import findings
 from sgoif.errors import SgoifError
-from sgoif.findings.suspects import columns_of, rate_columns, suspects
+from sgoif.findings.suspects import columns_of, labels_of, rate_columns, suspects
 from sgoif.review.decisions import find_class, some_of
 from sgoif.summary import (
     AnySummary,
+    count_examples,
     summarise,
     summarise_annotators,
     summarise_tags,
@@ -78,15 +79,16 @@ class Run:
 
     @cached_property
     def num_examples(self) -> int:
-        """Training examples in the table of examples."""
-        return int(self.sql("select count(*) as n from examples")["n"][0].as_py())
+        """Examples that the run is about: those that were trained on, or all that were scanned."""
+        return count_examples(self.sql, self.info)
 
     @cached_property
     def num_judged(self) -> int:
-        """Training examples that have a probability."""
+        """Those of them whose label has a probability; labels that a person has verified have none."""
         if "p_mislabeled" not in columns_of(self.sql, "examples"):
             return 0
-        return int(self.sql("select count(p_mislabeled) as n from examples")["n"][0].as_py())
+        judged = self.sql(f"select count(p_mislabeled) as n from {labels_of(self.sql, self.info)}")
+        return int(judged["n"][0].as_py())
 
     @property
     def is_calibrated(self) -> bool:
@@ -223,8 +225,8 @@ class Run:
         import pyarrow as pa
 
         self.need_classes()
-        held = self.info.get("held_out_per_class")
-        return pa.table(findings.class_issues(rate_columns(self.sql), class_names=self.class_names, held_out=held))
+        held, columns = self.info.get("held_out_per_class"), rate_columns(self.sql, self.info)
+        return pa.table(findings.class_issues(columns, class_names=self.class_names, held_out=held))
 
     def find_class(self, name: int | str) -> int:
         """Return the number of a class, given by its name or number.
@@ -506,6 +508,6 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     tables = FileTables(path)
     info = {name: value for name, value in tables.files.info.items() if name not in ("facts", "faults")}
     info |= {"writing_faults": tables.files.info.get("faults", {}), **(tables.files.info.get("facts") or {})}
-    checked, why_not = read_checked(str(path), tables.sql)
+    checked, why_not = read_checked(str(path), tables.sql, info)
     found = {"checked": checked, "why_not_checked": why_not}
     return Run(info | {name: value for name, value in found.items() if value is not None}, tables)

@@ -18,8 +18,8 @@ from sgoif.wording import clean, count, percent, percents
 
 __all__ = [
     *("AnnotatorSummary", "AnySummary", "Leak", "Summary", "TagSummary", "ValueSummary", "describe_checked"),
-    *("competence_line", "kind_of_holdout", "read_transition", "summarise", "summarise_annotators", "summarise_tags"),
-    *("summarise_values", "why_no_probabilities"),
+    *("competence_line", "count_examples", "kind_of_holdout", "read_transition", "summarise", "summarise_annotators"),
+    *("summarise_tags", "summarise_values", "why_no_probabilities"),
 ]
 
 _SHOWN_LEAKS = 4
@@ -108,7 +108,7 @@ def summarise(
     """Collect the summary of a run; ``columns``, as ``rate_columns`` reads them, are read here if left out."""
     held = info.get("held_out_per_class")
     if columns is None:
-        columns = rate_columns(sql) if columns_of(sql, "examples") else {}
+        columns = rate_columns(sql, info) if columns_of(sql, "examples") else {}
     p = columns.get("p_mislabeled", np.zeros(0))
     num_judged = int(np.isfinite(p).sum())
     why_not = info.get("no_totals_reason")
@@ -122,7 +122,7 @@ def summarise(
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
-    num_examples = _num_examples(sql)
+    num_examples = count_examples(sql, info)
     return Summary(
         run=run,
         state=str(info.get("state") or "finished"),
@@ -226,7 +226,7 @@ class TagSummary:
 def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary:
     """Collect the summary of a multi-label run."""
     expected, noticed = info.get("expected_tag_errors") or {}, info.get("share_noticed")
-    num_examples = _num_examples(sql)
+    num_examples = count_examples(sql, info)
     return TagSummary(
         run=run,
         state=str(info.get("state") or "finished"),
@@ -446,8 +446,11 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
     return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
 
 
-def _num_examples(sql: Sql) -> int:
-    return int(sql("select count(*) as n from examples")["n"][0].as_py()) if columns_of(sql, "examples") else 0
+def count_examples(sql: Sql, info: Mapping[str, Any]) -> int:
+    """How many examples a run is about; a scan's hold-out is a part of the data, that of a training is not."""
+    tables = ("examples", "holdout") if info.get("kind") == "scan" else ("examples",)
+    present = [name for name in tables if columns_of(sql, name)]
+    return sum(int(sql(f"select count(*) as n from {name}")["n"][0].as_py()) for name in present)
 
 
 def read_transition(info: Mapping[str, Any]) -> Floats:

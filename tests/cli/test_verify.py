@@ -52,7 +52,7 @@ def test_the_page_tells_nothing_but_examples_and_labels(run, tmp_path):
 
 def test_the_same_seed_draws_the_same_sample_and_another_one_another(run):
     sql = load(run).sql
-    first, again, other = (draw_list(sql, run, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (draw_list(sql, {}, run, seed=seed) for seed in (0, 0, 1))
     assert first == again and first.list_id != other.list_id
     assert {card.id for card in first.cards} != {card.id for card in other.cards}
 
@@ -212,7 +212,7 @@ def test_a_run_that_does_not_know_its_examples_cannot_be_sampled(tmp_path, warni
 
 def test_a_wrong_label_that_is_named_again_is_asked_about_once_more(run, tmp_path):
     out = tmp_path / "verdicts.csv"
-    first = draw_list(load(run).sql, run).cards[0]
+    first = draw_list(load(run).sql, {}, run).cards[0]
     given, other = (("cat", "dog", "bird", "fox")[(first.given_label + i) % 4] for i in (0, 1))
     done = CliRunner().invoke(app, ["verify", run, "--out", str(out)], input=f"w\n{given}\nw\n{other}\nq\n")
     assert done.exit_code == 0 and f"{given} is the label that it has" in done.output
@@ -238,8 +238,8 @@ def test_more_cards_extend_a_sample(run, tmp_path):
 def test_an_extension_is_as_random_as_a_sample_drawn_at_once(run):
     sql, first = load(run).sql, []
     for seed in range(40):
-        small = draw_list(sql, run, num_cards=20, seed=seed)
-        large = draw_list(sql, run, num_cards=60, seed=seed, earlier=[small])
+        small = draw_list(sql, {}, run, num_cards=20, seed=seed)
+        large = draw_list(sql, {}, run, num_cards=60, seed=seed, earlier=[small])
         first += [number_of(card) for card in large.cards[20:] if card.stratum == large.cards[0].stratum]
     ranks = np.sort(first) / max(first)
     assert abs(ranks.mean() - np.mean([min(first) / max(first), 1])) < 0.1  # no half of a stratum is preferred

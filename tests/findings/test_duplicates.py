@@ -62,6 +62,23 @@ def test_wide_bands_find_what_they_promise(monkeypatch):
         assert len(found) >= least
 
 
+def test_rows_that_are_all_much_alike_are_compared_within_a_budget(monkeypatch, caplog):
+    """Rows of few numbers share many bands: bands become wider, then the commonest are passed over, with a word."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(10, 4))[rng.integers(10, size=2000)] + 0.2 * rng.normal(size=(2000, 4))
+    words = sign_sketch(np.concatenate([rows, rows[:20]]).astype(np.float32))
+    find = lambda: find_duplicates(  # noqa: E731
+        MemoryTables({"examples": columns(words, np.zeros(2020, int))}).sql, max_bits=8, has_holdout=False
+    ).to_pylist()
+    whole = find()
+    assert not caplog.messages
+    monkeypatch.setattr("sgoif.findings.duplicates._MOST_COMPARED", 1000)
+    part = find()
+    assert "much alike by their sketches" in caplog.text and 20 <= len(part) < len(whole)
+    exact = lambda found: [row for row in found if not row["bits_apart"]]  # noqa: E731
+    assert exact(part) == exact(whole) and len(exact(part)) >= 20
+
+
 def test_differing_labels_come_first_then_pairs_across_the_hold_out():
     words = random_words(3)
     examples = columns(words[[0, 0, 0, 1, 1, 2]], [4, 4, 7, 1, 1, 2])

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits, load_wine
 
 import sgoif
 from sgoif.errors import SgoifError
+from sgoif.review.verify import draw_list
 from sgoif.scanning.rows import make_features
 from sgoif.sources.labelled import open_source
 
@@ -155,3 +156,23 @@ def test_values_and_annotators_by_the_same_function():
         sgoif.scan(frame, label="ann", task="ranking")
     with pytest.raises(SgoifError, match="one column of labels"):
         sgoif.scan(frame, label=["ann", "bo"], task="regression")
+
+
+def test_all_labels_of_a_scan_count_also_those_held_out(tmp_path):
+    """Half of a small set is held out: its labels are judged like the others, so every total is about both."""
+    rows, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(labels))[:300]
+    rows, labels = rows[chosen].astype(np.float32), labels[chosen].copy()
+    wrong = rng.permutation(300)[:6]
+    labels[wrong] = (labels[wrong] + 3) % 10
+    run = sgoif.scan({"label": labels, "id": np.arange(300)}, features=rows, out=str(tmp_path / "run"))
+    flagged = run.label_issues(min_p=0.5).to_pylist()
+    assert {row["source"] for row in flagged} == {"train", "holdout"}
+    summary, issue = run.summary(), run.data_issues().to_pylist()[0]
+    assert summary.num_examples == summary.num_judged == run.num_examples == run.num_judged == 300
+    assert summary.num_flagged == len(flagged) == issue["count"] >= 5
+    assert summary.expected_errors == pytest.approx(300 * issue["share"]) == pytest.approx(run.info["expected_errors"])
+    assert sum(run.class_issues()["num_examples"].to_pylist()) == 300
+    drawn = draw_list(run.sql, run.info, run.url)
+    assert drawn.design.num_examples == 300 and drawn.num_flagged == len(flagged)

@@ -75,7 +75,7 @@ def verify(
     if page is None and as_json:
         raise SgoifError("--json goes with --page or --verdicts; in the terminal, questions are asked.")
     lists = read_lists(run)
-    found = draw_list(opened.sql, opened.files.url, num_cards=cards, seed=seed, earlier=lists)
+    found = draw_list(opened.sql, opened.info, opened.files.url, num_cards=cards, seed=seed, earlier=lists)
     smaller = find_extended(found, lists)
     named = None if table is not None else find_images(opened, images)
     place = _open_table(table, text, found) if table is not None else None if named is None else named.open()
@@ -198,7 +198,7 @@ def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False)
             f"none of {count(len(decisions), 'verdict')} is about a sample of this run; pass the file that the page of "
             f"`sgoif verify {run.url} --page FILE.html` gave."
         )
-    if not all(is_current(found, run.sql) for found in lists):
+    if not all(is_current(found, run.sql, run.info) for found in lists):
         raise SgoifError(
             "the run has changed since this sample was drawn, so it is no random sample of its ranking any more; draw "
             f"another: `sgoif verify {run.url} --page FILE.html`."

@@ -3,8 +3,10 @@
 Sketches (:mod:`sgoif.evidence.sketch`) are compared inside DuckDB, which spills to disk, so nothing here holds all
 examples. Equal sketches are one group, told as a star around one of them that has the group's commonest label; whole
 groups are then compared. Two sketches are compared only if one of their bands (runs of bits) is equal: with 16 bands
-that finds every pair up to 15 bits apart and 97% of those at 25. Above a million examples bands are twice as wide, so
-that they still tell examples apart; then every pair up to 7 bits apart is found, and 70% of those at 15.
+that finds every pair up to 15 bits apart and 97% of those at 25. Above a million examples, or where the bands of many
+are equal (rows of a few numbers), bands are twice as wide, so that they still tell examples apart; then every pair up
+to 7 bits apart is found, and 70% of those at 15. Where even these are shared by too many, the commonest are passed
+over, and a warning says so: near copies may be missed, equal ones never are.
 
 The likeness of a finished model (:mod:`sgoif.influence.likeness`) serves as well, if the model saw the examples as they
 are. That of a training does not where it augments: on CIFAR-10 with crops and flips even exact copies are 55 of 256
@@ -13,6 +15,7 @@ bits apart in the median, which is as far as each picture's nearest other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,8 @@ from sgoif.findings.suspects import Sql, columns_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 __all__ = ["bits_of_copies", "duplicates_of_run", "find_duplicates"]
 
 # A small thing on a plain ground has few bits, and two such pictures differ in few: what differs of the first three
@@ -33,11 +38,19 @@ __all__ = ["bits_of_copies", "duplicates_of_run", "find_duplicates"]
 _FORM, _SHARE_OF_FORM = SKETCH_COLUMNS[:3], 0.2
 _MANY = 1_000_000  # distinct sketches from which on bands are wide
 _CROWDED = 500  # sketches that share a band; more are plain pictures, whose bands say nothing
+_MOST_COMPARED = 50_000_000  # pairs that share a band
 
 _SAMPLE = 500  # examples that show how far apart those are which are no copies
 _CLEARLY_NEARER = 4  # times nearer than the nearest other example, and it may be a copy
 
 _ALL = "select id::varchar as id, given_label, '{source}' as source, {words} from {table} where {is_known}"
+
+_BANDS = """
+with firsts as (select distinct {words} from ({everything})),
+bands as (select band, ({band_of}) & {mask} as value from firsts, range({num_bands}) as bands(band))
+select size, count(*) as n from (select count(*) as size from bands group by band, value having count(*) > 1)
+group by size order by size
+"""
 
 _PAIRS = """
 with everything as materialized ({everything}),
@@ -56,12 +69,13 @@ telling as (
         (select (band, value) from bands group by band, value having count(*) between 2 and {crowded})
 ),
 candidates as (
-    select distinct a.number as one, b.number as other
-    from telling a join telling b on a.band = b.band and a.value = b.value and a.number < b.number
+    select one.number as one, other.number as other
+    from telling one join telling other
+    on one.band = other.band and one.value = other.value and one.number < other.number
 ),
 near as (
-    select a.id, b.id as other_id, a.given_label, b.given_label as other_label, a.source, b.source as other_source,
-           {distance} as bits
+    select distinct a.id, b.id as other_id, a.given_label, b.given_label as other_label, a.source,
+           b.source as other_source, {distance} as bits
     from candidates join firsts a on a.number = one join firsts b on b.number = other
     where {distance} <= {limit} and {distance_of_form} <= {share} * ({form_of_both})
 ),
@@ -124,7 +138,7 @@ def find_duplicates(
     distinct = sql(f"select count(*) as n from (select distinct {words} from ({everything}))")["n"][0].as_py()
     if not distinct:
         raise SgoifError("this run has no sketches to compare examples by; `sgoif scan` makes them.")
-    width = 32 if distinct > _MANY else 16
+    width, crowded = (16, 0) if not max_bits else _choose_bands(sql, everything, distinct)
     return sql(
         _PAIRS.format(
             everything=everything,
@@ -132,7 +146,7 @@ def find_duplicates(
             num_bands=SKETCH_BITS // width,
             mask=(1 << width) - 1,
             band_of=_band_of(width),
-            crowded=_CROWDED,
+            crowded=crowded,
             distance=_distance(SKETCH_COLUMNS),
             equal=" and ".join(f"a.{word} = b.{word}" for word in SKETCH_COLUMNS),
             limit=int(max_bits),
@@ -141,6 +155,26 @@ def find_duplicates(
             share=_SHARE_OF_FORM,
         )
     )
+
+
+def _choose_bands(sql: Sql, everything: str, distinct: int) -> tuple[int, int]:
+    """How wide bands are, and how many sketches may share one, so that not too many pairs are compared."""
+    most = 0
+    for width in (32,) if distinct > _MANY else (16, 32):
+        bands = {"num_bands": SKETCH_BITS // width, "mask": (1 << width) - 1, "band_of": _band_of(width)}
+        found = sql(_BANDS.format(everything=everything, words=", ".join(SKETCH_COLUMNS), **bands))
+        size, number = (found[name].to_numpy().astype(np.float64) for name in ("size", "n"))
+        pairs = np.cumsum(number * size * (size - 1) / 2)
+        most = int(size[: np.searchsorted(pairs, _MOST_COMPARED, side="right")].max(initial=2))
+        is_all = not len(size) or most >= min(_CROWDED, size.max())
+        if is_all:
+            return width, _CROWDED
+    log.warning(
+        "many examples are much alike by their sketches, so near copies are looked for only among those that share a "
+        "part of theirs with fewer than %d others; equal sketches are all found.",
+        most,
+    )
+    return 32, most
 
 
 def bits_of_copies(sql: Sql, most: int) -> int:

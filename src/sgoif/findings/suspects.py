@@ -16,7 +16,7 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FLAGGED", "UNLIKELY", "Sql", "columns_of", "has_probabilities", "rate_columns", "suspects"]
+__all__ = ["FLAGGED", "UNLIKELY", "Sql", "columns_of", "has_probabilities", "labels_of", "rate_columns", "suspects"]
 
 FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
 UNLIKELY = 0.1  # below this one it is unlikely to be wrong
@@ -81,12 +81,25 @@ def _key_without_p(sql: Sql) -> str:
     return "worst"
 
 
-def rate_columns(sql: Sql) -> dict[str, NDArray[Any]]:
-    """What error rates by class need of every labelled training example; NaN where the run has no probabilities."""
+def labels_of(sql: Sql, info: Mapping[str, Any]) -> str:
+    """What to select the labels from that a run's totals are about, as the FROM of a query.
+
+    A scan holds a part of the data out, whose labels it judges like all others: they count, with ``source`` "holdout",
+    but for those that a person has verified. The hold-out of a training is another dataset, which no total is about.
+    """
+    own = "select *, 'train' as source from examples"
+    if info.get("kind") != "scan" or not columns_of(sql, "holdout"):
+        return f"({own} where given_label >= 0)"
+    held = "select *, 'holdout' as source from holdout where not coalesce(trusted, false)"
+    return f"(select * from ({own} union all by name {held}) where given_label >= 0)"
+
+
+def rate_columns(sql: Sql, info: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """What error rates by class need of every label; NaN where the run has no probabilities."""
     present = columns_of(sql, "examples")
     labels = [_whole(name, present) for name in ("given_label", "suggested_label")]
     p = [_number(name, present) for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")]
-    table = sql(f"select {', '.join(labels + p)} from examples where given_label >= 0")
+    table = sql(f"select {', '.join(labels + p)} from {labels_of(sql, info)}")
     return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
 
 

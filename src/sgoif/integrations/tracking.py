@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.findings.label import class_name
-from sgoif.findings.suspects import FLAGGED
+from sgoif.findings.suspects import FLAGGED, rate_columns
 from sgoif.sources.written import as_line, is_written
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def log_run(
         raise SgoifError("log_images=True needs images=: a folder, a URL, a dataset, or a function of an id.")
     issues = run.label_issues(top=top).to_pylist()
     step = int(run.info.get("counters", {}).get("steps", 0))
-    numbers = {"examples": float(run.info.get("num_examples", len(run.table["id"])))}
+    numbers = {"examples": float(run.num_examples)}
     if run.is_calibrated:
-        p = np.nan_to_num(run.table["p_mislabeled"])
+        p = np.nan_to_num(rate_columns(run.sql, run.info)["p_mislabeled"])
         numbers |= {"expected_errors": float(p.sum()), "label_issues": float((p >= FLAGGED).sum())}
     tracker.numbers({f"sgoif/{key}": value for key, value in numbers.items()}, step)
     rows = [_row(item, run.class_names, hash_ids) for item in issues]

@@ -216,7 +216,7 @@ def plan_review(
         PlannedCard(card.id, card.given, card.suggested, card.p, FLAGGED, p=card.p, source=card.source)
         for card in cards
     ]
-    unlisted = draw_unlisted(run.sql, listed, round(checks * len(cards)), seed)
+    unlisted = draw_unlisted(run.sql, run.info, listed, round(checks * len(cards)), seed)
     canaries = draw_canaries(
         run.sql,
         [*listed, *(card.id for card in unlisted)],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sgoif.doubts import doubts_of, has_trained_on_holdout
-from sgoif.findings.suspects import columns_of
+from sgoif.findings.suspects import columns_of, labels_of
 from sgoif.report.figures import curve
 from sgoif.report.findings import Figure, Findings, share
 from sgoif.summary import competence_line, why_no_probabilities
@@ -57,7 +57,9 @@ def _state(info: Mapping[str, Any]) -> Sign:
 def _coverage(run: Findings) -> Sign:
     present = columns_of(run.sql, "examples")
     judged = "count(p_mislabeled)" if "p_mislabeled" in present else "0"
-    row = run.sql(f"select count(*) as n, {judged} as judged, avg(n_visits) as visits from examples").to_pylist()[0]
+    row = run.sql(
+        f"select count(*) as n, {judged} as judged, avg(n_visits) as visits from {labels_of(run.sql, run.info)}"
+    ).to_pylist()[0]
     part = row["judged"] / max(row["n"], 1)
     visits = "" if row["visits"] is None else f", {row['visits']:.1f} visits each"
     return Sign(

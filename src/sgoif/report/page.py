@@ -79,7 +79,7 @@ def _describe(
     run: Findings, p_sum: float, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page
 ) -> dict[str, Any]:
     """What the page's script works on: cards by columns, examples by number."""
-    on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
+    on_page = sum(card.p or 0.0 for card in cards if card.source == "train" or run.info.get("kind") == "scan")
     is_secret = page.tokens is not None
 
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:

@@ -1,7 +1,7 @@
 """Who gets which cards, and the answer key: what each card was there for.
 
 Most cards are suspicious labels, some of them shown to everybody. Two kinds are mixed in that nobody can tell from
-these: a random sample of all other training examples, from which the error rate of the whole set follows, and canaries,
+these: a random sample of all other examples, from which the error rate of the whole set follows, and canaries,
 hold-out examples under a label that is known to be wrong, by which people are judged. Both are chosen inside DuckDB, in
 an order given by a hash of seed and id: the same on every machine, and only the chosen rows leave it.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.findings.suspects import labels_of
 from sgoif.review.decisions import Decision
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def make_plan(
     Args:
         run: names the run, for the list's id.
         flagged: suspicious labels, in the order in which they shall be seen.
-        unlisted: a uniform random sample of all other training examples (``draw_unlisted``); as many as ``checks``
+        unlisted: a uniform random sample of all other examples (``draw_unlisted``); as many as ``checks``
             asks for are taken from its beginning.
         canaries: from ``draw_canaries``; none is fine.
         reviewers: names of the people.
@@ -239,14 +240,16 @@ def _between(cards: Sequence[PlannedCard], place: int, rng: np.random.Generator)
     return float(rng.uniform(after, min(after + _CLOSE, 1.0) if before is None else before))
 
 
-def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0) -> list[PlannedCard]:
-    """Draw training examples that are on no list, all with the same probability; ``listed`` has ids."""
+def draw_unlisted(
+    sql: Sql, info: Mapping[str, Any], listed: Iterable[object], count: int, seed: int = 0
+) -> list[PlannedCard]:
+    """Draw examples that are on no list, all with the same probability; ``listed`` has ids."""
     present = sql("select * from examples limit 0").column_names
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double as p_mislabeled"
     suggested = [name for name in _SUGGESTIONS if name in present]
     rows = sql(
-        f"select id, given_label, {', '.join([*suggested, p])} from examples where given_label >= 0 "
-        "and id::varchar not in (select unnest($listed::varchar[])) "
+        f"select id, given_label, source, {', '.join([*suggested, p])} from {labels_of(sql, info)} "
+        "where id::varchar not in (select unnest($listed::varchar[])) "
         "order by md5($seed || '/' || id::varchar) limit $count",
         listed=[str(value) for value in listed],
         seed=str(seed),
@@ -260,6 +263,7 @@ def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0)
             None,
             RANDOM,
             p=_number(row["p_mislabeled"]),
+            source=row["source"],
         )
         for row in rows
     ]

@@ -19,7 +19,7 @@ import numpy as np
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
-from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of
+from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of, labels_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.merge import merge
 from sgoif.review.plan import read_files
@@ -65,9 +65,15 @@ class CheckedList:
 
 
 def draw_list(
-    sql: Sql, run: str, *, num_cards: int = NUM_CARDS, seed: int = 0, earlier: Sequence[CheckedList] = ()
+    sql: Sql,
+    info: Mapping[str, Any],
+    run: str,
+    *,
+    num_cards: int = NUM_CARDS,
+    seed: int = 0,
+    earlier: Sequence[CheckedList] = (),
 ) -> CheckedList:
-    """Draw a sample of a run's training examples.
+    """Draw a sample of the labels that a run's totals are about.
 
     A smaller sample of the same seed and ranking is extended: its cards come first, and others are drawn from the rest
     of each stratum, so that all of them together are a random sample of it. ``run`` names the run, for the list's id.
@@ -75,10 +81,10 @@ def draw_list(
     Raises:
         SgoifError: The run has no labelled examples.
     """
-    state = find_state(sql)
+    state = find_state(sql, info)
     total, num_flagged = int(state["examples"]), int(state["flagged"])
     if not total:
-        raise SgoifError("there is nothing to verify: this run has no labelled training examples.")
+        raise SgoifError("there is nothing to verify: this run has no labelled examples.")
     design = make_design(total, num_flagged, int(state["doubtful"]), num_cards)
     alike = [item for item in earlier if item.seed == seed and _is_same(item.state, state)]
     alike = [item for item in alike if item.design.edges == design.edges]
@@ -92,7 +98,7 @@ def draw_list(
     stratum = {int(rank): number for number, ranks in enumerate(drawn) for rank in ranks}
     rows = sql(
         f"select id, given_label, place from (select id, given_label, row_number() over (order by {_order(sql)}) - 1 "
-        "as place from examples where given_label >= 0) where place in (select unnest($places::bigint[]))",
+        f"as place from {labels_of(sql, info)}) where place in (select unnest($places::bigint[]))",
         places=sorted(stratum),
     ).to_pylist()
     cards = sorted(
@@ -131,7 +137,7 @@ def find_extended(found: CheckedList, lists: Sequence[CheckedList]) -> list[Chec
     return chain
 
 
-def find_state(sql: Sql) -> dict[str, float]:
+def find_state(sql: Sql, info: Mapping[str, Any]) -> dict[str, float]:
     """Describe the ranking that a sample is drawn by, so that one can tell whether it has changed."""
     present = columns_of(sql, "examples")
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double"
@@ -140,7 +146,7 @@ def find_state(sql: Sql) -> dict[str, float]:
         f"select count(*) as examples, count(*) filter ({p} >= {FLAGGED}) as flagged, "
         f"count(*) filter ({p} >= {UNLIKELY}) as doubtful, sum(given_label) as labels, sum({p}) as p, "
         f"sum({p} * {p}) as p_squared, sum({key}) filter (isfinite({key}::double)) as rest "
-        "from examples where given_label >= 0"
+        f"from {labels_of(sql, info)}"
     ).to_pylist()[0]
     return {name: _plain(value) for name, value in row.items()}
 
@@ -228,7 +234,7 @@ def keep_checked(run_url: str, document: Mapping[str, Any]) -> None:
     place_of(run_url).write(_FILE, json.dumps(document, allow_nan=False, indent=1).encode())
 
 
-def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | None]:
+def read_checked(run_url: str, sql: Sql, info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
     """Read what was found, where it is about the run as it is now; else say why it is not used."""
     from sgoif.files.locations import place_of
 
@@ -243,14 +249,14 @@ def read_checked(run_url: str, sql: Sql) -> tuple[dict[str, Any] | None, str | N
         is_sound = False
     if not is_sound:
         return None, f"{_FILE} of this run cannot be read; run `sgoif verify` again"
-    if not _is_same(state, find_state(sql)):
+    if not _is_same(state, find_state(sql, info)):
         return None, "labels were checked, but the run has changed since; run `sgoif verify` again"
     return document, None
 
 
-def is_current(found: CheckedList, sql: Sql) -> bool:
+def is_current(found: CheckedList, sql: Sql, info: Mapping[str, Any]) -> bool:
     """Whether a list was drawn by the ranking as it is now."""
-    return _is_same(found.state, find_state(sql))
+    return _is_same(found.state, find_state(sql, info))
 
 
 def _is_share(item: Mapping[str, Any]) -> bool:

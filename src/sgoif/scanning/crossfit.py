@@ -164,7 +164,7 @@ def _collect(recorder: Recorder, holdout: Columns, estimate: Columns, facts: dic
     judged = None
     if why is None:
         p, low, high = (examples[name] for name in _PROBABILITIES)
-        facts |= {"no_totals_reason": None, "expected_errors": float(p.sum())}
+        facts |= {"no_totals_reason": None, "expected_errors": float(p.sum() + holdout["p_mislabeled"].sum())}
         judged = Judged(p, low, high, None)
     else:
         log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
