@@ -13,7 +13,9 @@ from sgoif import experimental
 from sgoif.training.monitor import Monitor
 
 ROOT = Path(__file__).resolve().parents[2]
-STABLE, _, EXPERIMENTAL = (ROOT / "docs" / "api.md").read_text().partition("\n## Experimental\n")
+API = ROOT / "docs" / "api"
+OVERVIEW, _, EXPERIMENTAL = (API / "index.md").read_text().partition("\n## Experimental\n")
+STABLE = "\n".join([OVERVIEW, *(path.read_text() for path in sorted(API.glob("*.md")) if path.stem != "index")])
 MONITOR = "sgoif.training.monitor.Monitor"  # what `watch` returns: users call its methods and never import it
 INTERNAL = {  # who may use which internal module, and why
     "examples/simulated_reviewer.py": {"files", "report", "review"},  # stands in for the page, which is no Python
@@ -38,15 +40,34 @@ def declared(module):
 
 
 def test_the_reference_has_the_stable_names_and_no_others():
-    documented = re.findall(r"^::: (\S+)$", STABLE, re.M)
+    documented = [name for name in re.findall(r"^::: (\S+)$", STABLE, re.M) if not name.startswith("sgoif.Run.")]
     assert len(documented) == len(set(documented))
     assert set(documented) == {f"sgoif.{name}" for name in sgoif.__all__ if name != "__version__"} | {MONITOR}
     assert ":::" not in EXPERIMENTAL
 
 
+def test_the_overview_names_what_is_on_its_pages():
+    rows = re.findall(r"^\| \[[^]]*\]\((\w+\.md)\) \| (.*?) \|$", OVERVIEW, re.M)
+    assert sorted(page for page, _ in rows) == sorted(path.name for path in API.glob("*.md") if path.stem != "index")
+    for page, names in rows:
+        text = (API / page).read_text()
+        named = re.findall(r"`([\w.]+)`", names)
+        assert named and [name for name in named if not re.search(rf"^::: [\w.]*\b{name}$", text, re.M)] == []
+
+
+def members_of(name):
+    """The members that the reference lists below a class."""
+    listed = re.search(rf"^::: {re.escape(name)}\n    options:\n      members: \[(.*?)\]$", STABLE, re.M)
+    return listed[1].split(", ")
+
+
 def test_the_reference_has_every_public_method_of_a_monitor():
-    listed = re.search(rf"^::: {re.escape(MONITOR)}\n    options:\n      members: \[(.*?)\]$", STABLE, re.M)
-    assert set(listed[1].split(", ")) == {name for name in dir(Monitor) if not name.startswith("_")}
+    assert set(members_of(MONITOR)) == {name for name in dir(Monitor) if not name.startswith("_")}
+
+
+def test_the_reference_has_every_public_member_of_a_run_once():
+    documented = members_of("sgoif.Run") + re.findall(r"^::: sgoif\.Run\.(\w+)$", STABLE, re.M)
+    assert sorted(documented) == [name for name in dir(sgoif.Run) if not name.startswith("_")]
 
 
 def test_the_reference_has_the_experimental_names_and_no_others():
@@ -70,7 +91,7 @@ def used_names():
     cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
     texts["examples/quickstart.ipynb"] = "\n".join("".join(cell["source"]) for cell in cells)
     for page, text in sorted(texts.items()):
-        if page == "docs/api.md":
+        if page.startswith("docs/api/"):
             continue
         for module, names in re.findall(r"^ *from (sgoif[\w.]*) import (\w+(?:, \w+)*)", text, re.M):
             yield from ((page, f"{module}.{name}") for name in names.split(", "))
