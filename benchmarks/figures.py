@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
-from benchmarks.label_noise_tables import places
+from benchmarks.drawing import Bars, Panel, draw_bars, draw_panels
+from benchmarks.frozen_noise import CONFIDENT, aps, frozen_places
+from benchmarks.label_noise_tables import best_free, is_judged, name_of, places, values
+from benchmarks.overhead import MODELS, cost_rows
 from benchmarks.records import read_results
 from benchmarks.tables.pages import FOLDER as PAGES
-from benchmarks.tables.rows import Run
+from benchmarks.tables.rows import Run, group_runs, latest
+from benchmarks.trust.tables import NEW, compare_few_errors
 
 FOLDER = PAGES / "figures"
-SETTINGS = {"pair-20": "#b5532a", "sym-40": "#2a6f97", "worst": "#4c7a34"}
-SIGNALS = {"harm": "#b5532a", "worst": "#2a6f97", "probe_margin": "#4c7a34", "margin": "#777777"}
-LABELS = {"right label": "#2a6f97", "wrong label": "#b5532a"}
-GATE = {"residual": "#b5532a", "confidence": "#2a6f97"}
-BELIEFS = {"what was true": "#b5532a", "what was said": "#777777"}
-_WIDTH, _HEIGHT, _LEFT = 300, 200, 40
-
-Point = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Lines over one pair of axes; a line's name says its colour."""
-
-    title: str
-    lines: Sequence[tuple[str, Sequence[Point]]]
-    across: Sequence[tuple[float, str]]  # places on the lower axis, and what is written there
-    top: float  # of the left axis, which begins at 0; lines may rise above it
-    has_ticks: bool = True
-
-    @staticmethod
-    def by_epoch(title: str, top: float, lines: Sequence[tuple[str, Sequence[float]]]) -> Panel:
-        longest = max([2, *(len(values) for _, values in lines)])
-        drawn = [(name, list(enumerate(values))) for name, values in lines]
-        return Panel(title, drawn, [(epoch, str(epoch + 1)) for epoch in range(longest)], top)
+SETTINGS = {"pair-20": "rust", "sym-40": "blue", "worst": "green"}
+SIGNALS = {"harm": "rust", "worst": "blue", "probe_margin": "green", "margin": "grey"}
+LABELS = {"right label": "blue", "wrong label": "rust"}
+GATE = {"residual": "rust", "confidence": "blue"}
+BELIEFS = {"what was true": "rust", "what was said": "grey"}
+FROZEN = {"sgoif scan": "rust", "confident learning": "blue", "nearest neighbours": "grey"}
+TRAINED = {"sgoif.watch": "rust", "best of loss, AUM and EL2N": "grey"}
 
 
 def residual_and_confidence() -> str:
@@ -48,7 +33,7 @@ def residual_and_confidence() -> str:
     for title, key in (("relative residual", "residual"), ("confidence", "confidence")):
         lines = [(name, run["report"][f"{key} by epoch"]) for name, run in runs]
         panels.append(Panel.by_epoch(f"{title} by epoch", 1.0, lines))
-    return _drawing(panels, SETTINGS)
+    return draw_panels(panels, SETTINGS)
 
 
 def ap_by_epoch() -> str:
@@ -58,7 +43,7 @@ def ap_by_epoch() -> str:
         known = [run["report"]["epochs"] for run in _trusted(name) if "epochs" in run["report"]]
         lines = [(signal, found[signal]["accumulated ap"]) for signal in SIGNALS for found in known]
         panels.append(Panel.by_epoch(f"{name}: AP of all visits so far, by epoch", 100.0, lines))
-    return _drawing(panels, SIGNALS)
+    return draw_panels(panels, SIGNALS)
 
 
 def concepts_of(key: str) -> str:
@@ -71,7 +56,7 @@ def concepts_of(key: str) -> str:
     ticks = [(value, f"{value:g}") for value in (-8, -4, 0, 4, 8)]
     top = max(y for _, line in lines for _, y in line)
     panel = Panel(f"{key}, in robust standard deviations", lines, ticks, top, has_ticks=False)
-    return _drawing([panel], LABELS)
+    return draw_panels([panel], LABELS)
 
 
 def concepts_gate() -> str:
@@ -80,7 +65,7 @@ def concepts_gate() -> str:
     lines = [
         (name, [(10 * place, value) for place, value in enumerate(found[name]) if value is not None]) for name in GATE
     ]
-    return _drawing([Panel("by step", lines, [(step, str(step)) for step in range(0, 801, 200)], 1.0)], GATE)
+    return draw_panels([Panel("by step", lines, [(step, str(step)) for step in range(0, 801, 200)], 1.0)], GATE)
 
 
 def concepts_calibration() -> str:
@@ -91,7 +76,71 @@ def concepts_calibration() -> str:
         ("what was true", [(item["said"], item["true"]) for item in beliefs]),
     ]
     ticks = [(value, f"{value:g}") for value in (0, 0.25, 0.5, 0.75, 1)]
-    return _drawing([Panel("wrong labels, by p_mislabeled", lines, ticks, 1.0)], BELIEFS)
+    return draw_panels([Panel("wrong labels, by p_mislabeled", lines, ticks, 1.0)], BELIEFS)
+
+
+def frozen_ap() -> str:
+    """AP on frozen features without a clean label, means over the seeds."""
+    groups = []
+    for (setting, holdout), runs in frozen_places():
+        if holdout == "as-given":
+            confident = max(float(np.mean(aps(runs, name))) for name in CONFIDENT if aps(runs, name))
+            ours, near = (float(np.mean(aps(runs, name))) for name in ("p_mislabeled", "nearest neighbours"))
+            groups.append((setting, list(zip(FROZEN, (ours, confident, near), strict=True))))
+    title = "Average precision of finding wrong labels, 20,000 CIFAR-10 images, no clean labels"
+    return draw_bars(Bars(title, groups, digits=1), FROZEN)
+
+
+def training_ap() -> str:
+    """AP of one watched training without a clean label, beside the best free signal of the same training."""
+    groups = []
+    for (dataset, setting, holdout), runs in places():
+        if holdout == "as-given" and is_judged(runs):
+            bars = (float(np.mean(values(runs, "p_mislabeled"))), float(np.mean(best_free(runs)[1])))
+            groups.append((name_of(dataset, setting), list(zip(TRAINED, bars, strict=True))))
+    return draw_bars(Bars("Average precision of one watched training, no clean labels", groups, digits=1), TRAINED)
+
+
+def trust_ap() -> str:
+    """Mean AP over the cells of few errors; a rival that not every cell has is left to the table."""
+    whole = compare_few_errors(NEW)
+    most = max(item.num_cells for item in whole)
+    found = [item for item in whole if item.num_cells == most]
+    bars = [("sgoif scan", found[0].ours, "rust"), *((item.rival, item.theirs, "grey") for item in found)]
+    ranked = sorted(bars, key=lambda bar: -bar[1])
+    title = f"Mean average precision at 3% wrong labels or less, {most} settings, same features"
+    colours = {name: colour for name, _, colour in ranked}
+    return draw_bars(Bars(title, [(name, [(name, value)]) for name, value, _ in ranked], digits=1), colours)
+
+
+def cleaned_accuracy() -> str:
+    """Test accuracy after cleaning without people, pair-20."""
+    named = {
+        ("none", ""): ("labels as given", "grey"),
+        ("frozen confident", "relabel"): ("relabelled by confident learning", "blue"),
+        ("frozen ours", "relabel"): ("relabelled by sgoif", "rust"),
+        ("truth", ""): ("all labels true", "green"),
+    }
+    found = dict(group_runs(latest("cleaned.jsonl"), ("setting", "judge", "way")))
+    groups = []
+    for (judge, way), (name, _) in named.items():
+        accuracy = 100 * float(np.mean([run["accuracy"] for run in found["pair-20", judge, way]]))
+        groups.append((name, [(name, accuracy)]))
+    chart = Bars("Test accuracy of a ResNet-9 trained on pair-20 images, %", groups, digits=1)
+    return draw_bars(chart, dict(named.values()))
+
+
+def overhead_ratio() -> str:
+    """Time of a watched step in percent of a bare one."""
+    groups = [
+        (
+            f"{MODELS[run['model']]}, {run['classes']:,} classes, {run['precision']}",
+            [("watched", 100 * (run["timing"]["watched"]["ratio"] - 1))],
+        )
+        for run in cost_rows()
+    ]
+    chart = Bars("Time that watching adds to a training step, %", groups, last=25.0, digits=1)
+    return draw_bars(chart, {"watched": "rust"})
 
 
 FIGURES: Mapping[str, Callable[[], str]] = {
@@ -101,6 +150,11 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "concepts_harm.svg": partial(concepts_of, "harm"),
     "concepts_gate.svg": concepts_gate,
     "concepts_calibration.svg": concepts_calibration,
+    "frozen_ap.svg": frozen_ap,
+    "training_ap.svg": training_ap,
+    "trust_ap.svg": trust_ap,
+    "cleaned_accuracy.svg": cleaned_accuracy,
+    "overhead_ratio.svg": overhead_ratio,
 }
 
 
@@ -111,43 +165,3 @@ def _concepts() -> Run:
 
 def _trusted(setting: str) -> list[Run]:
     return dict(places()).get(("cifar10", setting, "trusted"), [])
-
-
-def _drawing(panels: Sequence[Panel], colours: Mapping[str, str]) -> str:
-    drawn = [_panel(panel, colours, x=place * (_WIDTH + 60)) for place, panel in enumerate(panels)]
-    legend = "".join(
-        f'<text x="{_LEFT + 110 * i}" y="{_HEIGHT + 62}" fill="{colour}">— {name}</text>'
-        for i, (name, colour) in enumerate(colours.items())
-    )
-    width = len(panels) * (_WIDTH + 60)
-    size = f'width="{width}" height="{_HEIGHT + 75}" viewBox="0 0 {width} {_HEIGHT + 75}"'
-    style = 'font-family="sans-serif" font-size="12" style="background:white;max-width:100%;height:auto"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(drawn)}{legend}</svg>\n'
-
-
-def _panel(panel: Panel, colours: Mapping[str, str], x: int) -> str:
-    top = max([panel.top, *(y for _, line in panel.lines for _, y in line)])
-    first, last = panel.across[0][0], panel.across[-1][0]
-
-    def across(value: float) -> float:
-        return _LEFT + _WIDTH * (value - first) / (last - first)
-
-    def down(value: float) -> float:
-        return 20 + _HEIGHT * (1 - value / top)
-
-    drawn = "".join(
-        f'<polyline fill="none" stroke="{colours[name]}" stroke-width="1.5" '
-        f'points="{" ".join(f"{across(at):.1f},{down(value):.1f}" for at, value in line)}"/>'
-        for name, line in panel.lines
-    )
-    frame = f'<path d="M{_LEFT},20 V{20 + _HEIGHT} H{_LEFT + _WIDTH}" fill="none" stroke="#555"/>'
-    ticks = "".join(
-        f'<text x="{across(value):.1f}" y="{_HEIGHT + 36}" text-anchor="middle">{text}</text>'
-        for value, text in panel.across
-    )
-    if panel.has_ticks:
-        ticks += "".join(
-            f'<text x="{_LEFT - 6}" y="{4 + down(value):.1f}" text-anchor="end">{value:g}</text>'
-            for value in np.linspace(0, panel.top, 5)
-        )
-    return f'<g transform="translate({x},0)"><text x="{_LEFT}" y="12">{panel.title}</text>{frame}{ticks}{drawn}</g>'

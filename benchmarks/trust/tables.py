@@ -108,6 +108,28 @@ def read_cells(method: str, keep: Callable[[Cell], bool] = lambda cell: True) ->
     return [CellRuns(cell, ours[cell], rivals.get(cell, {})) for cell in REPORTED if cell in ours and keep(cell)]
 
 
+@dataclass(frozen=True, slots=True)
+class FewErrors:
+    """Mean AP of ours and of one rival over the cells of 3% noise or less that the rival was run on."""
+
+    rival: str
+    ours: float
+    theirs: float
+    num_cells: int
+
+
+def compare_few_errors(method: str) -> list[FewErrors]:
+    """Ours beside every rival; a rival that exists only for tables is met on tables."""
+    cells = [item for item in read_cells(method) if item.ahead and item.cell.rate <= 0.03]
+    found = []
+    for rival in sorted({name for item in cells for name in item.rival_names}):
+        here = [item for item in cells if rival in item.rival_names]
+        theirs = float(np.mean([np.mean(item.theirs(rival)) for item in here]))
+        ours = float(np.mean([np.mean([item.ours[s]["report"]["ours"]["ap"] for s in item.shared]) for item in here]))
+        found.append(FewErrors(rival, ours, theirs, len(here)))
+    return found
+
+
 def _number(value: float | None, digits: int = 1, sign: str = "") -> str:
     return "-" if value is None or np.isnan(value) else f"{value:{sign}.{digits}f}"
 
