@@ -1,6 +1,6 @@
 """Lines and bars as SVG, in a light and a dark form: the reader's colour scheme chooses.
 
-Colours are names, defined for both forms in one style sheet inside the drawing. Every drawing has its own background, so
+Colours are names, defined for both forms in one style sheet inside the drawing. Each drawing has its own background, so
 that it can be read wherever it is shown.
 """
 
