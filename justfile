@@ -57,6 +57,10 @@ bench *ARGS:
 tables:
     python -m benchmarks tables
 
+# the outputs of docs/cli.md from the commands that it shows, two minutes
+outputs:
+    python -m tests.docs.cli_page
+
 # sdist, wheel, SBOM and checksums into OUT; arguments go to scripts/release
 release *ARGS:
     PYTHON=python scripts/release {{ARGS}}

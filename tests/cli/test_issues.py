@@ -1,12 +1,15 @@
 """``sgoif issues``: the worst labels, as a table, as files, as JSON, and by groups."""
 
 import csv
+import io
 import json
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 import sgoif
 from sgoif.errors import SgoifError
@@ -192,3 +195,18 @@ def test_groups_take_a_limit_and_refuse_what_they_cannot_heed(run):
 def test_a_report_names_its_options(run):
     with pytest.raises(SgoifError, match="no option 'reviewer'; it has images, top"):
         sgoif.load(run).report("page.html", reviewer="ann")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_brief_findings_are_a_line_each_on_any_terminal(tmp_path, width, monkeypatch):
+    from sgoif.cli import issues, output
+
+    run = sgoif.load(write_run(tmp_path / "run", noisy(ids=[f"{'x' * 60}/{i}.png" for i in range(400)]), **FACTS))
+    written = io.StringIO()
+    screen = Console(file=written, force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(issues, "console", lambda: screen)
+    monkeypatch.setattr(output, "console", lambda: screen)
+    issues.show_labels(run, run.label_issues(top=8), is_brief=True)
+    head, *lines = written.getvalue().splitlines()
+    assert len(lines) == 8 and all(cell_len(line.rstrip()) <= width for line in lines)
+    assert ("why" in head) == (width >= 120) and all(".png" in line for line in lines)

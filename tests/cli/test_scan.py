@@ -51,10 +51,12 @@ def test_a_scan_prints_what_it_found_and_what_to_do_next(data, scanned):
         "Estimated errors",
         "given -> suggested",
         f"The run is in {out}",
-        f"sgoif issues {out}",
-        "sgoif check",
     ):
         assert text in done.stdout
+    rows = done.stdout.partition("given -> suggested")[2].splitlines()[1:]
+    assert [row.split()[0] for row in rows[:8]] == list("12345678") and rows[8] == ""  # eight findings, a line each
+    assert rows[-1] == f"  sgoif report {out} --images run --out report.html"  # and one step
+    assert done.stdout.count("\n  sgoif ") == 1
     assert "Pictures were not opened" in done.stdout  # before, broken ones were judged without a word
     rows = answer("issues", out, "--top", 20)["issues"]
     assert sum(row["id"] in data[1] for row in rows) >= 16

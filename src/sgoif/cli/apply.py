@@ -77,23 +77,31 @@ class _Review:
 
 def apply(
     run: RunPath,
-    out: Annotated[str, require("FILE", "The manifest: .parquet or .csv.")],
+    out: Annotated[str, require("FILE", "Write the manifest to this .parquet or .csv file.")],
     files: Annotated[
         MaybeTexts,
         typer.Argument(
-            metavar="DECISIONS.csv...", help="One per person; or a JSON export of Label Studio.", show_default=False
+            metavar="DECISIONS.csv...",
+            help="Read decisions, one file per person, or a JSON export of Label Studio.",
+            show_default=False,
         ),
     ] = None,
     relabel_from: Annotated[
-        MaybeText, typer.Option(metavar="P", help="Labels so probably wrong take the suggestion, unseen: 95%.")
+        MaybeText,
+        typer.Option(
+            metavar="P", help="Relabel without review where a label is at least this probably wrong, such as 95%."
+        ),
     ] = None,
     drop_from: Annotated[
-        MaybeText, typer.Option(metavar="P", help="Examples with labels so probably wrong go, unseen.")
+        MaybeText,
+        typer.Option(metavar="P", help="Drop examples without review where a label is at least this probably wrong."),
     ] = None,
-    by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Warn by a column of --table too.")] = None,
+    by: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="Warn about groups of this column of --table too.")
+    ] = None,
     table: Table = None,
     disagreements: Annotated[
-        MaybeText, typer.Option(metavar="FILE.html", help="Write a page of what people disagree about.")
+        MaybeText, typer.Option(metavar="FILE.html", help="Write a page of the examples that people disagree about.")
     ] = None,
     images: Images = None,
     as_json: Json = False,

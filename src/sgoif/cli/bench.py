@@ -20,7 +20,9 @@ def bench(
     shape: Shape = "3,32,32",
     batch: Size = 250,
     classes: Classes = 10,
-    blocks: Annotated[int, typer.Option(min=2, help="Blocks of steps of each kind; even.")] = 6,
+    blocks: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Measure this many blocks of steps of each kind, an even number.")
+    ] = 6,
     device: Device = "cpu",
     autocast: Annotated[MaybeText, typer.Option(metavar="DTYPE", help="Train in bf16 or fp16.")] = None,
     as_json: Json = False,

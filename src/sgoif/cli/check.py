@@ -34,15 +34,22 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 def check(
     run: RunPath,
-    max_error_rate: Annotated[MaybeText, typer.Option(metavar="SHARE", help="Of all labels: 2% or 0.02.")] = None,
-    max_class_error_rate: Annotated[MaybeText, typer.Option(metavar="SHARE", help="Of any class's labels.")] = None,
-    max_new: Annotated[MaybeInt, typer.Option(min=0, help="Newly flagged labels, with --against.")] = None,
-    against: Annotated[MaybeText, typer.Option(metavar="OLD", help="The run to compare with.")] = None,
+    max_error_rate: Annotated[
+        MaybeText, typer.Option(metavar="SHARE", help="Allow this share of wrong labels, such as 2% or 0.02.")
+    ] = None,
+    max_class_error_rate: Annotated[
+        MaybeText, typer.Option(metavar="SHARE", help="Allow this share of wrong labels in any class.")
+    ] = None,
+    max_new: Annotated[
+        MaybeInt,
+        typer.Option(metavar="N", min=0, help="Allow this many newly flagged labels, compared with --against."),
+    ] = None,
+    against: Annotated[MaybeText, typer.Option(metavar="OLD", help="Compare with this older run.")] = None,
     summary: Annotated[MaybeText, typer.Option(metavar="FILE.md", help="Write a Markdown summary.")] = None,
     junit: Annotated[MaybeText, typer.Option(metavar="FILE.xml", help="Write JUnit XML.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a run against limits: exit 0 fine, 1 exceeded, 2 cannot tell.
+    """Compare a run with limits: exit code 0 within them, 1 exceeded, 2 cannot tell.
 
     The error rate is judged by labels that a person checked with `sgoif verify`, class rates by a verified hold-out.
     Without them, or where too few were checked to tell, the exit code is 2.

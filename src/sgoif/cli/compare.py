@@ -58,9 +58,9 @@ class Comparison:
 
 
 def compare(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The earlier run.", show_default=False)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The later run.", show_default=False)],
-    top: Annotated[int, how_many("new findings to show")] = 50,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Read the earlier run here.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Read the later run here.", show_default=False)],
+    top: Annotated[int, how_many("new findings")] = 50,
     as_json: Json = False,
 ) -> None:
     """Show which findings of an older run are resolved, which remain, and which are new."""

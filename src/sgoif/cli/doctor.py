@@ -36,7 +36,7 @@ def doctor(
     shape: Shape = "3,32,32",
     batch: Size = 250,
     classes: Classes = 10,
-    train_size: Annotated[int, typer.Option(min=1, help="Training examples.")] = 50_000,
+    train_size: Annotated[int, typer.Option(metavar="N", min=1, help="Assume this many training examples.")] = 50_000,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def explain(
     run: RunPath,
     model: Model,
-    data: Annotated[str, require("DATA", "What it was trained on: class folders, Parquet.")],
-    queries: Annotated[str, require("DIR", "Pictures that it gets wrong; folder or Parquet.")],
-    target: Annotated[str, require("CLASS", "What it takes them for.")],
+    data: Annotated[str, require("DATA", "Read what the model was trained on: class folders or Parquet.")],
+    queries: Annotated[str, require("DIR", "Read pictures that the model gets wrong: a folder or Parquet.")],
+    target: Annotated[str, require("CLASS", "Name the class that the model takes them for.")],
     transform: Transform = None,
     top: Annotated[int, how_many("examples")] = 50,
     csv: Csv = None,

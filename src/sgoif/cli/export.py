@@ -21,8 +21,8 @@ _ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",)}
 
 def export(
     run: RunPath,
-    to: Annotated[str, require("TOOL", "cleanlab or label-studio.")],
-    out: Annotated[str, require("FILE", "Where to; .csv or .parquet, .json.")],
+    to: Annotated[str, require("TOOL", "Write for this tool: cleanlab or label-studio.")],
+    out: Annotated[str, require("FILE", "Write to this file: .csv or .parquet for cleanlab, .json for Label Studio.")],
     images: Images = None,
     top: Annotated[int, how_many("tasks")] = 500,
 ) -> None:

@@ -33,14 +33,19 @@ _FEW = 5  # of a class: what a scan needs of verified labels to rest on them
 
 def holdout(
     run: RunPath,
-    size: Annotated[int, typer.Option(min=1, help="How many examples to verify.")] = 300,
-    out: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="Write the examples to verify here.")] = None,
+    size: Annotated[int, typer.Option(metavar="N", min=1, help="Choose this many examples to verify.")] = 300,
+    out: Annotated[
+        MaybeText, typer.Option(metavar="FILE.csv", help="Write the examples to verify to this file.")
+    ] = None,
     page: Page = None,
     images: Images = None,
     filled: Annotated[
-        MaybeText, typer.Option(metavar="FILE.csv", help="That file filled in, or decisions of the page: merge it.")
+        MaybeText,
+        typer.Option(metavar="FILE.csv", help="Read that file when it is filled in, or the decisions of the page."),
     ] = None,
-    verified: Annotated[MaybeText, typer.Option(metavar="FILE.csv", help="The file of all verified labels.")] = None,
+    verified: Annotated[
+        MaybeText, typer.Option(metavar="FILE.csv", help="Keep all verified labels in this file.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out even if it is filled in.")] = False,
     as_json: Json = False,
 ) -> None:

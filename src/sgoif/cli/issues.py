@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sgoif.cli.options import Json, MaybeFloat, MaybeText, RunPath, Table, how_many, need_both, need_one_of
-from sgoif.cli.output import RATES, clean, console, count, emit_json, interval, print_lines, print_table, shorten
+from sgoif.cli.output import RATES, clean, console, count, cut, emit_json, interval, print_lines, print_table, shorten
 from sgoif.cli.run import name_of, need_probabilities, open_run, open_tables, read_one
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_columns, write_csv, write_parquet
@@ -33,13 +33,18 @@ def issues(
     csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the labels as CSV.")] = None,
     parquet: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the labels as Parquet.")] = None,
     as_json: Json = False,
-    of_class: Annotated[MaybeText, typer.Option("--class", metavar="NAME", help="Only labels of this class.")] = None,
-    min_p: Annotated[MaybeFloat, typer.Option(min=0, max=1, help="Only labels this probably wrong.")] = None,
-    by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Error rates by a column of --table.")] = None,
+    of_class: Annotated[
+        MaybeText, typer.Option("--class", metavar="NAME", help="Show only labels of this class.")
+    ] = None,
+    min_p: Annotated[
+        MaybeFloat,
+        typer.Option(metavar="P", min=0, max=1, help="Show only labels that are at least this probably wrong."),
+    ] = None,
+    by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show error rates by this column of --table.")] = None,
     table: Table = None,
     show: Annotated[
         MaybeText,
-        typer.Option(metavar="run|FILE", help="Show texts or rows of a table too; `run` for where the scan read them."),
+        typer.Option(metavar="run|FILE", help="Show texts or rows too; `run` means where the scan read them."),
     ] = None,
 ) -> None:
     """Show the labels that are most probably wrong."""
@@ -109,8 +114,11 @@ def _with_examples(run: Run, table: pa.Table, show: str) -> pa.Table:
     return table.add_column(table.column_names.index("id") + 1, _EXAMPLE, pa.array(lines, pa.string()))
 
 
-def show_labels(run: Run, table: pa.Table) -> None:
-    """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line."""
+def show_labels(run: Run, table: pa.Table, *, is_brief: bool = False) -> None:
+    """Print rows of ``label_issues``: a line each where there is room, else the reason in a second line.
+
+    Where it is to be brief, a row is one line on any terminal, with what fits of the reason.
+    """
     ends = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
     columns: dict[str, Callable[[Any], str]] = {
         "#": lambda row: str(row["rank"]),
@@ -127,7 +135,10 @@ def show_labels(run: Run, table: pa.Table) -> None:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     rows = [{**row, "rank": rank} for rank, row in enumerate(table.to_pylist(), 1)]
     screen = console()
-    if screen.is_terminal and screen.width < _WIDE:
+    if is_brief:
+        _shorten_why(columns)
+        print_table(rows, columns, right=["#"], shrink=["id", "given -> suggested"])
+    elif screen.is_terminal and screen.width < _WIDE:
         _print_narrow(list(columns), [[show(row) for show in columns.values()] for row in rows], screen.width)
     else:
         print_table(rows, columns, right=["#"], wrap=[list(columns)[-1]], shrink=["id", "given -> suggested"])
@@ -153,8 +164,8 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     )
 
 
-def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
-    """Print values of a regression, most suspicious first."""
+def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool, is_brief: bool = False) -> None:
+    """Print values of a regression, most suspicious first; a line each where it is to be brief."""
     ends = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
     columns: dict[str, Callable[[Any], object]] = {
         "#": lambda row: row["rank"],
@@ -168,7 +179,21 @@ def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
         columns["label score"] = lambda row: _number(row["label_score"])
     columns["why"] = lambda row: clean(row["why"])
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    print_table(ranked, columns, right=["#", "given", "predicted"], wrap=["why"], shrink=["id"])
+    if is_brief:
+        _shorten_why(columns)
+    print_table(
+        ranked, columns, right=["#", "given", "predicted"], wrap=["why"] if "why" in columns else [], shrink=["id"]
+    )
+
+
+def _shorten_why(columns: dict[str, Callable[[Any], Any]]) -> None:
+    """Cut the reasons to half a wide terminal, and leave them out on a narrow one; whole in a pipe."""
+    screen = console()
+    if not screen.is_terminal:
+        return
+    show = columns.pop("why")
+    if screen.width >= _WIDE:
+        columns["why"] = lambda row: cut(str(show(row)), screen.width // 2)
 
 
 def _show_groups(run: Run, by: str, table: str, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sgoif.cli.command import Command
 from sgoif.cli.errors import Front
 
 _PANELS = {  # of the help
@@ -30,7 +31,7 @@ app = typer.Typer(
 for _panel, _names in _PANELS.items():
     for _name in _names:
         _module = _name.replace("-", "_")
-        app.command(_name, rich_help_panel=_panel)(getattr(import_module(f"sgoif.cli.{_module}"), _module))
+        app.command(_name, cls=Command, rich_help_panel=_panel)(getattr(import_module(f"sgoif.cli.{_module}"), _module))
 
 
 def _print_version(is_asked: bool) -> None:
@@ -46,7 +47,7 @@ def front(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; also SGOIF_DEBUG=1.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, as does SGOIF_DEBUG=1.")] = False,
 ) -> None:
     """Take the options that every command has."""
 

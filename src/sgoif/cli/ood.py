@@ -14,12 +14,16 @@ from sgoif.files.tables import write_csv
 
 
 def ood(
-    scorer: Annotated[str, typer.Argument(metavar="SCORER", help="File of `OodScorer.save`.", show_default=False)],
+    scorer: Annotated[
+        str, typer.Argument(metavar="SCORER", help="Read the file that `OodScorer.save` wrote.", show_default=False)
+    ],
     model: Model,
-    data: Annotated[str, require("DATA", "Folder of pictures, or Parquet.")],
+    data: Annotated[str, require("DATA", "Read pictures from this folder or Parquet file.")],
     rate: Annotated[
         str,
-        typer.Option("--false-alarms", metavar="SHARE", help="Share of in-distribution pictures that raise an alarm."),
+        typer.Option(
+            "--false-alarms", metavar="SHARE", help="Let this share of in-distribution pictures raise an alarm."
+        ),
     ] = "5%",
     transform: Transform = None,
     top: Annotated[int, how_many("pictures")] = 50,

@@ -14,31 +14,39 @@ MaybeTexts = Optional[list[str]]  # noqa: UP045
 MaybeInt = Optional[int]  # noqa: UP045
 MaybeFloat = Optional[float]  # noqa: UP045
 
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or URL of a run.", show_default=False)]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Read this run: a folder or a URL.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Csv = Annotated[MaybeText, typer.Option(metavar="FILE", help="Write them as CSV.")]
-Page = Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write them as a page to decide on.")]
-Size = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
-Classes = Annotated[int, typer.Option(min=2, help="Classes that the model tells apart.")]
-Shape = Annotated[str, typer.Option("--input", metavar="C,H,W", help="Shape of one example.")]
-Device = Annotated[str, typer.Option(help="Where to put the model: cpu, cuda, cuda:1, mps.")]
-Model = Annotated[str, typer.Option(metavar="MODULE:FACTORY", help="Makes the model.", show_default=False)]
-Table = Annotated[MaybeText, typer.Option(metavar="FILE", help="Your CSV or Parquet with a column `id`.")]
+Csv = Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the findings as CSV.")]
+Page = Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write the findings as a page to decide on.")]
+Size = Annotated[int, typer.Option(metavar="N", min=1, help="Take this many examples in a batch.")]
+Classes = Annotated[int, typer.Option(metavar="N", min=2, help="Assume this many classes.")]
+Shape = Annotated[str, typer.Option("--input", metavar="C,H,W", help="Set the shape of one example.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="Run the model on cpu, cuda, cuda:1 or mps.")]
+Model = Annotated[
+    str, typer.Option(metavar="MODULE:FACTORY", help="Call this function to make the model.", show_default=False)
+]
+Table = Annotated[
+    MaybeText, typer.Option(metavar="FILE", help="Read your own CSV or Parquet, which has a column `id`.")
+]
 Transform = Annotated[
-    MaybeText, typer.Option(metavar="MODULE:FUNCTION", help="PIL picture to input; the model's own by default.")
+    MaybeText,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Turn PIL pictures into inputs by this function; by default, use the model's own.",
+    ),
 ]
 Images = Annotated[
     MaybeText,
     typer.Option(
         metavar="DIR|FILE|URL|MODULE:FUNCTION",
-        help="Where pictures, texts or rows are; `run` for where the scan read them.",
+        help="Read pictures, texts or rows here; `run` means where the scan read them.",
     ),
 ]
 
 
 def how_many(what: str) -> Any:
     """Make the option --top."""
-    return typer.Option(min=0, help=f"How many {what}; 0 for all.")
+    return typer.Option(metavar="N", min=0, help=f"Show this many {what}; 0 shows all.")
 
 
 def require(metavar: str, help: str) -> Any:

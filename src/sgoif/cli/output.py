@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RATES",
     "console",
+    "cut",
     "emit_json",
     "plain",
     "print_facts",
@@ -74,6 +75,17 @@ def shorten(value: object, width: int = LONGEST_SHOWN) -> str:
         return text
     left, right = (width - 1) // 2, width - 1 - (width - 1) // 2
     return f"{_cut(text, left)}…{_cut(text[::-1], right)[::-1]}"
+
+
+def cut(text: str, width: int) -> str:
+    """Cut the end off a text that takes more than some columns.
+
+    >>> cut("looks like a cat", 10)
+    'looks lik…'
+    """
+    from rich.cells import cell_len
+
+    return text if cell_len(text) <= width else f"{_cut(text, width - 1)}…"
 
 
 def _cut(text: str, width: int) -> str:
@@ -196,17 +208,19 @@ def _print_rendered(screen: Console, what: RenderableType) -> None:
 def _fit(
     headers: Sequence[str], lines: list[list[str]], width: int, shrinking: Sequence[int], wrapping: Sequence[int]
 ) -> None:
-    """Cut texts of some columns so that a table fits into a terminal; what may wrap keeps 24 columns."""
+    """Cut texts of some columns, the widest first, so that a table fits; what may wrap keeps 24 columns."""
     from rich.cells import cell_len
 
     widths = [max([cell_len(name), *(cell_len(line[i]) for line in lines)]) + 2 for i, name in enumerate(headers)]
     for i in wrapping:
         widths[i] = min(widths[i], 24)
-    for place, i in enumerate(shrinking):
-        excess = sum(widths) - width
-        if excess <= 0:
-            return
-        target = max(widths[i] - 2 - math.ceil(excess / (len(shrinking) - place)), 8)
-        for line in lines:
-            line[i] = shorten(line[i], target)
-        widths[i] = target + 2
+    excess, least = sum(widths) - width, 10  # with the blanks between columns
+    before = list(widths)
+    while excess > 0 and shrinking and max(widths[i] for i in shrinking) > least:
+        widest = max(shrinking, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+    for i in shrinking:
+        if widths[i] < before[i]:
+            for line in lines:
+                line[i] = shorten(line[i], widths[i] - 2)

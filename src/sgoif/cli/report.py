@@ -23,20 +23,28 @@ _RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read th
 
 def report(
     run: RunPath,
-    out: Annotated[str, typer.Option(metavar="FILE.html", help="Where the page goes.")] = "report.html",
+    out: Annotated[str, typer.Option(metavar="FILE.html", help="Write the page to this file.")] = "report.html",
     images: Images = None,
     top: Annotated[int, how_many("examples")] = 500,
     pictures: Annotated[
-        str, typer.Option(metavar="embed|link|none", help="Put them in, link to them, or not.")
+        str,
+        typer.Option(metavar="embed|link|none", help="Embed pictures in the page, link to them, or leave them out."),
     ] = "embed",
     decisions: Annotated[
-        MaybeTexts, typer.Option(metavar="FILE.csv", help="Earlier decisions, not to be asked again; may be repeated.")
+        MaybeTexts,
+        typer.Option(
+            metavar="FILE.csv", help="Read earlier decisions, which are not asked for again; may be repeated."
+        ),
     ] = None,
-    reviewers: Annotated[MaybeText, typer.Option(metavar="ANN,BO", help="One page each, with checks mixed in.")] = None,
-    overlap: Annotated[str, typer.Option(metavar="SHARE", help="Of the cards that all reviewers get.")] = "5%",
-    checks: Annotated[str, typer.Option(metavar="SHARE", help="Random examples among the cards.")] = "5%",
-    blind: Annotated[bool, typer.Option("--blind", help="Hide what the run suggests.")] = False,
-    title: Annotated[MaybeText, typer.Option(help="Of the page.")] = None,
+    reviewers: Annotated[
+        MaybeText, typer.Option(metavar="ANN,BO", help="Write a page for each of these people, with checks mixed in.")
+    ] = None,
+    overlap: Annotated[
+        str, typer.Option(metavar="SHARE", help="Give this share of the cards to all reviewers.")
+    ] = "5%",
+    checks: Annotated[str, typer.Option(metavar="SHARE", help="Mix in this share of random examples.")] = "5%",
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the suggestions of the run.")] = False,
+    title: Annotated[MaybeText, typer.Option(metavar="TITLE", help="Give the page this title.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a page to look at the findings and decide: one HTML file, no server."""

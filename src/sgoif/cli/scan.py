@@ -10,10 +10,8 @@ import json
 import os
 import re
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,18 +21,16 @@ import typer
 from sgoif.backbones.names import is_user_code
 from sgoif.cli.issues import show_labels, show_values
 from sgoif.cli.options import Json, MaybeInt, MaybeText, MaybeTexts
-from sgoif.cli.output import clean, count, emit_json, print_lines, shorten, stderr_console
+from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
+from sgoif.cli.progress import progress_bars
 from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from sgoif.run import Run
 
-Told = Callable[[str, int, int], None]
-
-_SHOWN = 20
+_SHOWN = 8  # findings, a line each
+_IN_JSON = 20
 _SETTINGS_FILE = "scan.yaml"
 _LEFT_OUT = (
     *("without_label", "unreadable", "unreadable_pictures", "not_finite"),
@@ -42,7 +38,6 @@ _LEFT_OUT = (
 )
 _NAMED = 3  # ids in a line
 _REASONS = 5  # lines about examples that were not judged
-_EVERY_S = 10.0  # between lines of progress where there is no terminal
 
 
 def scan(
@@ -50,66 +45,93 @@ def scan(
         MaybeText,
         typer.Argument(
             metavar="DATA",
-            help="Folder of class folders; CSV, TSV, JSONL, Parquet or Arrow; tar shards; a Hugging Face folder.",
+            help="Read class folders, CSV, TSV, JSONL, Parquet, Arrow, tar shards or a Hugging Face folder.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        MaybeText, typer.Option(metavar="RUN", help="Where the run goes; sgoif-runs/... by default.")
+        MaybeText,
+        typer.Option(
+            metavar="RUN", help="Write the run to this folder or URL; by default, to a new folder in sgoif-runs."
+        ),
     ] = None,
     label: Annotated[
         MaybeTexts,
-        typer.Option(metavar="COLUMN", help="The label; repeated for labels by several annotators. Found by its name."),
+        typer.Option(
+            metavar="COLUMN",
+            help="Take labels from this column, found by its name if left out. Repeat it for several annotators.",
+        ),
     ] = None,
-    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="The text to judge. Found by its name.")] = None,
+    text: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="Judge the text in this column, found by its name if left out.")
+    ] = None,
     image: Annotated[
-        MaybeText, typer.Option(metavar="COLUMN", help="The picture, or its path below the table. Found by its name.")
+        MaybeText,
+        typer.Option(
+            metavar="COLUMN",
+            help="Judge the picture in this column, or at this path below the table; found by its name if left out.",
+        ),
     ] = None,
-    id: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Ids. Found by its name; else row numbers.")] = None,
+    id: Annotated[
+        MaybeText,
+        typer.Option(
+            metavar="COLUMN", help="Take ids from this column, found by its name; without one, ids are row numbers."
+        ),
+    ] = None,
     group: Annotated[
-        MaybeText, typer.Option(metavar="COLUMN", help="Groups to compare: camera, vendor, patient.")
+        MaybeText, typer.Option(metavar="COLUMN", help="Compare groups by this column: camera, vendor, patient.")
     ] = None,
     split: Annotated[
-        MaybeText, typer.Option(metavar="COLUMN", help="Names the split of each row, for leakage between them.")
+        MaybeText, typer.Option(metavar="COLUMN", help="Find leakage between the splits that this column names.")
     ] = None,
     sql: Annotated[
         MaybeText,
-        typer.Option(metavar="SELECT", help="A query that gives the table; DATA is then a DuckDB file or left out."),
+        typer.Option(metavar="SELECT", help="Read the answer to this query; DATA is then a DuckDB file or left out."),
     ] = None,
     features: Annotated[
         MaybeText,
         typer.Option(
             metavar="FILE|COLUMN",
-            help="Embeddings: a column of lists; .npy with one row per example in the order of the data (sorted paths "
-            "of a folder, rows of a table); or by id: .npz with `ids` and `features`, .parquet or .csv with a column "
-            "`id`.",
+            help="Use these embeddings: a column of lists; .npy with a row per example in the order of the data "
+            "(sorted paths of a folder, rows of a table); or by id: .npz with `ids` and `features`, .parquet or .csv "
+            "with a column `id`.",
         ),
     ] = None,
     feature_ids: Annotated[
-        MaybeText, typer.Option(metavar="FILE", help="One id per line, in the order of the rows of a .npy file.")
+        MaybeText, typer.Option(metavar="FILE", help="Read the ids of the rows of a .npy file, one per line.")
     ] = None,
     backbone: Annotated[
         MaybeText,
         typer.Option(
             metavar="NAME",
-            help="A frozen model that makes embeddings: timm:NAME, torchvision:NAME, open_clip:NAME, hf:NAME, "
+            help="Make embeddings by a frozen model: timm:NAME, torchvision:NAME, open_clip:NAME, hf:NAME, "
             "sentence:NAME, or module:factory of your own. `sgoif doctor` says which libraries are installed.",
         ),
     ] = None,
     weights: Annotated[
-        MaybeText, typer.Option(metavar="FILE", help="The backbone's weights, for machines without network.")
+        MaybeText,
+        typer.Option(metavar="FILE", help="Load the backbone's weights from this file, for machines without network."),
     ] = None,
-    device: Annotated[MaybeText, typer.Option(help="Where the backbone runs; cpu by default.")] = None,
+    device: Annotated[MaybeText, typer.Option(metavar="DEVICE", help="Run the backbone here; cpu by default.")] = None,
     task: Annotated[
         MaybeText,
-        typer.Option(metavar="classification|regression", help="Regression is for labels that are values."),
+        typer.Option(metavar="classification|regression", help="Choose regression for labels that are values."),
     ] = None,
-    verified: Annotated[MaybeText, typer.Option(metavar="FILE", help="Verified labels, of `sgoif holdout`.")] = None,
-    epochs: Annotated[MaybeInt, typer.Option(min=1, help="Of the training; chosen for you.")] = None,
-    seed: Annotated[MaybeInt, typer.Option(min=0, help="Of all that is drawn; 0 by default.")] = None,
+    verified: Annotated[
+        MaybeText, typer.Option(metavar="FILE", help="Read labels that were verified with `sgoif holdout`.")
+    ] = None,
+    epochs: Annotated[
+        MaybeInt, typer.Option(metavar="N", min=1, help="Train for this many epochs; chosen for you if left out.")
+    ] = None,
+    seed: Annotated[
+        MaybeInt, typer.Option(metavar="N", min=0, help="Draw everything random from this seed; 0 by default.")
+    ] = None,
     config: Annotated[
         MaybeText,
-        typer.Option(metavar="scan.yaml", help="Repeat a scan; options override it. A --backbone is named again."),
+        typer.Option(
+            metavar="scan.yaml",
+            help="Repeat the scan of this file; options override it, and --backbone must be given again.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -144,30 +166,28 @@ def scan(
     place.write(_SETTINGS_FILE, written)
     run = open_run(where, takes_values=True)
     found = run.summary()
-    table = run.value_issues(top=_SHOWN) if run.has_values else run.label_issues(top=_SHOWN)
+    top = _IN_JSON if as_json else _SHOWN
+    table = run.value_issues(top=top) if run.has_values else run.label_issues(top=top)
     if as_json:
         left_out = {name: run.info.get(name) for name in _LEFT_OUT}
         document = {"run": where, "settings": asdict(settings), "summary": found.document(), "left_out": left_out}
         return emit_json("scan", **document, issues=table.to_pylist())
     print_lines([*found.lines(), *describe_left_out(run), ""])
     if run.has_values:
-        show_values(table.to_pylist(), is_calibrated=run.is_calibrated)
+        show_values(table.to_pylist(), is_calibrated=run.is_calibrated, is_brief=True)
     else:
-        show_labels(run, table)
+        show_labels(run, table, is_brief=True)
+    step = _next_step(run, where, is_query=settings.sql is not None)
+    print_lines(["", f"The run is in {where}. Next, look at the findings and decide:", f"  {step}"])
+
+
+def _next_step(run: Run, where: str, *, is_query: bool) -> str:
+    """The command that most people need after a scan; the answer to a query is not kept, and values have no page."""
     shown = shlex.quote(where)
-    is_shown = settings.sql is None and run.info.get("examples_are") is not None
-    images = " --images run" if is_shown else ""
-    next_steps: tuple[str, ...] = (
-        f"report {shown}{images} --out report.html",
-        f"issues {shown} --top 200 --csv review.csv",
-        f"classes {shown}",
-        f"check-data {shown}",
-        f"verify {shown} --page check.html{images}",
-        f"check {shown} --max-error-rate 2%",
-    )
     if run.has_values:
-        next_steps = (f"issues {shown} --top 200 --csv review.csv", f"info {shown}")
-    print_lines(["", f"The run is in {where}. Next:", *(f"  sgoif {step}" for step in next_steps)])
+        return f"sgoif issues {shown} --top 200 --csv review.csv"
+    can_show = run.info.get("examples_are") is not None and not is_query
+    return f"sgoif report {shown}{' --images run' if can_show else ''} --out report.html"
 
 
 def describe_left_out(run: Run) -> list[str]:
@@ -232,57 +252,6 @@ def default_out(data: str) -> str:
     """Name a new folder after the data and the time."""
     name = PurePosixPath(os.path.abspath(data).replace(os.sep, "/")).stem or "data"
     return f"sgoif-runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-@contextmanager
-def progress_bars() -> Iterator[Told]:
-    """One bar per stage on standard error, with the time that is left; plain lines where that is no terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    screen = stderr_console()
-    if not screen.is_terminal:
-        yield _progress_lines()
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left", style="dim"),
-        TimeRemainingColumn(),
-    )
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=screen) as bars:
-
-        def tell(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=max(total, 1))
-            bars.update(tasks[stage], completed=done, total=max(total, 1))
-
-        yield tell
-
-
-def _progress_lines() -> Told:
-    """Print a line when a stage begins and ends, and every ten seconds between."""
-    start = time.monotonic()
-    last: dict[str, float] = {}
-
-    def tell(stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if stage in last and done < total and now - last[stage] < _EVERY_S:
-            return
-        last[stage] = now
-        line = f"{stage}: {count(done)} of {count(total)}, {now - start:.0f} s"
-        print(line, file=sys.stderr, flush=True)
-
-    return tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from sgoif.cli.issues import show_labels
 from sgoif.cli.models import load_model, load_transform
 from sgoif.cli.options import Device, Json, MaybeText, Model, Size, Transform, require
 from sgoif.cli.output import count, emit_json, print_lines
+from sgoif.cli.progress import progress_bars
 from sgoif.cli.run import open_run
-from sgoif.cli.scan import progress_bars
 from sgoif.errors import SgoifError
 
 if TYPE_CHECKING:
@@ -26,25 +26,32 @@ _COUNTS = ("num_scored", "num_copied", "num_passed_over", "num_quarantined", "nu
 
 def score(
     snapshot: Annotated[
-        str, typer.Argument(metavar="SNAPSHOT", help="File or URL of `monitor.snapshot`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="SNAPSHOT", help="Read the file or URL that `monitor.snapshot` wrote.", show_default=False
+        ),
     ],
     model: Model,
-    data: Annotated[str, require("DATA", "Parquet, tar shards or class folders; a URL too.")],
-    out: Annotated[str, require("RUN", "Where the run goes, or goes on.")],
+    data: Annotated[str, require("DATA", "Read Parquet, tar shards or class folders, here or at a URL.")],
+    out: Annotated[str, require("RUN", "Write the run here, or resume it.")],
     only_unjudged: Annotated[
-        MaybeText, typer.Option(metavar="RUN", help="Score what this run has not judged, copy the rest.")
+        MaybeText, typer.Option(metavar="RUN", help="Score what this run has not judged, and copy the rest.")
     ] = None,
-    engine: Annotated[str, typer.Option(metavar="local|ray", help="This process, or actors of a cluster.")] = "local",
-    actors: Annotated[int, typer.Option(min=1, help="Of the engine ray.")] = 2,
-    cpus: Annotated[float, typer.Option(min=0, help="Of each actor.")] = 1.0,
-    gpus: Annotated[float, typer.Option(min=0, help="Of each actor; with --device cuda.")] = 0.0,
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="Work in this process, or in actors of a Ray cluster.")
+    ] = "local",
+    actors: Annotated[int, typer.Option(metavar="N", min=1, help="Start this many Ray actors.")] = 2,
+    cpus: Annotated[float, typer.Option(metavar="N", min=0, help="Reserve this many CPUs for each actor.")] = 1.0,
+    gpus: Annotated[
+        float, typer.Option(metavar="N", min=0, help="Reserve this many GPUs for each actor, with --device cuda.")
+    ] = 0.0,
     transform: Transform = None,
     batch: Size = 256,
-    decoders: Annotated[int, typer.Option(min=0, help="Threads that decode ahead.")] = 0,
+    decoders: Annotated[int, typer.Option(metavar="N", min=0, help="Decode ahead in this many threads.")] = 0,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Judge the labels of any data by a snapshot of a training; goes on where it was stopped."""
+    """Judge the labels of any data by a snapshot of a training; resumes where it was stopped."""
     from sgoif.scoring.score import score as score_data
 
     settings: dict[str, Any] = {

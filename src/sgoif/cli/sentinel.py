@@ -25,12 +25,13 @@ _MOVED = {
 
 def sentinel(
     sentinel: Annotated[
-        str, typer.Argument(metavar="SENTINEL", help="File of `ShiftSentinel.save`.", show_default=False)
+        str,
+        typer.Argument(metavar="SENTINEL", help="Read the file that `ShiftSentinel.save` wrote.", show_default=False),
     ],
     model: Model,
-    data: Annotated[str, require("DATA", "Folder of pictures, or Parquet, in its order.")],
+    data: Annotated[str, require("DATA", "Read pictures from this folder or Parquet file, in its order.")],
     out: Annotated[
-        MaybeText, typer.Option(metavar="FILE", help="Write the sentinel as it stands then, to go on from there.")
+        MaybeText, typer.Option(metavar="FILE", help="Write the sentinel in its new state, to continue from there.")
     ] = None,
     transform: Transform = None,
     top: Annotated[int, how_many("batches")] = 20,

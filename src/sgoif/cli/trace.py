@@ -33,8 +33,10 @@ _ABOUT = (
 
 def trace(
     run: RunPath,
-    anchor: Annotated[MaybeInt, typer.Option(min=0, help="Show one anchor alone, by its number.")] = None,
-    last: Annotated[int, typer.Option(min=0, help="How many refreshes, the last ones; 0 for all.")] = 20,
+    anchor: Annotated[MaybeInt, typer.Option(metavar="N", min=0, help="Show the anchor of this number alone.")] = None,
+    last: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Show this many of the last refreshes; 0 shows all.")
+    ] = 20,
     as_json: Json = False,
 ) -> None:
     """Show the quantities of the paper's algorithm at each refresh of a watched training."""

@@ -37,16 +37,20 @@ def verify(
         MaybeText, typer.Option(metavar="FILE.html", help="Write the sample as a page to decide on.")
     ] = None,
     verdicts: Annotated[
-        MaybeTexts, typer.Option(metavar="FILE.csv", help="What the page gave; may be given several times.")
+        MaybeTexts, typer.Option(metavar="FILE.csv", help="Read verdicts that the page gave; may be repeated.")
     ] = None,
-    cards: Annotated[int, typer.Option(min=20, help="How many labels to check; more extend a sample.")] = 60,
+    cards: Annotated[
+        int, typer.Option(metavar="N", min=20, help="Check this many labels; a larger number extends a sample.")
+    ] = 60,
     images: Images = None,
     table: Table = None,
-    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show this column of it only.")] = None,
+    text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show only this column of --table.")] = None,
     out: Annotated[
-        str, typer.Option(metavar="FILE.csv", help="Where answers given in the terminal go.")
+        str, typer.Option(metavar="FILE.csv", help="Write answers given in the terminal to this file.")
     ] = "verdicts.csv",
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample; another one draws other labels.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Draw the sample from this seed; another one draws other labels.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Check a random sample of labels: how many of all are wrong, with an interval.
