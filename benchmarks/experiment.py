@@ -131,6 +131,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "poison": Entry("benchmarks.poison", "which training examples taught a bad prediction"),
     "unlearning": Entry("benchmarks.unlearning", "what forgetting would do, predicted and retrained"),
     "unlearning_network": Entry("benchmarks.unlearning_network", "the same of a network that was stopped early"),
+    "review_time": Entry("benchmarks.review_time", "seconds per right decision of a simulated reviewer"),
     "page": Entry("benchmarks.page", "the review page in a browser"),
 }
 
