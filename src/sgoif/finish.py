@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, Sketches, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, LikelyOthers, Sketches, hash_ids
 from sgoif.evidence.examples import read_examples
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
@@ -359,22 +359,24 @@ def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None
     if reasons is not None:
         found["no_p_reason"] = reasons.of_examples(examples, p)
     if judged is not None and judged.suggested is not None:
-        found |= _suggestions(judged.suggested, examples, np.isfinite(p))
+        found |= _suggestions(judged.suggested, examples, p)
     return found
 
 
-def _suggestions(labels: NDArray[np.int64], examples: Columns, is_judged: NDArray[np.bool_]) -> Columns:
+def _suggestions(suggested: LikelyOthers, examples: Columns, p: NDArray[np.float64]) -> Columns:
     """What a model of the noise suggests, which knows more than the class of the worst anchor.
 
     Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class,
     and those whose label it finds nothing against.
     """
-    given = examples["given_label"]
+    given, labels = examples["given_label"], suggested.labels
     # votes are for what the visits saw; of another class it is not known how often it was seen
     share = np.where(labels[:, 0] == examples["suggested_label"], examples["suggested_share"], np.nan)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
-    found, is_known = (*labels.T, share), is_judged & (given >= 0) & (labels[:, 0] >= 0)
-    return {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
+    found, is_known = (*labels.T, share), np.isfinite(p) & (given >= 0) & (labels[:, 0] >= 0)
+    columns = {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
+    probable = np.where(is_known[:, None], p[:, None] * suggested.probabilities, np.nan)
+    return columns | dict(zip(("p_suggested", "p_suggested_2", "p_suggested_3"), probable.T, strict=True))
 
 
 def _canaries(calibration: RunCalibration, last_step: int) -> Columns:

@@ -57,8 +57,11 @@ def test_errors_in_pairs_are_counted_and_found(world):
     wrong = given != true
     found = average_precision(noise.log_odds(predictions, margin), wrong)
     assert found > average_precision(-margin, wrong) + 0.2
-    assert (noise.suggest(predictions, margin, ALL)[wrong, 0] == true[wrong]).mean() > 0.85
-    assert not (noise.suggest(predictions, margin, np.arange(CLASSES) != 0) == 0).any()
+    assert (noise.suggest(predictions, margin, ALL).labels[wrong, 0] == true[wrong]).mean() > 0.85
+    assert not (noise.suggest(predictions, margin, np.arange(CLASSES) != 0).labels == 0).any()
+    shares = noise.suggest(predictions, margin, ALL).probabilities
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)  # four classes: the three others are all there is
+    assert (np.diff(shares, axis=1) <= 0).all()
     assert read_noise(predictions, np.arange(CLASSES) != 1).transition[0, 0] == pytest.approx(1, abs=0.05)
 
 
@@ -122,5 +125,8 @@ def test_suggestions_of_examples_that_were_not_judged_stay():
     columns = {f"suggested_label{tail}": np.full(3, -1) for tail in ("", "_2", "_3")}
     examples = {**columns, "suggested_share": np.zeros(3), "given_label": np.array([0, 0, -1])}
     labels = np.array([[1, 2, -1], [1, 2, -1], [1, 2, -1]])
-    found = _suggestions(labels, examples, np.array([True, False, True]))
+    likely = LikelyOthers(labels, np.array([[0.5, 0.25, 0.0]] * 3))
+    found = _suggestions(likely, examples, np.array([0.8, np.nan, 0.8]))
     assert found["suggested_label"].tolist() == [1, -1, -1]
+    np.testing.assert_allclose(found["p_suggested"], [0.4, np.nan, np.nan])
+    np.testing.assert_allclose(found["p_suggested_2"], [0.2, np.nan, np.nan])

@@ -136,20 +136,25 @@ class WatchedNoise:
             found[part] = np.log(np.maximum(joint[:, 1:].sum(1), _TINY)) - np.log(np.maximum(joint[:, 0], _TINY))
         return found
 
-    def suggest(self, kept: KeptPredictions, margin: Floats, is_known: NDArray[np.bool_]) -> Ints:
-        """Name the classes besides the given one that training examples are likeliest of, ``[N, 3]``; -1 for none.
+    def suggest(self, kept: KeptPredictions, margin: Floats, is_known: NDArray[np.bool_]) -> LikelyOthers:
+        """Name the classes besides the given one that training examples are likeliest of.
+
+        Their probabilities are those where the given label is wrong.
 
         Args:
             kept: predictions.
             margin: as for :meth:`log_odds`.
             is_known: which classes may be named, ``[C]``.
         """
-        found = np.full((len(margin), 3), -1)
+        found, shares = np.full((len(margin), 3), -1), np.zeros((len(margin), 3))
         for part, joint in self._parts(kept, margin, is_seen=True):
             others = np.where(is_known[kept.labels[part, 1:]], kept.labels[part, 1:], -1)
-            order = np.argsort(-np.where(others >= 0, joint[:, 1:4], -1.0), axis=1, kind="stable")
+            named = np.where(others >= 0, joint[:, 1:4], 0.0)
+            order = np.argsort(-np.where(others >= 0, named, -1.0), axis=1, kind="stable")
             found[part] = np.take_along_axis(others, order, 1)
-        return found
+            among = joint[:, 1:].sum(1, keepdims=True)
+            shares[part] = np.take_along_axis(named, order, 1) / np.where(among > 0, among, 1.0)
+        return LikelyOthers(found, shares)
 
     def _parts(self, kept: KeptPredictions, margin: Floats, is_seen: bool) -> list[tuple[slice, Floats]]:
         parts = (slice(start, start + _CHUNK) for start in range(0, len(margin), _CHUNK))

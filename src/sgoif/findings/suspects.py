@@ -27,6 +27,7 @@ _WHOLE = {"given_label": -1, "suggested_label": -1, "suggested_label_2": -1, "su
 _NUMBERS = (
     *("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "harm", "worst"),
     *("confidence", "margin", "suggested_share", "label_score"),
+    *("p_suggested", "p_suggested_2", "p_suggested_3"),
 )
 _ON_HOLDOUT = {"harm": "harm_solved", "worst": "worst_solved"}  # a hold-out example is scored by solving alone
 _CONSTANT_ON_HOLDOUT = {"n_visits": "1::bigint", "suggested_share": "1::double"}

@@ -42,6 +42,7 @@ Forward = Callable[[Tensor], Tensor]
 Trainer = Callable[[Rows], tuple[nn.Module, Forward]]  # rows to a model
 
 _PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
+_OF_SUGGESTIONS = ("p_suggested", "p_suggested_2", "p_suggested_3")
 _BATCH, _PREDICTED = 250, 1000  # examples that are scored at once, and predicted
 
 
@@ -154,7 +155,7 @@ def _collect(recorder: Recorder, holdout: Columns, estimate: Columns, facts: dic
         found = {name: values[rows] for name, values in estimate.items()}
         found["label_score"] = 1 - found["p_mislabeled"]
         if why is not None:
-            found |= {name: np.full(len(rows), np.nan) for name in _PROBABILITIES}
+            found |= {name: np.full(len(rows), np.nan) for name in (*_PROBABILITIES, *_OF_SUGGESTIONS)}
         return table | found
 
     looked_like = examples["suggested_label"]
@@ -215,7 +216,9 @@ def _estimate_columns(
     for tail, values in (("", estimate.p), ("_low", estimate.p_low), ("_high", estimate.p_high)):
         columns[f"p_mislabeled{tail}"] = np.where(is_verified, 0.0, values)
     for place in range(estimate.suggested.shape[1]):
-        columns["suggested_label" + (f"_{place + 1}" if place else "")] = estimate.suggested[:, place]
+        tail = f"_{place + 1}" if place else ""
+        columns[f"suggested_label{tail}"] = estimate.suggested[:, place]
+        columns[f"p_suggested{tail}"] = np.where(is_verified, 0.0, estimate.p_suggested[:, place])
     return columns
 
 

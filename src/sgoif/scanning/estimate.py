@@ -68,6 +68,7 @@ class LabelEstimate:
     p_low: Floats  # the same where the noise is as weak as its counts allow, and as strong
     p_high: Floats
     suggested: NDArray[np.int64]  # the most probable other classes, [N, 3]; -1 for none
+    p_suggested: Floats  # that they are the true class, [N, 3]; 0 for none
     sampled: NDArray[np.int64]  # rows that it was learnt from
     predicted: NDArray[np.int64]  # of those: the class that heads which took labels as they are find most probable
     expected_accuracy: float  # how often the heads are right about the true class
@@ -134,7 +135,7 @@ def estimate_features(
     del heads, learnt_from
     others = np.setdiff1d(np.arange(len(given)), rows, assume_unique=True)
     columns = {}
-    for name in ("p", "p_low", "p_high", "suggested"):
+    for name in ("p", "p_low", "p_high", "suggested", "p_suggested"):
         values = getattr(found, name)
         columns[name] = np.zeros((len(given), *values.shape[1:]), values.dtype)
         columns[name][rows] = values
@@ -345,13 +346,14 @@ class _Learnt:
         """What it says of the examples that it was learnt from."""
         world, num_sure = self.world, int(self.counts.sum())
         parts = [self._judge(world, some) for some in world.blocks()]
-        p, low, high, suggested = (np.concatenate(values) for values in zip(*parts, strict=True))
+        p, low, high, suggested, probable = (np.concatenate(values) for values in zip(*parts, strict=True))
         exponents = zip(self.names, world.pool.exponents, strict=True)
         return LabelEstimate(
             p=p,
             p_low=low,
             p_high=high,
             suggested=suggested,
+            p_suggested=probable,
             sampled=np.arange(len(p)),
             predicted=self.predicted,
             expected_accuracy=self.expected_accuracy,
@@ -362,7 +364,7 @@ class _Learnt:
             exponents={name: round(float(a), 3) for name, a in exponents},
         )
 
-    def judge(self, logs: Sequence[Tensor], given: Tensor) -> tuple[Floats, Floats, Floats, Ints]:
+    def judge(self, logs: Sequence[Tensor], given: Tensor) -> tuple[Floats, Floats, Floats, Ints, Floats]:
         """Judge other examples by the log probabilities that the same heads give them, ``[n, C]`` each."""
         world = self.world
         pool = Pool(logs, world.pool.exponents)
@@ -373,8 +375,8 @@ class _Learnt:
         """Labels of sure predictions that are another class."""
         return int(self.counts.sum() - np.trace(self.counts))
 
-    def _judge(self, world: _World, some: slice) -> tuple[Floats, Floats, Floats, Ints]:
-        """``p_mislabeled`` of some examples, its two ends, and the most probable other classes."""
+    def _judge(self, world: _World, some: slice) -> tuple[Floats, Floats, Floats, Ints, Floats]:
+        """``p_mislabeled`` of some examples, its two ends, and the most probable other classes with theirs."""
         own, top, found = world.given[some, None], min(_TOP, world.pool.num_classes - 1), []
         scales = [value / max(self.num_wrong, 0.5) for value in _count_range(self.num_wrong)]
         true = world.true(some)
@@ -383,9 +385,11 @@ class _Learnt:
             posterior = _weigh(true, torch.from_numpy(noise).float(), own[:, 0])
             found.append((1 - posterior.gather(1, own)[:, 0]).double().clamp(0, 1).numpy())
             if scale is None:
-                others = posterior.scatter(1, own, -1.0).topk(top, 1).indices.numpy()
-        suggested = np.pad(others, ((0, 0), (0, _TOP - top)), constant_values=-1)
-        return found[0], np.minimum(found[0], found[1]), np.maximum(found[0], found[2]), suggested
+                others = posterior.scatter(1, own, -1.0).topk(top, 1)
+        missing = ((0, 0), (0, _TOP - top))
+        suggested = np.pad(others.indices.numpy(), missing, constant_values=-1)
+        probable = np.pad(others.values.double().clamp(0, 1).numpy(), missing)
+        return found[0], np.minimum(found[0], found[1]), np.maximum(found[0], found[2]), suggested, probable
 
 
 def _count_range(count: int) -> tuple[float, float]:

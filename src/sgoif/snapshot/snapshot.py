@@ -125,7 +125,7 @@ class Snapshot:
         found = (nothing, nothing, nothing)
         if self.calibration is not None and self.noise is not None and can.any():
             asked = self._select_examples(signals, labels, can)
-            likely[can] = self.noise.suggest(asked.kept, asked.margin, self._known_classes)[:, 0]
+            likely[can] = self.noise.suggest(asked.kept, asked.margin, self._known_classes).labels[:, 0]
             found = probabilities(self.calibration, self.draws, asked.signals(self.noise), labels[can], can)
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}

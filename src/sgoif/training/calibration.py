@@ -87,7 +87,7 @@ class Judged:
     p_mislabeled: Floats  # one per example; NaN where it was not judged
     p_low: Floats  # a 90% interval of it
     p_high: Floats
-    suggested: NDArray[np.int64] | None  # classes likelier to be the true one, best first, [N, 3]; -1 for none
+    suggested: LikelyOthers | None  # classes that may be the true one, with probabilities where the label is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,10 @@ class RunJudge:
         """Judge examples."""
         asked, is_judged = read_examples(examples, self.columns, self.known_classes)
         signals, given = asked.signals(self.noise), asked.kept.given
-        suggested = np.full((len(is_judged), 3), -1)
-        suggested[is_judged] = self.noise.suggest(asked.kept, asked.margin, self.known_classes)
+        found = self.noise.suggest(asked.kept, asked.margin, self.known_classes)
+        labels, shares = np.full((len(is_judged), 3), -1), np.zeros((len(is_judged), 3))
+        labels[is_judged], shares[is_judged] = found.labels, found.probabilities
+        suggested = LikelyOthers(labels, shares)
         return Judged(*probabilities(self.calibration, self.draws, signals, given, is_judged), suggested)
 
 
