@@ -2,7 +2,8 @@
 
 Labels are judged on frozen features by the heads of ``sgoif scan``, the most suspicious ones become cards, and a
 simulated person (:mod:`benchmarks.keystrokes`) decides on all of them: on the page of cards with the model's
-suggestions, and on the workbench with what it offers.
+suggestions, and on the workbench, with the same suggestions where 4 of 6 neighbours agree and with those of
+:func:`sgoif.findings.keys.class_keys`.
 
 Development: seed 1 of the first 10,000 CIFAR-10 images with the aggregated human labels, of Fashion-MNIST and of
 Banking77 with labels of similar classes. Everything about the ranking of classes and about what may be accepted in bulk
@@ -13,9 +14,9 @@ the policies were fixed before the first run on either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,26 +24,32 @@ from numpy.typing import NDArray
 from benchmarks import data, frozen
 from benchmarks.checks import sets as checked_sets
 from benchmarks.experiment import FROZEN, Experiment, option
-from benchmarks.keystrokes import POLICIES, Outcome, ReviewList, simulate
+from benchmarks.keystrokes import Outcome, ReviewList, simulate
 from benchmarks.tables.rows import Run as Row
 from benchmarks.tables.rows import group_runs, latest, table
 from benchmarks.trust.cells import Cell
 from benchmarks.trust.draws import draw
 from benchmarks.trust.sets import FASHION_PAIRS
-from sgoif.findings.neighbours import nearest_examples
+from sgoif.findings.keys import class_keys, neighbour_labels
 from sgoif.findings.suspects import suspects
 from sgoif.run import Run
 from sgoif.scanning.frozen import audit_embeddings
 from sgoif.scanning.holdout import choose_holdout
 
 OVERLOOKS = 0.05
-NUM_NEAREST, LEAST_AGREEING = 6, 4
+LEAST_AGREEING = 4  # of six neighbours
 DEVELOPMENT = ("cifar10n-aggre-dev", "fashion-pair-20", "banking77-pair-20")
 REPORTED = {"cifar10n-worst": 3_000, "clinc150-pair-3": 1_000, "clinc150-pair-20": 1_000}
 NAMES = {
     "cifar10n-worst": "CIFAR-10N `worst`",
     "clinc150-pair-3": "CLINC150, 3% nearest intent",
     "clinc150-pair-20": "CLINC150, 20% nearest intent",
+}
+PAGES = {
+    "one_by_one": "cards, one by one",
+    "cards": "cards, with the bulk key",
+    "workbench_suggestions": "workbench, suggestions alone",
+    "workbench": "workbench, class keys",
 }
 
 Labels = NDArray[np.int64]
@@ -54,7 +61,6 @@ class Settings:
 
     dataset: str = option("cifar10n-worst", (*DEVELOPMENT, *REPORTED))
     cards: int = 3_000
-    keys: Literal["suggestions"] = "suggestions"
     overlooks: float = option(OVERLOOKS, help="share of exceptions in a batch that the person does not see")
     seed: int = 1
 
@@ -67,6 +73,20 @@ class Case:
     given: Labels
     true: Labels
     num_classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The most suspicious labels of a scan."""
+
+    rows: Mapping[str, NDArray[Any]]  # as the run gives them
+    true: Labels
+    near: Labels  # labels of the six nearest training examples, -1 for none, [N, 6]
+
+    @property
+    def given(self) -> Labels:
+        """The labels as given."""
+        return self.rows["given_label"].astype(np.int64)
 
 
 def load_case(name: str, seed: int) -> Case:
@@ -98,46 +118,43 @@ def scan(case: Case, seed: int) -> Run:
     return audit_embeddings(case.rows, case.given, ids, held, num_classes=case.num_classes, seed=seed)
 
 
-def list_suggestions(run: Run, case: Case, count: int) -> ReviewList:
+def list_suggestions(found: Found) -> ReviewList:
     """The model's three suggestions on the keys; the first may be accepted where 4 of 6 neighbours are labelled so."""
-    rows = suspects(run.sql, top=count)
+    keys = np.stack([found.rows[f"suggested_label{tail}"] for tail in ("", "_2", "_3")], 1).astype(np.int64)
+    agreeing = (found.near == keys[:, :1]).sum(1)
+    return ReviewList(found.given, found.true, keys, np.where(agreeing >= LEAST_AGREEING, keys[:, 0], -1))
+
+
+def list_class_keys(found: Found) -> ReviewList:
+    """Classes ranked by model and neighbours together, in bulk where they are probable too."""
+    keys = class_keys(found.rows, found.near)
+    return ReviewList(found.given, found.true, keys.labels, np.where(keys.in_bulk, keys.labels[:, 0], -1))
+
+
+def find(settings: Settings) -> Found:
+    """Scan, and take the most suspicious labels."""
+    case = load_case(settings.dataset, settings.seed)
+    run = scan(case, settings.seed)
+    rows = suspects(run.sql, top=settings.cards)
     ids = rows["id"].astype(np.int64)
-    keys = np.stack([rows[f"suggested_label{tail}"] for tail in ("", "_2", "_3")], 1).astype(np.int64)
-    agreeing = (neighbour_labels(run, ids) == keys[:, :1]).sum(1)
-    answer = np.where(agreeing >= LEAST_AGREEING, keys[:, 0], -1)
-    return ReviewList(rows["given_label"].astype(np.int64), case.true[ids], keys, answer)
-
-
-def neighbour_labels(run: Run, ids: Labels) -> Labels:
-    """Given labels of the nearest training examples, -1 where there are fewer, ``[N, 6]``."""
-    found = nearest_examples(run.sql, ids, count=NUM_NEAREST)
-    labels = np.full((len(ids), NUM_NEAREST), -1, np.int64)
-    place = {ident: row for row, ident in enumerate(ids.tolist())}
-    at = np.array([place[ident] for ident in found["id"].to_pylist()], np.int64)
-    labels[at, found["rank"].to_numpy() - 1] = found["given_label"].to_numpy()
-    return labels
-
-
-LISTS: Mapping[str, Callable[[Run, Case, int], ReviewList]] = {"suggestions": list_suggestions}
+    return Found(rows, case.true[ids], neighbour_labels(run.sql, ids))
 
 
 def examine(settings: Settings) -> dict[str, Any]:
-    """Scan, list, and review by every policy; the page of cards always has the model's suggestions."""
-    case = load_case(settings.dataset, settings.seed)
-    run = scan(case, settings.seed)
-    today = list_suggestions(run, case, settings.cards)
-    offered = LISTS[settings.keys](run, case, settings.cards)
-    lists = {policy: offered if policy == "workbench" else today for policy in POLICIES}
-    found = {
-        policy: simulate(policy, cards, overlooks=settings.overlooks, seed=settings.seed)
-        for policy, cards in lists.items()
-    }
+    """Review the same cards on every page."""
+    found = find(settings)
+    today, ranked = list_suggestions(found), list_class_keys(found)
+    pages = {"one_by_one": today, "cards": today, "workbench_suggestions": today, "workbench": ranked}
+    outcomes = {}
+    for name, cards in pages.items():
+        policy = "workbench" if cards is ranked else name.removesuffix("_suggestions")
+        outcomes[name] = simulate(policy, cards, overlooks=settings.overlooks, seed=settings.seed)
     wrong = today.is_wrong
     return {
         "num_cards": len(wrong),
         "num_wrong_labels": int(wrong.sum()),
-        "on_three_keys": {name: float(cards.is_on_key[wrong].mean()) for name, cards in lists.items()},
-        "policies": {name: _row(outcome) for name, outcome in found.items()},
+        "on_three_keys": {name: float(cards.is_on_key[wrong].mean()) for name, cards in pages.items()},
+        "policies": {name: _row(outcome) for name, outcome in outcomes.items()},
     }
 
 
@@ -163,7 +180,7 @@ def review_time_table() -> str:
     for (name,), runs in group_runs(latest("review_time.jsonl"), ("dataset",)):
         if name not in REPORTED:
             continue
-        for policy, said in zip(POLICIES, ("cards, one by one", "cards, with the bulk key", "workbench"), strict=True):
+        for policy, said in PAGES.items():
             found = [run["policies"][policy] for run in runs]
             bulk, right = (sum(item[key] for item in found) for key in ("num_bulk", "num_bulk_right"))
             rows.append(

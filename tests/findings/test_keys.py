@@ -20,8 +20,9 @@ def rows(given, suggested, p, probable=None):
 
 
 def test_a_class_that_all_neighbours_have_gets_a_key_that_the_model_did_not_give_it():
-    found = class_keys(rows([0], [[1, 2, 3]], [0.8], [[0.6, 0.1, 0.02]]), np.full((1, 6), 7))
-    assert found.labels.tolist() == [[1, 7, 2]]
+    found = class_keys(rows([0], [[1, 2, 3]], [0.8], [[0.7, 0.05, 0.02]]), np.full((1, 6), 7))
+    assert found.labels.tolist() == [[1, 2, 7]]
+    np.testing.assert_allclose(found.shares, [[0.56, 0.04, 0.16]])
     assert found.agreeing.tolist() == [0] and not found.in_bulk[0]
 
 
@@ -30,7 +31,7 @@ def test_shares_are_probabilities_and_the_given_class_has_no_key():
     found = class_keys(rows([0, 5], [[1, 2, 3]] * 2, [0.9, 0.2], [[0.6, 0.2, 0.1], [0.1, 0.06, 0.04]]), near)
     assert not (found.labels == np.array([[0], [5]])).any()
     assert found.shares.sum(1)[0] <= 0.9 and found.shares.sum(1)[1] == pytest.approx(0.2)
-    assert (np.diff(found.shares, axis=1) <= 0).all()
+    assert (found.shares >= 0).all()
 
 
 def test_bulk_needs_two_thirds_of_the_neighbours_and_a_probable_suggestion():
@@ -43,15 +44,17 @@ def test_bulk_needs_two_thirds_of_the_neighbours_and_a_probable_suggestion():
     assert not asked_for_more.in_bulk.any()
 
 
-def test_neighbours_that_outvote_the_model_are_not_accepted_in_bulk():
-    found = class_keys(rows([0], [[1, 2, -1]], [0.95], [[0.42, 0.4, 0.0]]), np.full((1, 6), 2))
-    assert found.labels[0, 0] == 2 and found.agreeing[0] == 6 and not found.in_bulk[0]
+def test_neighbours_that_contradict_the_model_are_not_accepted_in_bulk():
+    found = class_keys(rows([0], [[1, 2, -1]], [0.95], [[0.9, 0.05, 0.0]]), np.full((1, 6), 2))
+    assert found.labels[0].tolist() == [1, 2, -1] and found.agreeing[0] == 0 and not found.in_bulk[0]
+    alone = class_keys(rows([0], [[-1, -1, -1]], [0.95]), np.full((1, 6), 2))
+    assert alone.labels[0].tolist() == [2, -1, -1] and alone.agreeing[0] == 6 and not alone.in_bulk[0]
 
 
 def test_a_run_with_an_order_alone_has_keys_without_shares():
     near = np.array([[1, 1, 1, 1, 4, 4], [4, 4, 4, 4, 4, 1]])
     found = class_keys(rows([0, 0], [[1, 2, 3]] * 2, [0.95, 0.95]), near)
-    assert found.labels[:, 0].tolist() == [1, 4] and 4 in found.labels[0]
+    assert found.labels.tolist() == [[1, 2, 3], [1, 2, 4]]
     assert np.isnan(found.shares).all()
     assert found.in_bulk.tolist() == [True, False]
     unknown = class_keys(rows([0, 0], [[1, 2, 3]] * 2, [np.nan, np.nan]), near)
@@ -91,7 +94,7 @@ def test_decisions_move_the_threshold_of_bulk():
     assert checked([], []) == LEAST_SHARE
     assert checked([0.9] * 3, [True] * 3) == LEAST_SHARE
     # many below the usual threshold were right: more may be offered
-    assert checked([0.9] * 20 + [0.7] * 20, [True] * 40) == 0.7
+    assert checked([0.9] * 30 + [0.7] * 30, [True] * 60) == 0.7
     # those at the usual threshold were wrong, the surest right: fewer may be offered
     assert checked([0.99] * 30 + [0.9] * 30, [True] * 30 + [False] * 30) == 0.99
     assert checked([0.99] * 30, [False] * 30) > 1
@@ -100,11 +103,11 @@ def test_decisions_move_the_threshold_of_bulk():
 
 
 def test_undecided_examples_are_not_counted():
-    labels = np.ones((40, 3), np.int64)
-    nothing = np.zeros(40, np.int64)
-    found = ClassKeys(labels, labels * 0.5, nothing, nothing, np.full(40, 0.7), nothing.astype(bool))
-    assert choose_least_share(found, np.full(40, -1)) == LEAST_SHARE
-    assert choose_least_share(found, np.full(40, 1)) == 0.7
+    labels = np.ones((60, 3), np.int64)
+    nothing = np.zeros(60, np.int64)
+    found = ClassKeys(labels, labels * 0.5, nothing, nothing, np.full(60, 0.7), nothing.astype(bool))
+    assert choose_least_share(found, np.full(60, -1)) == LEAST_SHARE
+    assert choose_least_share(found, np.full(60, 1)) == 0.7
 
 
 def test_labels_of_neighbours_are_in_the_order_of_the_ids():

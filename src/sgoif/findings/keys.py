@@ -1,8 +1,8 @@
 """Which classes a reviewer has on keys, and which suggestions may be accepted for many examples at once.
 
-The model's probabilities and the labels of the nearest training examples are two opinions. A model that was trained on
-few examples knows less than its neighbours; a scan has asked the neighbours already. The weights were chosen on
-development data (docs/benchmarks/review-time.md).
+The model's suggestions and the labels of the nearest training examples are two opinions. Their order is weighed by
+rank, not by probability: a model that is sure of a wrong class would leave the neighbours no key. The weights were
+chosen on development data (docs/benchmarks/review-time.md).
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ __all__ = ["LEAST_SHARE", "NUM_NEAREST", "ClassKeys", "choose_least_share", "cla
 NUM_NEAREST = 6  # neighbours that are asked
 LEAST_SHARE = 0.85  # probability of the suggestion from which on it may be accepted in bulk
 _NUM_KEYS = 3
-_OF_NEIGHBOURS = 0.2  # weight of the neighbours' labels beside the model's probabilities
-_OF_NEIGHBOURS_BY_RANK = 0.5  # the same where the run has only the order of the suggestions
-_BY_RANK = np.array([0.6, 0.25, 0.15])  # what the first, second and third suggestion count then
+_OF_NEIGHBOURS = 0.2  # weight of the neighbours' labels beside the model
+_BY_RANK = np.array([0.6, 0.25, 0.15])  # what the first, second and third suggestion count
 _AGREEING = 2 / 3  # share of the neighbours that must have the label of a suggestion accepted in bulk
-_TARGET, _CHECKED = 0.95, 20  # how many in bulk should be right, and decisions that may lower the threshold
+_TARGET = 0.95  # how many in bulk should be right
+_PRIOR, _CHECKED = 20, 50  # decisions that count beforehand, and as many as may lower the threshold
 _TAILS = ("", "_2", "_3")
 _AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class ClassKeys:
-    """The classes on the keys of some examples, best first; never the given one."""
+    """The classes on the keys of some examples, best first; never the given one.
+
+    Shares need not descend: they weigh the model by its probabilities, the order by rank.
+    """
 
     labels: Ints  # [N, 3], -1 for none
     shares: Floats  # probability that it is the true class, [N, 3]; NaN where the run does not know
@@ -86,8 +89,8 @@ def class_keys(rows: Mapping[str, NDArray[Any]], near: Ints, *, least_share: flo
 def choose_least_share(keys: ClassKeys, decided: Ints) -> float:
     """The probability from which on suggestions may be accepted in bulk, by what reviewers decided about some of them.
 
-    It is the lowest with 95% right among the decided ones at or above it, counting 20 decisions of which 95% were right
-    beforehand. Fewer than 20 decisions can only raise it. 1 or more means that nothing may be accepted in bulk.
+    It is the lowest with 95% right among the decided ones at or above it. Lowering takes 50 decisions; for raising, 20
+    decisions of which 95% were right count beforehand. 1 or more means that nothing may be accepted in bulk.
 
     Args:
         keys: of examples.
@@ -99,11 +102,11 @@ def choose_least_share(keys: ClassKeys, decided: Ints) -> float:
     belief, right = belief[order], np.cumsum(right[order])
     count = np.arange(1, len(belief) + 1)
     is_last = np.append(np.diff(belief) < 0, True)[: len(belief)]  # examples of equal belief stand together
-    is_good = is_last & (right + _TARGET * _CHECKED >= _TARGET * (count + _CHECKED) - 1e-9)
     usual = int((belief >= LEAST_SHARE).sum())
-    lower = np.flatnonzero(is_good & (count >= max(_CHECKED, usual)))
-    if len(lower) and count[lower[-1]] > usual:
+    lower = np.flatnonzero(is_last & (right >= _TARGET * count) & (count >= _CHECKED) & (count > usual))
+    if len(lower):
         return float(belief[lower[-1]])
+    is_good = is_last & (right + _TARGET * _PRIOR >= _TARGET * (count + _PRIOR) - 1e-9)
     if usual == 0 or is_good[usual - 1]:
         return LEAST_SHARE
     higher = np.flatnonzero(is_good[:usual])
@@ -137,21 +140,23 @@ def _rank(given: Ints, suggested: Ints, probable: Floats, p: Floats, near: Ints)
     """Keys, shares and agreeing neighbours of some examples; only classes that either names are looked at."""
     is_other = (suggested >= 0) & (suggested != given[:, None])
     is_measured = np.isfinite(p) & np.isfinite(np.where(is_other, probable, 0.0)).all(1)
-    believed = np.where(is_measured[:, None], np.nan_to_num(probable) / np.maximum(p, 1e-9)[:, None], _BY_RANK)
-    believed = np.where(is_other, believed, 0.0)
-    believed /= np.maximum(believed.sum(1, keepdims=True), 1.0)
     num_near = (near >= 0).sum(1)
-    weight = np.where(num_near > 0, np.where(is_measured, _OF_NEIGHBOURS, _OF_NEIGHBOURS_BY_RANK), 0.0)
+    weight = np.where(num_near > 0, _OF_NEIGHBOURS, 0.0)
     named = np.concatenate([np.where(is_other, suggested, -1), np.where(near == given[:, None], -1, near)], 1)
     votes = (named[:, :, None] == near[:, None, :]).sum(2)
-    by_model = ((named[:, :, None] == suggested[:, None, :]) * believed[:, None, :]).sum(2)
-    score = (1 - weight[:, None]) * by_model + (weight / np.maximum(num_near, 1))[:, None] * votes
+    from_near = (weight / np.maximum(num_near, 1))[:, None] * votes
+    is_named_so = (named[:, :, None] == suggested[:, None, :]) & is_other[:, None, :]
+    score = (1 - weight[:, None]) * (is_named_so * _BY_RANK).sum(2) + from_near
     is_repeated = np.tril(named[:, :, None] == named[:, None, :], -1).any(2)
     score = np.where((named < 0) | is_repeated, -1.0, score)
     order = np.argsort(-score, axis=1, kind="stable")[:, :_NUM_KEYS]
-    labels, score, votes = (np.take_along_axis(values, order, 1) for values in (named, score, votes))
+    # where the label is wrong, this is how probable the model finds each class; then the whole without the given one
+    believed = np.nan_to_num(probable) / np.maximum(np.nan_to_num(p), 1e-9)[:, None]
+    believed /= np.maximum(np.where(is_other, believed, 0.0).sum(1, keepdims=True), 1.0)
+    whole = 1 - weight * (near == given[:, None]).sum(1) / np.maximum(num_near, 1)
+    share = (1 - weight[:, None]) * (is_named_so * believed[:, None, :]).sum(2) + from_near
+    share = p[:, None] * share / np.maximum(whole, 1e-9)[:, None]
+    labels, score, share, votes = (np.take_along_axis(each, order, 1) for each in (named, score, share, votes))
     labels = np.where(score >= 0, labels, -1)
-    whole = 1 - weight * (near == given[:, None]).sum(1) / np.maximum(num_near, 1)  # without votes for the given class
-    shares = p[:, None] * score / np.maximum(whole, 1e-9)[:, None]
-    shares = np.where(is_measured[:, None] & (labels >= 0), shares, np.nan)
+    shares = np.where(is_measured[:, None] & (labels >= 0), share, np.nan)
     return labels, shares, np.where(labels[:, 0] >= 0, votes[:, 0], 0)
