@@ -10,10 +10,12 @@ time. The person knows that in advance, which flatters this page. ``one_by_one``
 
 ``workbench`` shows the cards that may be accepted in bulk in batches of at most 50 tiles that share one answer.
 Exceptions are clicked, Enter accepts the rest. The exceptions and all other cards come one at a time in focus mode.
+Where the list can revise its answers, batches are chosen again after every 200 cards in focus mode.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,7 @@ Flags = NDArray[np.bool_]
 POLICIES = ("one_by_one", "cards", "workbench")
 CARDS_PER_SCREEN = 14
 TILES_PER_BATCH = 50
+CARDS_PER_ROUND = 200  # decided in focus mode before the workbench chooses its batches again
 LEAST_TILES = 3  # fewer are not worth a batch of their own
 
 
@@ -55,6 +58,7 @@ class ReviewList:
     true: Labels  # what the person knows, [N]
     keys: Labels  # classes on the keys 1 to 3, best first, -1 for none, [N, 3]
     answer: Labels  # the class that a batch of the workbench offers, the given one where it looks right; -1: none, [N]
+    revise: Callable[[Labels], Labels] | None = None  # answers by what was decided so far, -1 for nothing; both [N]
 
     @property
     def is_wrong(self) -> Flags:
@@ -121,25 +125,39 @@ def _page_through(
 
 
 def _work_through(cards: ReviewList, alone: NDArray[np.float64], is_seen: Flags, costs: Costs) -> Outcome:
-    """Batches first, then what is left in focus mode."""
+    """Batches first, then what is left in focus mode, exceptions first; in rounds where answers follow decisions."""
     seconds, offered, right, wrong = 0.0, 0, 0, 0
-    is_left = np.ones(len(alone), bool)
-    bulk = np.flatnonzero(cards.answer >= 0)
-    for group in _groups(cards.answer[bulk, None]):
-        for start in range(0, len(group), TILES_PER_BATCH):
-            batch = bulk[group[start : start + TILES_PER_BATCH]]
-            if len(batch) < LEAST_TILES:
-                continue
-            fits = cards.answer[batch] == cards.true[batch]
+    decided, is_exception = np.full(len(alone), -1, np.int64), np.zeros(len(alone), bool)
+    answer, is_open = cards.answer, np.ones(len(alone), bool)
+    while is_open.any():
+        for batch in _batches(np.where(is_open & ~is_exception, answer, -1)):
+            fits = answer[batch] == cards.true[batch]
             seen = batch[~fits & is_seen[batch]]
             clicks = (costs.pointing + costs.key) * len(seen) + 2 * costs.homing * bool(len(seen))
             seconds += costs.preparation + costs.scroll + costs.tile * len(batch) + clicks + costs.key
             offered, right = offered + len(batch), right + int(fits.sum())
             wrong += len(batch) - int(fits.sum()) - len(seen)
-            is_left[batch] = False
-            is_left[seen] = True
-    seconds += float(alone[is_left].sum())
+            decided[batch], is_open[batch] = answer[batch], False
+            decided[seen], is_open[seen], is_exception[seen] = -1, True, True
+        queue = np.flatnonzero(is_open)
+        if cards.revise is not None:
+            queue = queue[np.argsort(~is_exception[queue], kind="stable")]
+            queue = queue[: max(CARDS_PER_ROUND, int(is_exception[queue].sum()))]
+        seconds += float(alone[queue].sum())
+        decided[queue], is_open[queue] = cards.true[queue], False
+        if cards.revise is not None:
+            answer = cards.revise(decided)
     return Outcome(seconds, len(alone) - wrong, wrong, offered, right)
+
+
+def _batches(answer: Labels) -> list[Labels]:
+    """Rows that share an answer, at most 50 together; few are left for focus mode."""
+    bulk = np.flatnonzero(answer >= 0)
+    groups = [bulk[group] for group in _groups(answer[bulk, None])]
+    parts = [
+        group[start : start + TILES_PER_BATCH] for group in groups for start in range(0, len(group), TILES_PER_BATCH)
+    ]
+    return [part for part in parts if len(part) >= LEAST_TILES]
 
 
 def _groups(values: Labels) -> list[Labels]:

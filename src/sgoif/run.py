@@ -118,6 +118,7 @@ class Run:
         given: int | str | None = None,
         min_p: float | None = None,
         by: Sequence[Any] | None = None,
+        neighbours: bool = False,
     ) -> pa.Table:
         """Which labels are wrong, most suspicious first; or, with ``by``, how many in each group.
 
@@ -133,6 +134,9 @@ class Run:
             min_p: only those at least this probably wrong.
             by: one value per example, in the order of :meth:`examples` (annotator, vendor, camera); ``top`` is then how
                 many groups.
+            neighbours: look up the six nearest training examples of each row. ``why`` says how they are labelled;
+                ``near_suggested``, ``near_given`` and ``num_near`` count them. A second for 1,000 rows of a run of
+                50,000 examples; use it with ``top``.
 
         Raises:
             SgoifError: ``by`` is given together with ``given`` or ``min_p``, or the run has no such class.
@@ -148,6 +152,8 @@ class Run:
 
         label = None if given is None else self.find_class(given)
         rows = suspects(self.sql, top=top, given=label, min_p=min_p)
+        if neighbours:
+            rows = findings.with_neighbours(self.sql, rows)
         found = arrow_table(findings.label_issues(rows, self.class_names))
         found = findings.add_class_names(found, self.class_names, ("given", "suggested"))
         return show_issues_in_notebooks(found, self.class_names)

@@ -1,5 +1,7 @@
 """The simulated reviewer: seconds that can be added up by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,22 @@ def test_few_tiles_and_cards_without_an_answer_are_decided_one_at_a_time():
 def test_a_batch_may_keep_labels():
     found = review("workbench", a_list([0] * 10, [0] * 10, [1] * 10, answer=[0] * 10))
     assert found.num_bulk_right == found.num_right == 10
+
+
+def test_answers_are_revised_by_what_was_decided_after_a_round_in_focus_mode():
+    asked = []
+
+    def revise(decided):
+        asked.append(int((decided >= 0).sum()))
+        return np.where(decided < 0, 1, -1)
+
+    cards = replace(a_list([0] * 300, [1] * 299 + [2], [1] * 300, answer=[-1] * 300), revise=revise)
+    found = review("workbench", cards)
+    assert asked == [200, 300]  # a round, then two batches and the exception
+    assert (found.num_bulk, found.num_bulk_right, found.num_right) == (100, 99, 300)
+    assert found.seconds == pytest.approx(
+        200 * 1.7 + 100 * 0.4 + 2 * (1.35 + 0.5 + 0.2) + 1.1 + 0.2 + 2 * 0.4 + 1.5 + LIST
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -6,7 +6,15 @@ import pytest
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings import keys
-from sgoif.findings.keys import LEAST_SHARE, ClassKeys, choose_least_share, class_keys, neighbour_labels
+from sgoif.findings.keys import (
+    LEAST_SHARE,
+    ClassKeys,
+    choose_least_share,
+    class_keys,
+    neighbour_labels,
+    with_neighbours,
+)
+from sgoif.findings.label import NEAR_COLUMNS
 from sgoif.tables import MemoryTables
 
 
@@ -118,3 +126,7 @@ def test_labels_of_neighbours_are_in_the_order_of_the_ids():
     assert found.shape == (2, 2) and found[:, 0].tolist() == [3, 7]
     without = {name: values for name, values in table.items() if name not in LIKENESS_COLUMNS}
     assert (neighbour_labels(MemoryTables({"examples": without}).sql, [7, 3]) == -1).all()
+    asked = {"id": np.array([7]), "given_label": np.array([7]), "suggested_label": np.array([3])}
+    counted = with_neighbours(MemoryTables({"examples": table}).sql, asked)
+    assert [int(counted[name][0]) for name in NEAR_COLUMNS] == [1, 0, 6]
+    assert with_neighbours(MemoryTables({"examples": without}).sql, asked) == asked

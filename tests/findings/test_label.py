@@ -6,6 +6,7 @@ import pytest
 from sgoif.errors import SgoifError
 from sgoif.findings import class_issues, group_issues, label_issues
 from sgoif.findings.classes import EVEN, FINE, MISLABELLED, OVERLAPPING, TOO_FEW
+from sgoif.findings.label import NEAR_COLUMNS
 
 NAMES = ("cat", "dog", "bird", "fox")
 
@@ -83,6 +84,40 @@ def test_a_phrase_counts_no_more_visits_than_there_were(visits, share, said):
     table = examples([0.9], [0], [1], suggested_share=[share], n_visits=[visits])
     (why,) = label_issues(table, NAMES)["why"]
     assert why.startswith(f"looks like dog{said};")
+
+
+@pytest.mark.parametrize(
+    ("near", "said"),
+    [
+        ((5, 0, 6), "5 of its 6 nearest examples are labelled dog;"),
+        ((4, 2, 6), "4 of its 6 nearest examples are labelled dog and 2 cat;"),
+        ((1, 0, 6), "1 of its 6 nearest examples is labelled dog;"),
+        ((6, 0, 6), "all of its 6 nearest examples are labelled dog;"),
+        ((1, 0, 1), "the nearest is labelled dog;"),
+        ((0, 5, 6), "looks like dog, but 5 of its 6 nearest examples are labelled cat;"),
+        ((0, 0, 6), "looks like dog, but its nearest examples are labelled neither dog nor cat;"),
+        ((0, 0, 0), "looks like dog in about 9 of 10 visits;"),
+    ],
+)
+def test_a_phrase_says_how_the_nearest_examples_are_labelled(near, said):
+    columns = dict(zip(NEAR_COLUMNS, ([number] for number in near), strict=True))
+    found = label_issues(examples([0.9], [0], [1], **columns), NAMES)
+    assert found["why"][0].startswith(said)
+    assert [int(found[name][0]) for name in NEAR_COLUMNS] == list(near)
+
+
+def test_a_held_out_example_was_not_learnt():
+    table = examples([0.9], [0], [1], source=["holdout"], n_visits=[1], suggested_share=[1.0])
+    assert label_issues(table, NAMES)["why"].tolist() == [
+        "looks like dog; the model, which has not seen it, does not believe cat, "
+        "and learning it as cat would hurt other held-out dog"
+    ]
+
+
+def test_probabilities_of_suggestions_are_passed_on_where_a_run_has_them():
+    assert "p_suggested" not in label_issues(examples([0.9], [0], [1]), NAMES)
+    assert "p_suggested" not in label_issues(examples([0.9], [0], [1], p_suggested=[np.nan]), NAMES)
+    assert label_issues(examples([0.9], [0], [1], p_suggested=[0.8]), NAMES)["p_suggested"].tolist() == [0.8]
 
 
 def test_a_run_without_probabilities_is_ranked_and_calls_nothing_an_issue():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WIDE = 120  # columns from which on a reason has a column of its own
 _EXAMPLE = "example"  # the column of shortened texts
 _LONGEST = 200  # characters of them
+_MOST_COMPARED = 100  # rows whose nearest examples are looked up: seconds, whatever the size of the run
 _UNKNOWN_GROUP = "(not in the table)"
 
 
@@ -68,7 +69,8 @@ def issues(
         tag = None if of_class is None else opened.find_class(of_class)
         found = opened.tag_issues(top=top, tag=tag, min_p=min_p)
     else:
-        found = opened.label_issues(top=top, given=of_class, min_p=min_p)
+        is_short = 0 < top <= _MOST_COMPARED
+        found = opened.label_issues(top=top, given=of_class, min_p=min_p, neighbours=is_short)
     if show is not None:
         found = _with_examples(opened, found, show)
     if csv is not None or parquet is not None:

@@ -3,6 +3,7 @@
 from sgoif.findings.classes import class_issues, group_issues
 from sgoif.findings.duplicates import duplicates_of_run, find_duplicates
 from sgoif.findings.effects import INFLUENCE, add_class_names, influence_on_anchors, with_probabilities
+from sgoif.findings.keys import with_neighbours
 from sgoif.findings.label import label_issues
 from sgoif.findings.poison import poison_table
 from sgoif.findings.tags import tag_issues
@@ -20,5 +21,6 @@ __all__ = [
     "poison_table",
     "tag_issues",
     "value_issues",
+    "with_neighbours",
     "with_probabilities",
 ]

@@ -15,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
+from sgoif.findings.label import NEAR_COLUMNS
 from sgoif.findings.neighbours import has_likeness, nearest_examples
 from sgoif.findings.suspects import Sql
 from sgoif.types import Floats, Ints
 
-__all__ = ["LEAST_SHARE", "NUM_NEAREST", "ClassKeys", "choose_least_share", "class_keys", "neighbour_labels"]
+__all__ = [
+    *("LEAST_SHARE", "NUM_NEAREST", "ClassKeys", "choose_least_share", "class_keys", "neighbour_labels"),
+    "with_neighbours",
+]
 
 NUM_NEAREST = 6  # neighbours that are asked
 LEAST_SHARE = 0.85  # probability of the suggestion from which on it may be accepted in bulk
@@ -122,6 +126,19 @@ def neighbour_labels(sql: Sql, ids: Sequence[Any] | NDArray[Any], count: int = N
         at = np.array([place[str(ident)] for ident in found["id"].to_pylist()], np.int64)
         labels[at, found["rank"].to_numpy() - 1] = found["given_label"].to_numpy()
     return labels
+
+
+def with_neighbours(sql: Sql, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Add to rows how many of the nearest examples have the suggested label, the given one, and any.
+
+    Rows of a run that does not know which examples are alike stay as they are. The cost is that of
+    :func:`sgoif.findings.neighbours.nearest_examples`: ask for rows that a person will read.
+    """
+    if not len(rows["id"]) or not has_likeness(sql):
+        return dict(rows)
+    near = neighbour_labels(sql, rows["id"])
+    counts = [(near == rows[name][:, None]).sum(1) for name in ("suggested_label", "given_label")]
+    return {**rows, **dict(zip(NEAR_COLUMNS, [*counts, (near >= 0).sum(1)], strict=True))}
 
 
 def _stack(rows: Mapping[str, NDArray[Any]], name: str, empty: float) -> NDArray[Any]:

@@ -3,6 +3,9 @@
 ``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high.
 Where an example has no probability, ``no_p_reason`` says why, and ``label_score`` is its margin over training. No label
 of a run without any is called an issue.
+
+``why`` is one sentence. Where rows have the columns of :func:`sgoif.findings.keys.with_neighbours`, it begins with the
+labels of the nearest training examples, which a person can see for themselves; else with what the model saw.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from numpy.typing import NDArray
 
 from sgoif.findings.suspects import FLAGGED, UNLIKELY
 
-__all__ = ["class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_suspicion"]
+__all__ = ["NEAR_COLUMNS", "class_name", "label_issues", "phrase", "phrase_kinds", "rank_by_suspicion"]
 
 Columns = Mapping[str, NDArray[Any]]
 
 _PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")  # always there, NaN where there is none
 _MOST_VISITS = 10  # from so many visits on their share is told in tenths
 _PASSED_ON = ("harm", "worst", "confidence", "n_visits")
+_OF_SUGGESTIONS = ("p_suggested", "p_suggested_2", "p_suggested_3")
+NEAR_COLUMNS = ("near_suggested", "near_given", "num_near")  # nearest examples labelled so, labelled so, and in all
 
 
 def rank_by_suspicion(examples: Columns) -> NDArray[np.int64]:
@@ -77,7 +82,8 @@ def label_issues(
     }
     table |= {name: rows.get(name, nothing) for name in _PROBABILITIES}
     table["no_p_reason"] = rows.get("no_p_reason", np.full(len(order), None, dtype=object))
-    table |= {name: rows[name] for name in _PASSED_ON if name in rows}
+    table |= {name: rows[name] for name in (*_PASSED_ON, *NEAR_COLUMNS) if name in rows}
+    table |= {name: rows[name] for name in _OF_SUGGESTIONS if _is_known(rows, name)}
     table["why"] = _phrases(rows, class_names)
     table["source"] = rows["source"] if "source" in rows else np.full(len(order), "train")
     return table
@@ -107,33 +113,75 @@ def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
 
 def _phrases(rows: Columns, names: Sequence[str]) -> NDArray[Any]:
     """One plain phrase per row. Rows that would read alike share the work: there are few kinds of them."""
-    suggested = rows["suggested_label"]
+    suggested, count = rows["suggested_label"], len(rows["suggested_label"])
     if "p_mislabeled" in rows:  # a label that is unlikely to be wrong needs no reason against it
         suggested = np.where(rows["p_mislabeled"].astype(np.float64) < UNLIKELY, -1, suggested)
-    keys = np.column_stack([rows["given_label"], suggested, phrase_kinds(rows)]).astype(np.int64)
+    near = [rows.get(name, np.zeros(count, np.int64)) for name in NEAR_COLUMNS]
+    is_held = rows["source"] == "holdout" if "source" in rows else np.zeros(count, bool)
+    keys = np.column_stack([rows["given_label"], suggested, is_held, *near, phrase_kinds(rows)]).astype(np.int64)
     if not len(keys):
         return np.empty(0, dtype=object)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     said = np.empty(len(unique), dtype=object)
-    said[:] = [phrase(given, suggested, kind, names) for given, suggested, *kind in unique.tolist()]
+    said[:] = [
+        phrase(given, suggested, kind, names, near=(first, own, of), is_held=bool(is_held))
+        for given, suggested, is_held, first, own, of, *kind in unique.tolist()
+    ]
     return said[inverse.reshape(-1)]
 
 
-def phrase(given: int, suggested: int, kind: Sequence[int], names: Sequence[str]) -> str:
-    """Say in plain words what speaks against a label; ``kind`` is a row of :func:`phrase_kinds`."""
+def phrase(
+    given: int,
+    suggested: int,
+    kind: Sequence[int],
+    names: Sequence[str],
+    *,
+    near: tuple[int, int, int] = (0, 0, 0),
+    is_held: bool = False,
+) -> str:
+    """Say in plain words what speaks against a label.
+
+    Args:
+        given: the label.
+        suggested: the class that it may be instead; -1 for none.
+        kind: a row of :func:`phrase_kinds`.
+        names: of the classes.
+        near: nearest examples that have the suggested label, that have the given one, and all of them; 0 of 0 where
+            they are not known.
+        is_held: whether the model was not trained on this example.
+    """
     times, of, harmful, doubt, judged = kind
     if not judged:
         return "not judged: it was never seen while the scores could be trusted"
     held, other = class_name(given, names), class_name(suggested, names)
     if suggested < 0 or suggested == given:
         return f"nothing speaks against {held}"
+    if not (harmful or doubt):
+        return f"nothing speaks against {held}; the next best is {other}"
     looks = f"looks like {other}"
-    if of > 1:
+    if near[2]:
+        looks = _say_near(near, held, other)
+    elif of > 1:
         looks += " in every visit" if times == of else f" in about {times} of {of} visits"
+    hurts = f"learning it as {held} {'would hurt other' if is_held else 'hurts'} held-out {other}"
+    doubts = f"the model{', which has not seen it,' if is_held else ''} does not believe {held}"
     if harmful and doubt:
-        return f"{looks}; the model does not believe {held}, and learning it as {held} hurts held-out {other}"
-    if harmful:
-        return f"{looks}; learning it as {held} hurts held-out {other}"
-    if doubt:
-        return f"{looks}; the model does not believe {held}"
-    return f"nothing speaks against {held}; the next best is {other}"
+        return f"{looks}; {doubts}, and {hurts}"
+    return f"{looks}; {hurts if harmful else doubts}"
+
+
+def _say_near(near: tuple[int, int, int], held: str, other: str) -> str:
+    """What the labels of the nearest examples say for the suggestion, and against it."""
+    first, own, of = near
+    if first == of:
+        return (
+            f"all of its {of} nearest examples are labelled {other}" if of > 1 else f"the nearest is labelled {other}"
+        )
+    if first:
+        are = "is" if first == 1 else "are"
+        against = f" and {own} {held}" if own else ""
+        return f"{first} of its {of} nearest examples {are} labelled {other}{against}"
+    if own:
+        are = "is" if own == 1 else "are"
+        return f"looks like {other}, but {own} of its {of} nearest examples {are} labelled {held}"
+    return f"looks like {other}, but its nearest examples are labelled neither {other} nor {held}"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.findings import label_issues
+from sgoif.findings.keys import with_neighbours
 from sgoif.findings.label import phrase, phrase_kinds, rank_by_suspicion
 from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
 from sgoif.findings.suspects import columns_of, has_probabilities, suspects
@@ -73,7 +74,7 @@ class Context:
 
 def select_cards(run: Findings, *, top: int | None, ids: Sequence[Any] | None = None) -> list[Card]:
     """The most suspicious examples as cards; or those with some ids."""
-    return cards_from(suspects(run.sql, top=top, ids=ids), run.class_names)
+    return cards_from(with_neighbours(run.sql, suspects(run.sql, top=top, ids=ids)), run.class_names)
 
 
 def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> list[Card]:
@@ -232,14 +233,21 @@ def cards_of(plan: ReviewPlan, reviewer: str, flagged: Sequence[Card], run: Find
     """One person's cards, under names that tell nothing.
 
     What a check lacks is drawn from suspicious cards, each part from another one: two parts of the same card together
-    would tell where they come from.
+    would tell where they come from. Reasons leave out neighbours and the hold-out, in which checks differ.
     """
-    known = {(str(card.id), card.given): card for card in flagged}
+    names = [isolate(name) for name in run.class_names]
+    known = {(str(card.id), card.given): _without_neighbours(card, names) for card in flagged}
     rng = np.random.default_rng([int(plan.list_id, 16) % 2**32, len(reviewer), *reviewer.encode()])
     return [
         known[planned.key] if planned.kind == FLAGGED else _disguise(planned, flagged, run, rng)
         for planned in plan.cards[reviewer]
     ]
+
+
+def _without_neighbours(card: Card, names: Sequence[str]) -> Card:
+    if not card.kind or not card.suggested:
+        return card
+    return replace(card, why=phrase(card.given, card.suggested[0], card.kind, names))
 
 
 def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:
