@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from sgoif.errors import CaptureError
 from sgoif.gradients.contractions import inner, widen
-from sgoif.gradients.rules import AffineRule, LayerCapture, WeightRule, register, with_bias_row
+from sgoif.gradients.rules import AffineRule, LayerCapture, WeightRule, register, register_name, with_bias_row
 from sgoif.records import BlockShape, GradientRows
 
-__all__ = ["ConvRule", "ConvTransposeRule", "EmbeddingRule", "LinearRule"]
+__all__ = ["ConvRule", "ConvTransposeRule", "EmbeddingRule", "LinearRule", "TransposedLinearRule"]
 
 PATCH_BYTES = 32 * 2**20  # of unfolded patches at a time: more is handed back to the system and costs its page faults
 
@@ -57,6 +57,20 @@ class LinearRule(WeightRule):
         # features lie innermost here: projecting them as a Linear does needs no transposed copy of the gradient
         projected = _positions_last(F.linear(call.grad, left[0].to(call.grad.dtype)))
         return GradientRows(call.layer, widen(self.through(call, right)), widen(projected) * call.scale)
+
+
+class TransposedLinearRule(LinearRule):
+    """A Linear whose weight is stored as ``[in, out]``: the ``Conv1D`` of GPT-2 in Transformers."""
+
+    def block_shape(self, module: nn.Module) -> BlockShape:
+        inputs, outputs = cast(Tensor, module.weight).shape
+        return BlockShape(1, outputs, inputs + 1, True)
+
+    def fold(self, module: nn.Module, weight: Tensor) -> Tensor:
+        return weight.mT.unsqueeze(-3)
+
+    def unfold(self, module: nn.Module, block: Tensor) -> Tensor:
+        return block.squeeze(-3).mT
 
 
 def _positions_last(values: Tensor) -> Tensor:
@@ -272,6 +286,7 @@ def _patch_rows(patches: Tensor, groups: int, spatial: int) -> Tensor:
 
 
 register(nn.Linear, LinearRule())
+register_name("transformers.pytorch_utils.Conv1D", TransposedLinearRule())
 register(nn.Embedding, EmbeddingRule())
 register(nn.Conv1d, ConvRule(F.conv1d, 1))
 register(nn.Conv2d, ConvRule(F.conv2d, 2))

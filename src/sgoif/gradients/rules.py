@@ -30,6 +30,7 @@ __all__ = [
     "Rule",
     "is_composite",
     "register",
+    "register_name",
     "registered_types",
     "rule_for",
 ]
@@ -220,6 +221,7 @@ def with_bias_row(inputs: Tensor, has_bias: bool) -> Tensor:
 
 
 _RULES: dict[type[nn.Module], Rule | CompositeRule] = {}
+_BY_NAME: dict[str, Rule] = {}  # of modules whose library is not imported here
 
 
 def register(module_type: type[nn.Module], rule: Rule | CompositeRule) -> None:
@@ -230,6 +232,13 @@ def register(module_type: type[nn.Module], rule: Rule | CompositeRule) -> None:
     if module_type in _RULES:
         raise RegistryError(f"{module_type.__name__} is served by {type(_RULES[module_type]).__name__} already.")
     _RULES[module_type] = rule
+
+
+def register_name(qualified_name: str, rule: Rule) -> None:
+    """Serve modules of a library that is not imported, by the qualified name of their type; not its subclasses."""
+    if qualified_name in _BY_NAME:
+        raise RegistryError(f"{qualified_name} is served by {type(_BY_NAME[qualified_name]).__name__} already.")
+    _BY_NAME[qualified_name] = rule
 
 
 def registered_types() -> tuple[type[nn.Module], ...]:
@@ -252,12 +261,15 @@ def rule_for(module: nn.Module) -> Rule | CompositeRule | str:
     A subclass is served by its base's rule only while it keeps the base's ``forward``; one that brings its own
     computes something else.
     """
+    name = f"{type(module).__module__}.{type(module).__qualname__}"
+    if name in _BY_NAME and not nn.utils.parametrize.is_parametrized(module):
+        return _BY_NAME[name].unsupported(module) or _BY_NAME[name]
     for module_type in type(module).__mro__:
         rule = _RULES.get(module_type)
         if rule is None:
             continue
         is_own = getattr(type(module), "forward", None) is not getattr(module_type, "forward", None)
-        if is_own and f"{type(module).__module__}.{type(module).__qualname__}" not in _FAITHFUL:
+        if is_own and name not in _FAITHFUL:
             return f"{type(module).__name__} overrides the forward of {module_type.__name__}"
         if nn.utils.parametrize.is_parametrized(module):
             return "its parameters are parametrised"

@@ -1,0 +1,53 @@
+"""Language models: which token each position is to predict, and the loss of whole sequences.
+
+The loss of a sequence is the *sum* of its tokens' cross-entropies. That is its share of the objective whether tokens
+are averaged over a batch or not, so its gradient tells what training on it more often would do; divided by the number
+of tokens it compares sequences of different lengths.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sgoif.gradients.segments import Segments
+
+__all__ = ["IGNORED", "count_tokens", "next_tokens", "sequence_losses", "token_losses"]
+
+IGNORED = -100  # label of a position that no loss counts
+
+
+def next_tokens(labels: Tensor, *, is_causal: bool) -> Tensor:
+    """The token that each position is to predict, ``[B, T] -> [B, T]``; :data:`IGNORED` where there is none.
+
+    Causal models take labels in the place of their own tokens and shift them; masked models and decoders that are
+    given their inputs shifted do not.
+
+    >>> next_tokens(torch.tensor([[-100, 5, 6]]), is_causal=True).tolist()
+    [[5, 6, -100]]
+    """
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if is_causal else labels
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy at every position ``[B, T]`` in at least float32, zero where there is no target.
+
+    Only positions with a target are computed: a vocabulary is wide, and completions are often short.
+    """
+    wanted = targets != IGNORED
+    rows = logits[wanted]
+    rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
+    found = F.cross_entropy(rows, targets[wanted], reduction="none")
+    return torch.zeros(targets.shape, dtype=found.dtype, device=found.device).masked_scatter(wanted, found)
+
+
+def sequence_losses(losses: Tensor, segments: Segments | None = None) -> Tensor:
+    """Losses of tokens ``[B, T]`` added up by sequence: one per row ``[B]``, or one per packed sequence ``[S]``."""
+    return losses.sum(1) if segments is None else segments.sum(losses)
+
+
+def count_tokens(targets: Tensor, segments: Segments | None = None) -> Tensor:
+    """How many tokens each sequence is to predict, ``[B]`` or ``[S]``."""
+    wanted = targets != IGNORED
+    return wanted.sum(1) if segments is None else segments.sum(wanted.long())
