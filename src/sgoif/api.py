@@ -35,6 +35,7 @@ from sgoif.inputs.overlap import refuse_overlap
 from sgoif.multilabel import audit_multilabel, empty_multilabel, watch_multilabel
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
+from sgoif.sequences import empty_sequences, watch_sequences
 from sgoif.settings import (
     Budget,
     Loss,
@@ -54,10 +55,12 @@ from sgoif.training.disabled import NoMonitor
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
+from sgoif.training.method import ADAM
 from sgoif.training.monitor import Monitor
 from sgoif.training.multilabel.monitor import MultilabelMonitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
+from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sinks import MemorySink
 from sgoif.training.work import Work, find_head_and_work
 
@@ -68,7 +71,7 @@ __all__ = ["Run", "attribute", "audit", "cleaned", "default_forward", "load", "m
 
 log = logging.getLogger(__name__)
 
-Task = Literal["classification", "multilabel"]
+Task = Literal["classification", "multilabel", "sequences"]
 
 
 def watch(
@@ -88,7 +91,7 @@ def watch(
     budget: Budget | None = None,
     seed: int = 0,
     **former: Any,
-) -> Monitor | MultilabelMonitor | NoMonitor:
+) -> Monitor | MultilabelMonitor | SequenceMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
     Where a process group is initialised, every rank calls it at the same place: the ranks share the work and write one
@@ -104,7 +107,9 @@ def watch(
         out: folder or any fsspec URL to write the run into while it goes on; None keeps it in memory. One that holds a
             run is refused on the first step, unless that run is resumed by ``load_state_dict``.
         overwrite: delete the run that ``out`` holds when this one begins; a resumed run is never deleted.
-        task: ``"classification"``, or ``"multilabel"`` for targets ``[B, C]`` of 0 and 1. See docs/multilabel.md.
+        task: ``"classification"``; ``"multilabel"`` for targets ``[B, C]`` of 0 and 1, see docs/multilabel.md; or
+            ``"sequences"`` for language models, whose ``anchors`` are ``{name: dataset}``, groups of evaluation
+            sequences. That one is experimental, see docs/howto/sequences.md.
         loss: outputs and targets to *per-example* losses, or all of :class:`sgoif.Loss`: how they are reduced,
             accumulated, scaled and smoothed. Their mean cross-entropy by default, checked on the first step.
         forward: hold-out inputs to logits ``[B, C]``; ``model(inputs)`` by default.
@@ -121,12 +126,10 @@ def watch(
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
     settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
+    if settings.method.curvature == ADAM and task != "sequences":
+        raise SgoifError(f"curvature='adam' is there for task='sequences' only; task={task!r} has 'kfac', for example.")
     if os.environ.get("SGOIF_DISABLE") == "1":
-        empty = (
-            collect_run(Recorder(2, 0, MemorySink()), {"disabled": True})
-            if task == "classification"
-            else empty_multilabel()
-        )
+        empty = _EMPTY[task]()
         log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
         return NoMonitor(settings.budget.plan, on_close=lambda: empty)
     plain = plain_model(model)
@@ -143,6 +146,10 @@ def watch(
     if task == "multilabel":
         sink = make_sink(out, "none", overwrite=overwrite)
         return watch_multilabel(request, find_peers(model), optimizer, train_size=train_size, sink=sink)
+    if task == "sequences":
+        sink = make_sink(out, "none", overwrite=overwrite)
+        peers = find_peers(model)
+        return watch_sequences(request, peers, optimizer, train_size=train_size, sink=sink, forward=forward)
     peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
     engine, work = _build_engine(request, train_size, peers)
     facts = request.facts | {"train_size": train_size, "method": describe_method(engine.settings, engine.layers)}
@@ -180,6 +187,13 @@ def watch(
         on_snapshot=_keep_snapshot,
         on_weights=renew_weights,
     )
+
+
+_EMPTY: dict[Task, Callable[[], Run]] = {  # runs of monitors that are switched off
+    "classification": lambda: collect_run(Recorder(2, 0, MemorySink()), {"disabled": True}),
+    "multilabel": empty_multilabel,
+    "sequences": empty_sequences,
+}
 
 
 def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engine, Work | None]:
@@ -240,6 +254,8 @@ def audit(
         seed: of the hold-out's order.
         former: keywords from before, which warn and say where they have moved.
     """
+    if task == "sequences":
+        raise SgoifError("task='sequences' scores a training while it runs; audit() has no sequences yet.")
     check_out(out, overwrite)
     settings = group_settings("audit", former, loss=loss, method=method)
     plain = plain_model(model)

@@ -22,6 +22,7 @@ from sgoif.evidence.examples import read_examples
 from sgoif.reasons import Reasons, append_unjudged
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
+from sgoif.training.base import BaseMonitor
 from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["add_up", "collect_calibrated_run", "collect_run", "finish_run", "judge_so_far", "save_run", "watch_facts"]
+__all__ = [
+    *("add_up", "collect_calibrated_run", "collect_run", "finish_run", "judge_so_far", "loop_facts", "save_run"),
+    "watch_facts",
+]
 
 
 _HELD = 2_000_000  # examples whose table is held in memory, about 400 bytes each
@@ -65,7 +69,12 @@ def finish_run(monitor: Monitor) -> Run | None:
 
 
 def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
-    """What a run's information says of the training that was watched."""
+    """What a run's information says of the training of a model with a head."""
+    return loop_facts(monitor) | {"head": monitor.engine.head.name}
+
+
+def loop_facts(monitor: BaseMonitor[Any]) -> dict[str, Any]:
+    """What a run's information says of any training that was watched."""
     return {
         "kind": "watch",
         "switched_off": None,  # in this attempt; one that was killed may have written another word
@@ -77,7 +86,6 @@ def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
         "forecast": None if monitor.forecast is None else asdict(monitor.forecast),
         "plan": asdict(monitor.plan),
         "plan_changes": monitor.governor.changes,
-        "head": monitor.engine.head.name,
     }
 
 

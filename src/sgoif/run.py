@@ -23,6 +23,7 @@ from sgoif.summary import (
     count_examples,
     summarise,
     summarise_annotators,
+    summarise_sequences,
     summarise_tags,
     summarise_values,
 )
@@ -199,6 +200,51 @@ class Run:
             raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
         return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
 
+    def sequence_issues(self, *, top: int | None = None) -> pa.Table:
+        """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
+
+        Columns: ``score`` from 0 to 1, by which they are ranked; ``loss`` per token, its mean over the visits, and its
+        first and last value; ``harm``, the mean over the groups of what training on it does to their loss (positive is
+        harmful), ``worst``, the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of
+        the same without curvature and size. ``p_mislabeled`` is null, and ``no_p_reason`` says why.
+
+        Args:
+            top: how many rows; None or 0 for all.
+
+        Raises:
+            SgoifError: The run is not about sequences.
+        """
+        self._need_sequences()
+        return findings.sequence_issues(self.sql, top=top)
+
+    def most_helpful(self, group: str, count: int = 20) -> pa.Table:
+        """The training sequences that lower the loss of a group of evaluation sequences most. Experimental.
+
+        Columns: ``help``, minus the harm to the group; ``alignment``, the cosine of the two gradients; ``loss``,
+        ``num_tokens`` and ``n_visits``.
+
+        Args:
+            group: name of the group, a key of ``anchors=``.
+            count: how many rows.
+
+        Raises:
+            SgoifError: The run is not about sequences, or has no such group.
+        """
+        self._need_sequences()
+        return findings.most_helpful(self.sql, group, count, groups=list(self.info.get("groups") or {}))
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether the run judged sequences of a language model."""
+        return self.info.get("task") == "sequences"
+
+    def _need_sequences(self) -> None:
+        if not self.has_sequences:
+            raise SgoifError(
+                "this run has no sequences; watch the training of a language model with task='sequences', or ask "
+                "label_issues()."
+            )
+
     def annotators(self) -> pa.Table:
         """One row per annotator, the best first: labels given, accuracy with a 90% interval, agreement with others.
 
@@ -215,11 +261,16 @@ class Run:
         return self.info.get("task") == "regression"
 
     def need_classes(self) -> None:
-        """Refuse a question about classes to a run about values.
+        """Refuse a question about classes to a run about values or sequences.
 
         Raises:
-            SgoifError: The run is a regression; the message says what it can be asked.
+            SgoifError: The run has no classes; the message says what it can be asked.
         """
+        if self.has_sequences:
+            raise SgoifError(
+                f"{self.url or 'this run'} judged sequences of a language model and has no classes; ask it for its "
+                "sequence_issues() and most_helpful(group)."
+            )
         if self.has_values:
             raise SgoifError(
                 f"{self.url or 'this run'} judged values of a regression and has no classes; ask it for its "
@@ -451,6 +502,8 @@ class Run:
             return summarise_annotators(self.sql, self.info, run=name)
         if self.has_values:
             return summarise_values(self.sql, self.info, run=name)
+        if self.has_sequences:
+            return summarise_sequences(self.sql, self.info, run=name)
         return summarise(self.sql, self.info, run=name, class_names=self.class_names)
 
     def __repr__(self) -> str:
@@ -462,7 +515,7 @@ class Run:
     def _repr_html_(self) -> str:
         from sgoif.report.notebook import run_html
 
-        if self.has_values:
+        if self.has_values or self.has_sequences:
             return f"<pre>{escape(repr(self))}</pre>"
         return run_html(self)
 

@@ -174,13 +174,13 @@ def _hint(name: str) -> str:
     return f"; did you mean {known[near[0]]}?" if near else ""
 
 
-def make_governor(budget: Budget, device: torch.device) -> Governor:
-    """What holds the cost of watching within a budget."""
+def make_governor(budget: Budget, device: torch.device, *, start: Plan | None = None) -> Governor:
+    """What holds the cost of watching within a budget; ``start`` is the task's own plan to begin with."""
     clock = Clock(device)
     # where the device runs behind the host, only pairs of steps tell the cost; a fixed plan gives up no visits for it
     paired = None if clock.is_exact or budget.plan is not None else PairedProbe(clock)
     return Governor(
-        budget.plan or Plan(),
+        budget.plan or start or Plan(),
         max_overhead=budget.max_overhead,
         fixed=budget.plan is not None,
         clock=clock,

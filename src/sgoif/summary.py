@@ -18,6 +18,7 @@ from sgoif.wording import clean, count, percent, percents
 
 __all__ = [
     *("AnnotatorSummary", "AnySummary", "Leak", "Summary", "TagSummary", "ValueSummary", "describe_checked"),
+    *("SequenceSummary", "summarise_sequences"),
     *("competence_line", "count_examples", "kind_of_holdout", "read_transition", "summarise", "summarise_annotators"),
     *("summarise_tags", "summarise_values", "why_no_probabilities"),
 ]
@@ -402,7 +403,57 @@ def summarise_annotators(sql: Sql, info: Mapping[str, Any], *, run: str) -> Anno
     )
 
 
-AnySummary = Summary | TagSummary | ValueSummary | AnnotatorSummary
+@dataclass(frozen=True, slots=True)
+class SequenceSummary:
+    """What is known of a whole run of sequences."""
+
+    run: str
+    state: str
+    kind: str
+    num_examples: int
+    num_judged: int
+    groups: dict[str, Any]  # by name: sequences, and the last mean loss per token
+    curvature: str
+    num_layers: int
+    is_calibrated: bool
+    no_p_reason: str | None
+    warnings: list[str]
+
+    def document(self) -> dict[str, Any]:
+        """The summary for ``--json``."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        about = f"{clean(self.run)}: {count(self.num_examples, 'sequence')}, {count(self.num_judged)} of them judged"
+        lines = [f"{about}; curvature {self.curvature} at {count(self.num_layers, 'layer')}. Experimental."]
+        lines += [f"Warning: {text}." for text in self.warnings]
+        for name, group in self.groups.items():
+            last = group.get("last_loss")
+            loss = "never looked at" if last is None else f"last mean loss per token {last:.3g}"
+            lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
+        return [*lines, f"No probabilities, so ranked by `score`: {clean(self.no_p_reason or 'not noted why')}."]
+
+
+def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> SequenceSummary:
+    """Collect the summary of a run of sequences."""
+    num_examples, method = count_examples(sql, info), info.get("method") or {}
+    return SequenceSummary(
+        run=run,
+        state=str(info.get("state") or "finished"),
+        kind=str(info.get("kind", "watch")),
+        num_examples=num_examples,
+        num_judged=num_examples - int(info.get("num_not_judged") or 0),
+        groups=dict(info.get("groups") or {}),
+        curvature=str(method.get("curvature", "unknown")),
+        num_layers=len(method.get("layers") or ()),
+        is_calibrated=False,
+        no_p_reason=why_no_probabilities(info),
+        warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
+    )
+
+
+AnySummary = Summary | TagSummary | ValueSummary | AnnotatorSummary | SequenceSummary
 
 
 def competence_line(competence: Mapping[str, Any] | None, *, has_trained: bool = False) -> str | None:

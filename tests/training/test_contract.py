@@ -91,7 +91,7 @@ def same(one: nn.Module, two: nn.Module) -> bool:
 def test_all_tasks_are_here():
     from typing import get_args
 
-    assert set(get_args(Task)) == {"classification", "multilabel"}
+    assert set(get_args(Task)) == {"classification", "multilabel", "sequences"}
 
 
 def test_weights_and_random_numbers_are_those_of_a_bare_training(world):

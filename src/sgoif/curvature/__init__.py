@@ -1,5 +1,6 @@
 """Running estimates of curvature from what a training step shows: one interface, five backends, the exact product."""
 
+from sgoif.curvature.adam import AdamCurvature
 from sgoif.curvature.base import Curvature
 from sgoif.curvature.diagonal import DiagonalCurvature, IdentityCurvature
 from sgoif.curvature.fisher import FisherCurvature, LowRankCurvature
@@ -9,6 +10,7 @@ from sgoif.curvature.registry import create, register, registered
 from sgoif.curvature.statistic import Statistic, reduce_statistics
 
 __all__ = [
+    "AdamCurvature",
     "Curvature",
     "DiagonalCurvature",
     "FisherCurvature",

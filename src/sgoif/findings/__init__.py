@@ -6,6 +6,7 @@ from sgoif.findings.effects import INFLUENCE, add_class_names, influence_on_anch
 from sgoif.findings.keys import with_neighbours
 from sgoif.findings.label import label_issues
 from sgoif.findings.poison import poison_table
+from sgoif.findings.sequences import most_helpful, sequence_issues
 from sgoif.findings.tags import tag_issues
 from sgoif.findings.values import value_issues
 
@@ -18,7 +19,9 @@ __all__ = [
     "group_issues",
     "influence_on_anchors",
     "label_issues",
+    "most_helpful",
     "poison_table",
+    "sequence_issues",
     "tag_issues",
     "value_issues",
     "with_neighbours",

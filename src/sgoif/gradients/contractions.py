@@ -15,7 +15,17 @@ from torch import Tensor
 
 from sgoif.records import GradientRows
 
-__all__ = ["CHUNK_BYTES", "combine", "dots", "inner", "materialise", "norm2", "pool_positions", "widen"]
+__all__ = [
+    "CHUNK_BYTES",
+    "combine",
+    "dots",
+    "dots_and_norm2",
+    "inner",
+    "materialise",
+    "norm2",
+    "pool_positions",
+    "widen",
+]
 
 CHUNK_BYTES = 64 * 2**20  # large enough for efficient matrix products, small beside any activation memory
 
@@ -71,6 +81,19 @@ def dots(rows: GradientRows, directions: Tensor) -> Tensor:
     flat = directions.reshape(num_directions, -1)
     parts = [materialise(part).flatten(1) @ flat.mT.to(widen(part.inputs).dtype) for part in _slices(rows)]
     return torch.cat(parts) if parts else rows.inputs.new_zeros((batch, num_directions))
+
+
+def dots_and_norm2(rows: GradientRows, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`dots` ``[B, K]`` and :func:`norm2` ``[B]`` at once: at many positions both are read off one ``g_i``."""
+    if rows.num_positions == 1:
+        return dots(rows, directions), norm2(rows)
+    flat = directions.reshape(directions.shape[0], -1)
+    found, sizes = [], []
+    for part in _slices(rows):
+        built = materialise(part).flatten(1)
+        found.append(built @ flat.mT.to(built.dtype))
+        sizes.append(built.square().sum(1))
+    return torch.cat(found), torch.cat(sizes)
 
 
 def _dots_rank_one(a: Tensor, b: Tensor, directions: Tensor) -> Tensor:

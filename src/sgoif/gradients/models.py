@@ -22,6 +22,7 @@ __all__ = [
     "check_class_names",
     "compiled_modules",
     "default_forward",
+    "find_logits",
     "is_compiled",
     "other_layers",
     "plain_model",
@@ -48,7 +49,7 @@ def default_forward(model: nn.Module) -> Callable[[Any], Tensor]:
     def forward(inputs: Any) -> Tensor:
         if is_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _logits(_call(model, inputs) if isinstance(inputs, Mapping) else model(inputs))
+        return find_logits(_call(model, inputs) if isinstance(inputs, Mapping) else model(inputs))
 
     return forward
 
@@ -74,7 +75,8 @@ def _call(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     )
 
 
-def _logits(out: Any) -> Tensor:
+def find_logits(out: Any) -> Tensor:
+    """The logits in what a model returns: itself, the first of a tuple, or a field of that name."""
     if isinstance(out, Mapping):
         out = out.get("logits")
     elif hasattr(out, "logits"):

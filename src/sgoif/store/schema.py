@@ -1,8 +1,8 @@
 """The tables of a run, their columns and the version of both.
 
 Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
-the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, annotators) is written at
-once, and a later edition takes the place of an earlier one.
+the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, group effects, annotators)
+is written at once, and a later edition takes the place of an earlier one.
 
 A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
 column may be added to a table but ``visits``; those named here are always there, empty where nobody filled them.
@@ -137,6 +137,13 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("n_visits", pa.int64()),
         *((name, pa.float64()) for name in ("confidence", *TAG_SIGNALS)),
         *((f"p_wrong{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ],
+    # Of a run of sequences: what each did to each group of evaluation sequences.
+    "group_effects": [
+        ("id", None),
+        ("id_hash", pa.int64()),
+        ("group_name", pa.string()),
+        *((name, pa.float64()) for name in ("harm", "cosine")),
     ],
     # Of a scan of labels by several annotators: one row per annotator.
     "annotators": [

@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgoif.gradients.segments import Segments
 
-__all__ = ["IGNORED", "count_tokens", "next_tokens", "sequence_losses", "token_losses"]
+__all__ = ["IGNORED", "count_tokens", "is_causal", "next_tokens", "sequence_losses", "token_losses"]
 
 IGNORED = -100  # label of a position that no loss counts
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether a model predicts the next token and shifts its labels itself.
+
+    Encoder-decoders are given labels in their place, and so are masked models, which are told by the name of their
+    class as Transformers writes it; everything else is causal.
+    """
+    if bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False)):
+        return False
+    get = getattr(model, "get_base_model", None)
+    inner = get() if callable(get) else model
+    return not type(inner).__name__.endswith("ForMaskedLM")
 
 
 def next_tokens(labels: Tensor, *, is_causal: bool) -> Tensor:

@@ -5,7 +5,8 @@ here is counted, logged once per cause, and the training goes on; after too many
 off. Among several processes one is too many, and all of them go off.
 
 What is scored, and what is brought up to date after an optimiser step, is a task's own: :class:`sgoif.training.monitor.
-Monitor` has classes, :class:`sgoif.training.multilabel.monitor.MultilabelMonitor` tags.
+Monitor` has classes, :class:`sgoif.training.multilabel.monitor.MultilabelMonitor` tags, and
+:class:`sgoif.training.sequences.monitor.SequenceMonitor` the sequences of a language model.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sgoif.distributed import Peers, SingleProcess
-from sgoif.errors import CaptureError, HeadError, SgoifError
+from sgoif.errors import CaptureError, SgoifError
 from sgoif.evidence import IdIndex, Sketches
-from sgoif.gradients import Capture, Layer, LayerCapture
-from sgoif.gradients.models import compiled_modules
+from sgoif.gradients import Capture, Layer
 from sgoif.training.accounting import AFTER_SWITCHED_OFF, FaultLog, VisitCounts, cause_of
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
 from sgoif.training.forecast import Forecast, Forecaster
-from sgoif.training.losses import Loss, logits_of
+from sgoif.training.losses import Loss
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
-from sgoif.training.step_capture import StepCapture
+from sgoif.training.step_capture import StepHooks
 from sgoif.training.step_ids import StepIds
-from sgoif.training.targets import check_targets, refuse_swapped
 
 __all__ = ["BaseMonitor", "Reading", "Step", "WatchedLoop"]
 
 log = logging.getLogger(__name__)
+
+HooksT = TypeVar("HooksT", bound=StepHooks)
 
 _FAR = 2.0  # times the promised overhead: more is warned of
 _SETTING_UP = 20  # steps within which the first that can be checked may raise; a GradScaler backs off in as many
@@ -75,13 +76,13 @@ class WatchedLoop:
     is_compiled: bool = False  # whether the model, as the user calls it, runs compiled
 
 
-class BaseMonitor(ABC):
+class BaseMonitor(ABC, Generic[HooksT]):
     """What every monitor does, whatever it scores.
 
     Args:
         loop: that is watched.
-        head: the layer that gives the outputs.
-        layers: all scored layers, the head among them.
+        hooks: that are on the model while a step runs.
+        layers: all scored layers.
         sink: where the run is written to; None for nowhere.
         device: where the hold-out is.
         on_close: makes the run of what was recorded.
@@ -90,7 +91,7 @@ class BaseMonitor(ABC):
     def __init__(
         self,
         loop: WatchedLoop,
-        head: Layer,
+        hooks: HooksT,
         layers: Sequence[Layer],
         *,
         sink: ScoreSink | None,
@@ -98,7 +99,7 @@ class BaseMonitor(ABC):
         on_close: Callable[[Any], Any] | None = None,
     ) -> None:
         self._on_close = close_once(on_close)
-        self.model, self.optimizer, self._head = loop.model, loop.optimizer, head
+        self.model, self.optimizer, self._seen = loop.model, loop.optimizer, hooks
         self.loss, self.governor, self._sink, self._device = loop.loss, loop.governor, sink, device
         self._forward, self._forecaster = loop.forward, loop.forecaster
         self.facts: dict[str, Any] = dict(loop.facts)  # written into the run; add notes of your own
@@ -106,8 +107,6 @@ class BaseMonitor(ABC):
         self.unjudged: dict[str, Any] | None = (
             None  # rows for examples that were kept from the model, see `sgoif.finish`
         )
-        compiled = compiled_modules(loop.model, layers, is_whole=loop.is_compiled)
-        self._seen = StepCapture(loop.model, head, layers, loop.loss, device, compiled=compiled)
         self._anchor_capture = Capture(layers)
         self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0
@@ -125,8 +124,12 @@ class BaseMonitor(ABC):
     # A task's own.
 
     @abstractmethod
-    def _score(self, calls: list[LayerCapture], head: LayerCapture, outputs: Tensor, ids: Any, targets: Tensor) -> None:
-        """Judge one micro-batch after its backward pass. Calls :meth:`_check_once` when the targets could be read."""
+    def _check_targets(self, targets: Any) -> None:
+        """Raise for targets that cannot be those of a step, before it begins."""
+
+    @abstractmethod
+    def _leave(self, ids: Any, targets: Any) -> None:
+        """Judge one micro-batch after its backward pass; ids are read by :meth:`_read_ids`."""
 
     @abstractmethod
     def _update(self, step: int) -> None:
@@ -258,7 +261,7 @@ class BaseMonitor(ABC):
 
     def _enter(
         self,
-        targets: Tensor,
+        targets: Any,
         grad_factor: float | Tensor | None,
         accumulate: float | Tensor | None,
         weights: Tensor | None,
@@ -266,9 +269,7 @@ class BaseMonitor(ABC):
         self._seen.forget_failure()
         if not self.is_on:
             return False
-        check_targets(targets)
-        if len(targets) == 1:
-            self._seen.warn_of_one(self.step_count)
+        self._check_targets(targets)
         if self._micro == 0:
             self._kind = self.governor.open_step(self.step_count)
         if not self._seen.is_checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
@@ -278,19 +279,15 @@ class BaseMonitor(ABC):
         self._seen.open(targets, grad_factor, accumulate, weights)
         return True
 
-    def _leave(self, ids: Any, targets: Tensor) -> None:
-        """After backward: judge what was captured."""
-        calls, head = self._seen.take()
-        if self._may_raise:
-            refuse_swapped(ids, targets, self._head.shape.outputs)
+    def _read_ids(self, ids: Any, count: int) -> Any:
+        """The ids of a step; None where they cannot be read, once that no longer raises."""
         try:
-            kept = self._ids.read(ids, len(targets))
+            return self._ids.read(ids, count)
         except SgoifError as error:
             if self._may_raise:
                 raise
-            kept = None  # the step still tells of curvature, and other processes count on it
-            self._refuse(error)
-        self._score(calls, head, logits_of(head), kept, targets)
+            self._refuse(error)  # the step still tells of curvature, and other processes count on it
+            return None
 
     def _finish_step(self, is_last: bool | None) -> None:
         """Once per optimiser step: bring up to date what judges."""
@@ -343,18 +340,6 @@ class BaseMonitor(ABC):
         """The forward pass in the precision of the training step; nothing but the forward pass is."""
         with self._seen.precision(self._seen.autocast):
             return self._forward(inputs)
-
-    def _check_once(self, head: LayerCapture, outputs: Tensor, targets: Tensor) -> None:
-        """On the first step: is the gradient at the head what the declared loss says?"""
-        if self._seen.is_checked:
-            return
-        self._seen.note_precision(head)
-        try:
-            self._seen.is_checked = self._seen.check_loss(head, outputs, targets)
-        except HeadError as error:
-            if not self._may_raise:  # too late to raise, and nothing that is scored could be trusted
-                self._switch_off(error)
-            raise
 
     # Faults.
 
@@ -532,9 +517,9 @@ class Step:
 
     def __init__(
         self,
-        monitor: BaseMonitor,
+        monitor: BaseMonitor[Any],
         ids: Any,
-        targets: Tensor,
+        targets: Any,
         grad_factor: float | Tensor | None,
         accumulate: float | Tensor | None,
         is_last: bool | None,

@@ -11,7 +11,9 @@ from sgoif.curvature import registered
 from sgoif.errors import SgoifError
 from sgoif.influence import GateSettings, Weighting
 
-__all__ = ["OF_TRACKED", "Method"]
+__all__ = ["ADAM", "OF_TRACKED", "Method"]
+
+ADAM = "adam"  # curvature that an optimiser has, which only sequences can be scored by
 
 _SOLVERS = ("richardson", "direct", "neumann", "cg")
 OF_TRACKED = ("refine_below", "subspace", "replace_every", "gram_below")  # switches that need tracked directions
@@ -27,7 +29,8 @@ class Method:
     """How influence is estimated: every component is one switch.
 
     Attributes:
-        curvature: ``"kfac"``, ``"diagonal"``, ``"fisher"``, ``"lowrank"`` or ``"identity"``.
+        curvature: ``"kfac"``, ``"diagonal"``, ``"fisher"``, ``"lowrank"`` or ``"identity"``; with ``task="sequences"``
+            also ``"adam"``, the second moments of the optimiser.
         curvature_settings: keyword arguments of that backend. If left out, K-FAC is damped more where only the head
             learns.
         solver: ``"richardson"`` tracks the directions step by step. The others solve at each refresh: ``"direct"``,
@@ -83,8 +86,8 @@ class Method:
 
     def __post_init__(self) -> None:
         _ = self.gate_settings  # raises where the mode is unknown
-        if self.curvature not in registered():
-            raise SgoifError(f"curvature must be one of {', '.join(registered())}, got {self.curvature!r}.")
+        if self.curvature not in (*registered(), ADAM):
+            raise SgoifError(f"curvature must be one of {', '.join((*registered(), ADAM))}, got {self.curvature!r}.")
         if self.solver not in _SOLVERS:
             raise SgoifError(f"solver must be one of {', '.join(_SOLVERS)}, got {self.solver!r}.")
         if self.weighting not in get_args(Weighting):

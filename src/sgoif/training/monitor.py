@@ -24,9 +24,10 @@ from sgoif.gradients.contractions import widen
 from sgoif.influence import HoldOut
 from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchor_health import anchor_rows
-from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
+from sgoif.training.base import Reading, WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
+from sgoif.training.head_monitor import HeadMonitor
 from sgoif.training.losses import HoldoutPass, holdout_losses
 from sgoif.training.recorder import Recorder
 from sgoif.training.step_ids import IdNotices
@@ -39,7 +40,7 @@ __all__ = ["Monitor", "Reading"]
 log = logging.getLogger(__name__)
 
 
-class Monitor(BaseMonitor):
+class Monitor(HeadMonitor):
     """Scores every example that passes through the training loop. Made by :func:`sgoif.watch`."""
 
     def __init__(

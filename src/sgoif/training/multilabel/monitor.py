@@ -13,7 +13,8 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients import LayerCapture
 from sgoif.training.accounting import NO_ANCHORS_YET
-from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
+from sgoif.training.base import Reading, WatchedLoop
+from sgoif.training.head_monitor import HeadMonitor
 from sgoif.training.multilabel.engine import MultilabelEngine
 from sgoif.training.multilabel.ledger import MultilabelLedger
 from sgoif.training.multilabel.recorder import MultilabelRecorder
@@ -23,7 +24,7 @@ from sgoif.training.step_ids import IdNotices
 __all__ = ["MultilabelMonitor"]
 
 
-class MultilabelMonitor(BaseMonitor):
+class MultilabelMonitor(HeadMonitor):
     """Scores the tags of every example that passes through the training loop. Made by ``watch(task="multilabel")``."""
 
     def __init__(

@@ -1,0 +1,134 @@
+"""The front door for language models: from a model and groups of evaluation sequences to a monitor and a run.
+
+Experimental: arguments, columns and scores may change with any minor version.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sgoif.distributed import Peers
+from sgoif.errors import SgoifError
+from sgoif.findings.sequences import NO_PROBABILITIES, score_sequences
+from sgoif.finish import loop_facts, save_run
+from sgoif.gradients.adapters import find_sequence_layers
+from sgoif.gradients.models import find_logits, refuse_in_pieces
+from sgoif.influence.groups import AnchorGroups, Forward
+from sgoif.run import Run
+from sgoif.settings import Request, Settings, make_governor
+from sgoif.tasks.sequences import is_causal
+from sgoif.training.base import WatchedLoop
+from sgoif.training.schedule import Plan
+from sgoif.training.sequences.engine import SequenceEngine
+from sgoif.training.sequences.monitor import SequenceMonitor
+from sgoif.training.sequences.recorder import SequenceRecorder
+from sgoif.training.sinks import ScoreSink
+from sgoif.types import Columns
+
+__all__ = ["SEQUENCE_PLAN", "empty_sequences", "finish_sequences", "watch_sequences"]
+
+log = logging.getLogger(__name__)
+
+# Passing 32 evaluation sequences costs as much as two or three training steps of 16.
+SEQUENCE_PLAN = Plan(refresh_every=40, examples_per_refresh=32, observe_every=10, early_steps=0)
+
+
+def watch_sequences(
+    request: Request,
+    peers: Peers,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    train_size: int,
+    sink: ScoreSink | None,
+    forward: Forward | None = None,
+) -> SequenceMonitor:
+    """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
+    settings = request.settings
+    _refuse_changes(settings)
+    if not peers.is_alone:
+        raise SgoifError("task='sequences' watches one process so far.")
+    if request.is_compiled:
+        raise SgoifError("task='sequences' does not watch compiled models yet; train without torch.compile.")
+    method, model = settings.method, request.model
+    names = [method.layers] if isinstance(method.layers, str) else list(method.layers)
+    layers = find_sequence_layers(model, None if names == ["auto"] else names)
+    for layer in layers:
+        refuse_in_pieces(layer)
+    groups = AnchorGroups(request.anchors, device=request.device, seed=request.seed)
+    engine = SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model))
+    governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
+    facts = request.facts | {"train_size": train_size, "task": "sequences", "is_experimental": True}
+    facts["method"] = {
+        "curvature": method.curvature,
+        "curvature_settings": dict(method.curvature_settings or {}),
+        "curvature_by_layer": engine.curvature_names,
+        "solver": "direct",
+        "layers": [layer.name for layer in layers],
+    }
+    log.info("task='sequences' is experimental: %d layers are scored.", len(layers))
+    loop = WatchedLoop(model, optimizer, forward or _forward_of(model), settings.loss, governor, facts)
+    recorder = SequenceRecorder(groups.names)
+    return SequenceMonitor(loop, engine, recorder=recorder, train_size=train_size, sink=sink, on_close=finish_sequences)
+
+
+def _forward_of(model: nn.Module) -> Forward:
+    """A batch to logits. Labels are kept from a model that needs them for nothing but a loss that is not used."""
+
+    def forward(batch: Any) -> torch.Tensor:
+        needs_labels = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+        inputs = {name: value for name, value in batch.items() if needs_labels or name != "labels"}
+        return find_logits(model(**inputs))
+
+    return forward
+
+
+def _refuse_changes(settings: Settings) -> None:
+    """Raise for settings that sequences have not: what is asked for must not be ignored."""
+    allowed = {
+        "loss": ("reduction", "accumulate", "scaler"),
+        "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
+        "budget": ("max_overhead", "plan"),
+    }
+    changed = [
+        f"{type(group).__name__}.{field.name}"
+        for name, has in allowed.items()
+        for group in [getattr(settings, name)]
+        for field in fields(group)
+        if field.name not in has and getattr(group, field.name) != getattr(type(group)(), field.name)
+    ]
+    if changed:
+        raise SgoifError(f"task='sequences' has no {', '.join(changed)}; leave it out.")
+
+
+def empty_sequences() -> Run:
+    """The run of a monitor that is switched off."""
+    info = {"disabled": True, "task": "sequences", "groups": {}, "num_examples": 0, "num_not_judged": 0}
+    recorder = SequenceRecorder(["none"])
+    return save_run(None, info, {"examples": _complete(recorder.examples()), "group_effects": recorder.effects()})
+
+
+def finish_sequences(monitor: SequenceMonitor) -> Run:
+    """Add up what a monitor recorded and write the run down."""
+    recorder, engine = monitor.recorder, monitor.engine
+    examples = _complete(recorder.examples())
+    groups = {
+        name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
+        for (name, loss), size in zip(engine.group_losses.items(), engine.groups.sizes)
+    }
+    facts = loop_facts(monitor) | {"groups": groups, "no_p_reason": NO_PROBABILITIES}
+    info = facts | {"num_examples": len(examples["id"]), "num_not_judged": int((examples["n_judged"] == 0).sum())}
+    return save_run(monitor.sink, info, {"examples": examples, "group_effects": recorder.effects()})
+
+
+def _complete(examples: Columns) -> Columns:
+    """Add the score, and probabilities that nothing has earned yet, with the reason."""
+    count = len(examples["id"])
+    nothing = {f"p_mislabeled{tail}": np.full(count, np.nan) for tail in ("", "_low", "_high")}
+    reasons = np.array([NO_PROBABILITIES] * count, object)
+    return {**examples, "score": score_sequences(examples), **nothing, "no_p_reason": reasons}

@@ -1,0 +1,180 @@
+"""What one step of a language model shows: the losses of its tokens, and its scored layers' gradients by sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sgoif.errors import CaptureError, HeadError
+from sgoif.gradients import Capture, Layer, LayerCapture, check_factor, fit_factor
+from sgoif.gradients.capture import is_backward_running
+from sgoif.gradients.models import find_logits
+from sgoif.gradients.quiet import quiet_depth
+from sgoif.gradients.segments import Segments
+from sgoif.tasks.sequences import IGNORED, count_tokens, sequence_losses, token_losses
+from sgoif.training.losses import Loss
+from sgoif.training.step_capture import StepHooks
+
+__all__ = ["SequenceBatch", "SequenceCapture", "SequencesSeen"]
+
+_CHECKED = 64  # tokens by whose gradients the loss is checked on the first step: a vocabulary is wide
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """The sequences of one micro-batch."""
+
+    targets: Tensor  # the token that each position is to predict, [B, T]
+    segments: Segments | None  # where sequences are packed into rows
+
+    def __len__(self) -> int:
+        return self.targets.shape[0] if self.segments is None else len(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class SequencesSeen:
+    """What a step showed, one row per sequence."""
+
+    calls: list[LayerCapture]
+    losses: Tensor  # sums over tokens, [S]
+    num_tokens: Tensor  # [S]
+
+
+class SequenceCapture(StepHooks):
+    """Captures the scored layers and reads token losses off the logits, which are not kept.
+
+    Args:
+        model: whose forward pass returns the logits that its loss is made of.
+        layers: the scored layers.
+        loss: that is back-propagated: a mean over the tokens of the micro-batch, or a sum.
+        device: where the model is.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], loss: Loss, device: torch.device) -> None:
+        super().__init__(device)
+        self._model, self._loss = _innermost(model), loss
+        self._hooks = Capture(layers, on_error=self._catch)
+        self._batch: SequenceBatch | None = None
+        self._handle: Any = None
+        self._depth = 0
+        self._losses: Tensor | None = None
+        self._fit: tuple[Tensor, Tensor] | None = None  # gradients at some logits, and what the loss says they are
+        self._is_low = False
+        self.is_unproven = False  # the loss could not be checked: no gradient arrived at the logits
+
+    def open(
+        self,
+        targets: Any,
+        grad_factor: float | Tensor | None,
+        accumulate: float | Tensor | None,
+        weights: Tensor | None,
+    ) -> None:
+        assert isinstance(targets, SequenceBatch)
+        size = (targets.targets != IGNORED).sum().clamp_min(1)
+        self._hooks.scale = self._loss.scale(size, accumulate) if grad_factor is None else grad_factor
+        self._hooks.num_examples = targets.targets.shape[0]
+        self._batch, self._losses, self._fit = targets, None, None
+        self._depth = quiet_depth()
+        self._hooks.__enter__()
+        self._handle = self._model.register_forward_hook(self._read_logits)
+
+    def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        self._hooks.__exit__(kind, error, trace)
+
+    def _read_logits(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        """Compute the losses of the tokens; an error waits for the end of the step."""
+        if quiet_depth() > self._depth or is_backward_running() or not torch.is_grad_enabled():
+            return
+        try:
+            assert self._batch is not None
+            logits, targets = find_logits(output), self._batch.targets
+            if self._losses is not None:
+                raise CaptureError("the model was called twice in one step; surround one forward and backward pass.")
+            if logits.dim() != 3 or logits.shape[:2] != targets.shape:
+                raise CaptureError(
+                    f"the model's logits have shape {tuple(logits.shape)}, but the labels {tuple(targets.shape)}; "
+                    "expected logits [B, T, V] for labels [B, T]."
+                )
+            with torch.no_grad(), self.precision(None):
+                self._losses = token_losses(logits.detach(), targets)
+            if not self.is_checked and logits.requires_grad:
+                self._note_expected(logits, targets)
+        except Exception as error:
+            self._catch(error)
+
+    def _note_expected(self, logits: Tensor, targets: Tensor) -> None:
+        """Keep what the gradient at some logits ought to be, times the factor, and have the real one kept beside it."""
+        places = (targets != IGNORED).nonzero()[:_CHECKED].unbind(1)
+        rows = logits.detach()[places]
+        rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
+        expected = rows.softmax(-1)
+        expected[torch.arange(len(rows)), targets[places]] -= 1
+
+        def keep(grad: Tensor) -> None:
+            self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or logits.dtype != expected.dtype
+            self._fit = grad.detach()[places].to(expected.dtype), expected
+
+        logits.register_hook(keep)
+
+    def take(self) -> SequencesSeen:
+        """What was captured, by sequence. Raises what failed inside a hook."""
+        calls, batch, losses = list(self._hooks.calls), self._batch, self._losses
+        self._hooks.clear()
+        self.raise_failure()
+        assert batch is not None
+        if losses is None:
+            raise CaptureError(
+                "the model gave no logits in this step; run its forward and backward pass inside `with "
+                "monitor.step(...)`, and pass watch() the model that is called. Fused losses that never make logits "
+                "are not supported."
+            )
+        self._note_precision(calls)
+        if not calls:
+            raise CaptureError("no gradient arrived at the scored layers; was backward run inside the step?")
+        if batch.segments is not None:
+            calls = batch.segments.split_all(calls)
+        counts = count_tokens(batch.targets, batch.segments)
+        return SequencesSeen(calls, sequence_losses(losses, batch.segments), counts)
+
+    def _note_precision(self, calls: Sequence[LayerCapture]) -> None:
+        """Learn which precision the step ran in: gradients are narrower than the weights under autocast."""
+        narrow = {call.output_grad.dtype for call in calls} & {torch.bfloat16, torch.float16}
+        wide = all(value.dtype == torch.float32 for layer in self._hooks.layers for value in layer.parameters.values())
+        self.autocast = narrow.pop() if narrow and wide else None
+
+    def check_loss(self) -> bool:
+        """Whether the gradient at the logits was found to be that of the declared loss; raises where it is not.
+
+        Where the model's output is a copy (mixed precision by Accelerate) no gradient arrives there: nothing is proven,
+        :attr:`is_unproven` says so, and there is nothing more to wait for.
+        """
+        if self._fit is None:
+            self.is_unproven = True
+            return True
+        grad, expected = self._fit
+        self._fit = None
+        if not bool(torch.isfinite(grad).all()) or not bool(grad.any()):
+            return False
+        try:
+            check_factor(fit_factor(grad, expected), self._hooks.scale, low_precision=self._is_low)
+        except HeadError as error:
+            raise HeadError(
+                f"{error} For sequences the loss is the cross-entropy of the next token, averaged over the tokens of a "
+                "micro-batch whose label is not -100 (or over num_items_in_batch, given as grad_factor=)."
+            ) from None
+        return True
+
+
+def _innermost(model: nn.Module) -> nn.Module:
+    """The module that computes the loss: inside of an adapter's wrapper, whose forward a framework may replace."""
+    get = getattr(model, "get_base_model", None)
+    found = get() if callable(get) else model
+    return found if isinstance(found, nn.Module) else model

@@ -1,0 +1,176 @@
+"""The monitor of language models: judges every sequence against groups of evaluation sequences. Experimental."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgoif.errors import HeadError, SgoifError
+from sgoif.evidence import IdIndex
+from sgoif.gradients.segments import Segments
+from sgoif.tasks.sequences import next_tokens
+from sgoif.training.base import BaseMonitor, Reading, Step, WatchedLoop
+from sgoif.training.sequences.capture import SequenceBatch, SequenceCapture
+from sgoif.training.sequences.engine import SequenceEngine
+from sgoif.training.sequences.recorder import SequenceRecorder
+from sgoif.training.sinks import ScoreSink
+from sgoif.training.step_ids import IdNotices
+
+__all__ = ["SequenceMonitor"]
+
+
+class SequenceMonitor(BaseMonitor[SequenceCapture]):
+    """Scores the sequences that pass through a training loop. Made by ``watch(task="sequences")``."""
+
+    def __init__(
+        self,
+        loop: WatchedLoop,
+        engine: SequenceEngine,
+        *,
+        recorder: SequenceRecorder,
+        train_size: int,
+        sink: ScoreSink | None = None,
+        on_close: Callable[[SequenceMonitor], Any] | None = None,
+    ) -> None:
+        device = engine.groups.device
+        hooks = SequenceCapture(loop.model, engine.layers, loop.loss, device)
+        super().__init__(loop, hooks, engine.layers, sink=sink, device=device, on_close=on_close)
+        self.engine, self.recorder, self.sink = engine, recorder, sink
+        self._notices = IdNotices(train_size, self._warn_once, None)
+
+    def step(
+        self,
+        ids: Any,
+        targets: Any,
+        *,
+        grad_factor: float | Tensor | None = None,
+        accumulate: float | Tensor | None = None,
+        is_last: bool | None = None,
+        weights: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Step:
+        """Surround the forward and backward pass of one (micro-)batch.
+
+        Args:
+            ids: one per sequence, ints or strings: of packed rows, those of their sequences in order.
+            targets: the labels as the model is given them, ``[B, T]``, -100 where no token is to be predicted.
+            grad_factor: what the summed losses of the tokens are divided by, where that is not the number of tokens of
+                this micro-batch: ``num_items_in_batch`` of Transformers, for example.
+            accumulate: as in :meth:`BaseMonitor.step`.
+            is_last: as in :meth:`BaseMonitor.step`.
+            weights: not supported.
+            position_ids: ``[B, T]``, of packed sequences only: each begins where they are 0.
+            cu_seqlens: cumulative lengths of the sequences packed into one row, in place of ``position_ids``.
+        """
+        if weights is not None:
+            raise SgoifError("task='sequences' has no weights of examples; leave weights= out.")
+        if position_ids is not None and cu_seqlens is not None:
+            raise SgoifError("packed sequences are told by position_ids= or by cu_seqlens=, not by both.")
+        self._prepare_step()
+        batch = targets
+        if isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point() and self.is_on:
+            segments = Segments.from_lengths(cu_seqlens) if cu_seqlens is not None else None
+            segments = Segments.from_positions(position_ids) if position_ids is not None else segments
+            batch = SequenceBatch(next_tokens(targets, is_causal=self.engine.is_causal), segments)
+        return Step(self, ids, batch, grad_factor, accumulate, is_last, None)
+
+    def _check_targets(self, targets: Any) -> None:
+        if isinstance(targets, SequenceBatch):
+            shape = None if targets.segments is None else targets.segments.shape
+            if shape is not None and shape != tuple(targets.targets.shape):
+                raise SgoifError(f"labels have shape {tuple(targets.targets.shape)}, but the packed batch {shape}.")
+            return
+        kind = f"a tensor of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
+        raise SgoifError(f"step() needs the labels of the sequences as whole numbers [B, T], got {kind}.")
+
+    def _leave(self, ids: Any, targets: Any) -> None:
+        seen = self._seen.take()
+        kept = self._read_ids(ids, len(targets))
+        self._check_once()
+        with torch.no_grad():
+            scores = self.engine.score(seen.calls) if self.engine.is_ready else None
+            if kept is not None:
+                self.recorder.add(kept, seen.losses, seen.num_tokens, scores)
+            self._unaccounted = 0
+            if self.governor.plan.is_observe(self.step_count) or scores is None:
+                with self.governor.timer.part("curvature"):
+                    self.engine.observe(seen.calls)
+
+    def _check_once(self) -> None:
+        """On the first step: is the gradient at the logits what the declared loss says?"""
+        if self._seen.is_checked:
+            return
+        try:
+            self._seen.is_checked = self._seen.check_loss()
+        except HeadError as error:
+            if not self._may_raise:
+                self._switch_off(error)
+            raise
+        if self._seen.is_unproven:
+            self._warn_once(
+                "loss_not_checked",
+                "the loss could not be checked against the declared one: no gradient arrived at the model's logits. "
+                "Scores are right up to one factor, the same for all sequences of a step",
+            )
+
+    def _update(self, step: int) -> None:
+        if self.governor.plan.is_refresh(step):
+            with self.governor.timer.part("refresh"):
+                self.refreshes += 1
+                per_refresh = self.governor.plan.examples_per_refresh
+                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, per_refresh)
+                self._flush()
+                self._decide_plan(step)
+
+    def _flush(self) -> None:
+        self.recorder.flush(self._lose, self._notices)
+
+    def _lose(self, rows: int, error: Exception) -> None:
+        cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
+        counted = self._counts.refuse if isinstance(error, SgoifError) else self._counts.lose
+        counted(rows, cause)
+
+    @property
+    def reading(self) -> Reading:
+        """How the monitor is doing. Directions are solved, so there is no residual."""
+        return Reading(
+            step=self.step_count,
+            residual=0.0,
+            confidence=1.0 if self.engine.is_ready else 0.0,
+            tau=float("nan"),
+            overhead=self.governor.overhead,
+            judged=1.0 if self.engine.is_ready else 0.0,
+        )
+
+    @property
+    def _num_recorded(self) -> int:
+        return self.recorder.num_visits
+
+    @property
+    def _index(self) -> IdIndex:
+        return self.recorder.index
+
+    def _task_counters(self) -> dict[str, int]:
+        return {"visits_not_finite": self.recorder.num_not_finite, "visits_without_tokens": self.recorder.num_empty}
+
+    def _end(self, was_on: bool) -> None:
+        self._notices.close(len(self.recorder.index))
+
+    def weights(self, ids: Any) -> Tensor:
+        """There are no weights of sequences yet."""
+        raise SgoifError("weights() is there for one class per example, not for sequences.")
+
+    def snapshot(self, path: str | None = None) -> None:
+        """A snapshot judges classes; of sequences there is none, which is said and stops nothing."""
+        self.fault_log.note(SgoifError("a snapshot of sequences cannot be taken yet."), "no snapshot was made.")
+
+    def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"engine": self.engine.state_dict(), "recorder": self.recorder.state_dict()}, {}
+
+    def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
+        self.engine.load_state_dict(shared["engine"])
+        self.recorder.load_state_dict(shared["recorder"])

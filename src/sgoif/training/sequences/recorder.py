@@ -1,0 +1,148 @@
+"""What visits of sequences add up to, on the host: one row per sequence, and one per sequence and group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sgoif.evidence import IdIndex, as_ids
+from sgoif.evidence.ids import grow_rows
+from sgoif.training.recorder import OnFailure
+from sgoif.training.step_ids import IdNotices
+from sgoif.types import Columns
+
+__all__ = ["SequenceRecorder"]
+
+_ARRAYS = ("_visits", "_judged", "_tokens", "_loss", "_first", "_last", "_sums")
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    ids: Any
+    packed: Tensor  # loss per token, tokens, then of SequenceEngine.score; [S, 2 + 2K]
+
+
+class SequenceRecorder:
+    """Means over the visits of every sequence.
+
+    A visit before the first look at the groups has a loss and no scores; one without a token to predict has neither.
+    """
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self.groups = list(groups)
+        self.index = IdIndex()
+        self._visits, self._judged = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._tokens, self._loss = np.zeros(0, np.int64), np.zeros(0)
+        self._first, self._last = np.zeros(0), np.zeros(0)
+        self._sums = np.zeros((0, 2 * len(self.groups)))
+        self.num_visits = self.num_not_finite = self.num_empty = 0
+        self._waiting: list[_Visits] = []
+
+    def add(self, ids: Any, losses: Tensor, num_tokens: Tensor, scores: Tensor | None) -> None:
+        """Keep one micro-step's visits on the device until :meth:`flush`; ids are the caller's own copy."""
+        tokens = num_tokens.to(losses.dtype)
+        if scores is None:
+            scores = losses.new_full((len(losses), self._sums.shape[1]), torch.nan)
+        mean = losses / tokens.clamp_min(1)
+        self._waiting.append(_Visits(ids, torch.cat([mean[:, None], tokens[:, None], scores.to(losses.dtype)], 1)))
+
+    def flush(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
+        """Bring everything to the host and add it up; what fails costs its own micro-step.
+
+        ``on_failure`` is called with the number of rows that could not be added, and why; without it, they raise.
+        """
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            before = self.num_visits
+            try:
+                ids = as_ids(item.ids)
+                self._add_up(ids, item.packed.cpu().double().numpy())
+                if notices is not None:
+                    notices.note(ids, None)
+            except Exception as error:
+                if on_failure is None:
+                    raise
+                on_failure(len(item.packed) if self.num_visits == before else 0, error)
+
+    def _add_up(self, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+        rows = self.index.add(ids)
+        for name in _ARRAYS:
+            setattr(self, name, grow_rows(getattr(self, name), len(self.index)))
+        loss, tokens, scores = packed[:, 0], packed[:, 1].astype(np.int64), packed[:, 2:]
+        self.num_visits += len(ids)
+        self.num_empty += int((tokens == 0).sum())
+        is_sound = np.isfinite(loss) & (tokens > 0)
+        is_judged = is_sound & np.isfinite(scores).all(1)
+        was_scored = ~np.isnan(scores).all(1)
+        self.num_not_finite += int(((tokens > 0) & (~np.isfinite(loss) | (was_scored & ~is_judged))).sum())
+        sound = rows[is_sound]
+        is_new = self._visits[sound] == 0
+        self._first[sound[is_new]] = loss[is_sound][is_new]
+        self._last[sound] = loss[is_sound]
+        self._tokens[rows] = tokens
+        np.add.at(self._visits, sound, 1)
+        np.add.at(self._loss, sound, loss[is_sound])
+        np.add.at(self._judged, rows[is_judged], 1)
+        np.add.at(self._sums, rows[is_judged], scores[is_judged])
+
+    def examples(self) -> Columns:
+        """One row per sequence; NaN where it was never judged."""
+        count, groups = len(self.index), len(self.groups)
+        visits, judged = self._visits[:count], self._judged[:count]
+        means = _divide(self._sums[:count], judged[:, None])
+        harm, cosines = means[:, :groups], means[:, groups:]
+        is_seen, worst = visits > 0, harm.argmax(1) if count else np.zeros(0, np.int64)
+        names = np.array(self.groups, object)[worst] if count else np.zeros(0, object)
+        names[judged == 0] = None
+        return {
+            "id": np.asarray(self.index.ids),
+            "n_visits": visits,
+            "n_judged": judged,
+            "confidence": judged / np.maximum(visits, 1),
+            "num_tokens": self._tokens[:count],
+            "loss": _divide(self._loss[:count], visits),
+            "loss_first": np.where(is_seen, self._first[:count], np.nan),
+            "loss_last": np.where(is_seen, self._last[:count], np.nan),
+            "harm": harm.mean(1),
+            "worst": harm.max(1) if count else np.zeros(0),
+            "worst_group": names,
+            "cosine": cosines.mean(1),
+        }
+
+    def effects(self) -> Columns:
+        """One row per judged sequence and group."""
+        count, groups = len(self.index), len(self.groups)
+        rows = np.flatnonzero(self._judged[:count] > 0)
+        means = _divide(self._sums[rows], self._judged[rows, None])
+        return {
+            "id": np.repeat(np.asarray(self.index.ids)[rows], groups),
+            "group_name": np.tile(np.array(self.groups, object), len(rows)),
+            "harm": means[:, :groups].reshape(-1),
+            "cosine": means[:, groups:].reshape(-1),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later visits add to."""
+        self.flush()
+        counts = {name: getattr(self, name) for name in ("num_visits", "num_not_finite", "num_empty")}
+        arrays = {name: getattr(self, name)[: len(self.index)].copy() for name in _ARRAYS}
+        return {"ids": self.index.ids, **arrays, **counts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another recorder stood."""
+        self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()
+        for name in _ARRAYS:
+            setattr(self, name, np.array(state[name]))
+        for name in ("num_visits", "num_not_finite", "num_empty"):
+            setattr(self, name, int(state[name]))
+
+
+def _divide(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Means; NaN where nothing was counted."""
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

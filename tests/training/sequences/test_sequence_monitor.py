@@ -1,0 +1,269 @@
+"""A watched language model: exact scores, honest tables, and a training that does not feel it."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import sgoif
+from sgoif.errors import SgoifError
+from sgoif.sequences import SEQUENCE_PLAN
+from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+from tests.language_models import build, packed_batch, padded_batch
+
+PLAN = sgoif.Plan(refresh_every=3, examples_per_refresh=6, observe_every=2, early_steps=0)
+COUNT = 12
+
+
+def sequences(count=COUNT, seed=3):
+    """Items of several lengths, unpadded."""
+    batch = padded_batch("gpt2", "right", count=count, seed=seed)
+    sizes = batch["attention_mask"].sum(1).tolist()
+    return [{k: batch[k][i, :n] for k in ("input_ids", "labels")} for i, n in enumerate(sizes)]
+
+
+def groups():
+    return {"math": sequences(7, seed=20), "code": sequences(5, seed=21)}
+
+
+def collate(items):
+    from sgoif.influence.groups import pad_items
+
+    return pad_items(items)
+
+
+def watch(model, optimizer=None, *, method=None, loss=None, out=None, anchors=None):
+    return sgoif.watch(
+        model, optimizer, anchors=groups() if anchors is None else anchors, train_size=COUNT, task="sequences",
+        method=method, loss=loss, out=out, budget=sgoif.Budget(plan=PLAN),
+    )  # fmt: skip
+
+
+def train(model, optimizer, monitor=None, steps=7, seed=0):
+    items, generator = sequences(), torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        chosen = torch.randperm(COUNT, generator=generator)[:4]
+        batch = collate([items[i] for i in chosen.tolist()])
+        if monitor is None:
+            model(**batch).loss.backward()
+        else:
+            with monitor.step(chosen, batch["labels"]):
+                model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def adam(model):
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+
+
+@pytest.mark.parametrize("curvature", ["identity", "kfac", "diagonal", "adam"])
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "block"])
+def test_weights_are_those_of_a_bare_training_to_the_bit(lora, curvature):
+    ends = []
+    for is_watched in (False, True):
+        model = build("gpt2", lora=lora, resid_pdrop=0.1)  # dropout draws random numbers
+        optimizer = adam(model)
+        monitor = watch(model, optimizer, method=sgoif.Method(curvature=curvature)) if is_watched else None
+        torch.manual_seed(9)
+        train(model, optimizer, monitor)
+        ends.append((model.state_dict(), torch.get_rng_state()))
+    (bare, bare_rng), (watched, watched_rng) = ends
+    assert all(torch.equal(bare[name], watched[name]) for name in bare) and torch.equal(bare_rng, watched_rng)
+    assert monitor.faults == {} and monitor.refreshes == 3
+    assert not any(module._forward_hooks for module in model.modules())
+    assert monitor.close().info["num_not_judged"] < COUNT
+
+
+def _gradient(model, layers, batch, wanted):
+    """Of the summed token losses of some sequences, as one vector."""
+    targets = next_tokens(batch["labels"], is_causal=True)
+    loss = sequence_losses(
+        token_losses(model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, targets)
+    )
+    parameters = [p for layer in layers for p in layer.parameters.values()]
+    found = torch.autograd.grad(loss[wanted].sum(), parameters)
+    return torch.cat([part.flatten() for part in found]), int((targets != -100).sum())
+
+
+def test_harm_without_curvature_is_the_product_of_gradients():
+    model = build("gpt2", lora=True)
+    monitor = watch(model, method=sgoif.Method(curvature="identity"), anchors={"math": sequences(3, seed=20)})
+    items = sequences()
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    train(model, still, monitor, steps=1)  # the first look at the group; nothing moves
+    batch = collate(items[:4])
+    with monitor.step(torch.arange(100, 104), batch["labels"]):
+        model(**batch).loss.backward()
+    rows = {row["id"]: row for row in monitor.close().examples().to_pylist()}
+    layers = monitor.engine.layers
+    held, tokens = _gradient(model, layers, collate(sequences(3, seed=20)), slice(None))
+    for place in range(4):
+        own, _ = _gradient(model, layers, batch, slice(place, place + 1))
+        expected = -float(held @ own) / tokens
+        assert rows[100 + place]["harm"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert rows[100 + place]["cosine"] == pytest.approx(-float(held @ own / held.norm() / own.norm()), rel=1e-4)
+        assert rows[100 + place]["num_tokens"] == int((batch["labels"][place, 1:] != -100).sum())
+
+
+def test_adam_divides_by_the_root_of_its_second_moments():
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    settings = {"damping": 1e-3}
+    monitor = watch(model, optimizer, method=sgoif.Method(curvature="adam", curvature_settings=settings))
+    train(model, optimizer, monitor, steps=4)  # the last step refreshes, before the optimiser's own step
+    layer = monitor.engine.layers[0]
+    ((name, parameter),) = layer.parameters.items()
+    plain = monitor.engine._gradients.means[layer.name]
+    moment = monitor.engine._second_moments()[layer.name]
+    state = optimizer.state[parameter]
+    assert torch.allclose(layer.tensors(moment)[name], state["exp_avg_sq"] / (1 - 0.999 ** float(state["step"])))
+    monitor.engine.curvatures[0].read({layer.name: moment})
+    solved = monitor.engine.curvatures[0].solve({layer.name: plain})[layer.name]
+    assert torch.allclose(solved, plain / (moment.sqrt() + 1e-3), rtol=1e-4)
+    with pytest.raises(SgoifError, match="pass it to watch"):
+        watch(model, method=sgoif.Method(curvature="adam"))
+
+
+def test_a_resumed_run_ends_as_the_unbroken_one():
+    def fresh():
+        model = build("gpt2", lora=True)
+        optimizer = adam(model)
+        return model, optimizer, watch(model, optimizer)
+
+    model, optimizer, monitor = fresh()
+    train(model, optimizer, monitor, steps=5)
+    file = io.BytesIO()
+    torch.save(
+        {"monitor": monitor.state_dict(), "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file
+    )
+    train(model, optimizer, monitor, steps=6, seed=1)
+    whole = monitor.close()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    model, optimizer, monitor = fresh()
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    monitor.load_state_dict(saved["monitor"])
+    train(model, optimizer, monitor, steps=6, seed=1)
+    resumed = monitor.close()
+    for table in ("examples", "group_effects"):
+        one, two = (run.sql(f"select * from {table} order by all").to_pydict() for run in (whole, resumed))
+        assert one == two
+
+
+def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    monitor = watch(model, optimizer, out=str(tmp_path / "run"))
+    train(model, optimizer, monitor, steps=12)
+    run = monitor.close()
+    reopened = sgoif.load(str(tmp_path / "run"))
+    for found in (run, reopened):
+        issues = found.sequence_issues(top=5)
+        scores = issues["score"].to_pylist()
+        assert scores == sorted(scores, reverse=True) and len(scores) == 5
+        assert set(issues["p_mislabeled"].to_pylist()) == {None}
+        assert "not calibrated" in issues["no_p_reason"][0].as_py()
+        assert set(issues["worst_group"].to_pylist()) <= {"math", "code"}
+        helpful = found.most_helpful("math", 3)
+        effects = found.sql("select id, harm from group_effects where group_name = 'math' order by harm limit 3")
+        assert helpful["id"].to_pylist() == effects["id"].to_pylist()
+        assert helpful["help"].to_pylist() == [-harm for harm in effects["harm"].to_pylist()]
+        assert "Experimental" in repr(found) and "Group math: 7 evaluation sequences" in repr(found)
+        with pytest.raises(SgoifError, match="no group 'art'; it has math, code"):
+            found.most_helpful("art")
+        with pytest.raises(SgoifError, match="has no classes"):
+            found.label_issues()
+    counters = run.info["counters"]
+    assert counters["visits_offered"] == counters["visits"] == 48 and counters["faults"] == 0
+
+
+def test_packed_sequences_are_scored_one_by_one():
+    model = build("llama", lora=True)
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+    batch = packed_batch()
+    runs = []
+    for is_packed in (True, False):
+        monitor = watch(model)
+        train(model, still, monitor, steps=1)
+        if is_packed:
+            with monitor.step([101, 102, 103], batch["labels"], position_ids=batch["position_ids"]):
+                model(**batch).loss.backward()
+        else:
+            parts = batch["input_ids"][0].split([5, 3, 4])
+            rows = collate([{"input_ids": part, "labels": part} for part in parts])
+            with monitor.step([101, 102, 103], rows["labels"]):
+                model(**rows).loss.backward()
+        assert monitor.faults == {}
+        runs.append(monitor)
+    packed, padded = (monitor.recorder._waiting[-1].packed for monitor in runs)
+    assert torch.allclose(packed, padded, rtol=1e-3, atol=1e-5)
+
+
+def test_a_loss_that_is_not_the_declared_one_is_refused_at_the_first_step():
+    model = build("gpt2", lora=True)
+    batch = collate(sequences()[:4])
+    monitor = watch(model)
+    expected = pytest.raises(SgoifError, match="times what the declared settings say")
+    with expected, monitor.step(torch.arange(4), batch["labels"]):
+        (2 * model(**batch).loss).backward()
+    tokens = int((batch["labels"][:, 1:] != -100).sum())
+    monitor = watch(model, loss=sgoif.Loss(reduction="sum"))
+    with monitor.step(torch.arange(4), batch["labels"]):
+        (tokens * model(**batch).loss).backward()
+    monitor = watch(model)
+    with monitor.step(torch.arange(4), batch["labels"], grad_factor=99.0):
+        model(**batch, num_items_in_batch=99).loss.backward()
+    assert monitor.faults == {}
+
+
+def test_what_cannot_be_done_is_said():
+    model = build("gpt2", lora=True)
+    with pytest.raises(SgoifError, match="one dataset of evaluation sequences per group"):
+        watch(model, anchors=sequences())
+    with pytest.raises(SgoifError, match=r"has no Method\.probe"):
+        watch(model, method=sgoif.Method(probe=False))
+    with pytest.raises(SgoifError, match="sequences' only"):
+        sgoif.watch(model, anchors=(), train_size=1, method=sgoif.Method(curvature="adam"))
+    monitor = watch(model)
+    with pytest.raises(SgoifError, match=r"whole numbers \[B, T\]"):
+        monitor.step(torch.arange(4), torch.zeros(4)).__enter__()
+    ones = torch.ones(3, dtype=torch.long)
+    with pytest.raises(SgoifError, match="token to predict"):
+        watch(model, anchors={"none": [{"input_ids": ones, "labels": -100 * ones}]})
+    with pytest.raises(SgoifError, match="have no labels"):
+        watch(model, anchors={"none": [{"input_ids": ones}]})
+
+
+def test_rows_without_tokens_are_counted(caplog):
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    monitor = watch(model, optimizer)
+    train(model, optimizer, monitor, steps=2)
+    batch = collate(sequences()[:4])
+    batch["labels"][1] = -100
+    with monitor.step(torch.arange(100, 104), batch["labels"]):
+        model(**batch).loss.backward()
+    run = monitor.close()
+    assert run.info["counters"]["visits_without_tokens"] == 1
+    row = run.examples().to_pylist()[list(run.table["id"]).index(101)]
+    assert row["loss"] is None and row["score"] is None and row["n_visits"] == 0
+
+
+def test_switched_off_and_the_own_plan(monkeypatch):
+    monkeypatch.setenv("SGOIF_DISABLE", "1")
+    run = watch(build("gpt2", lora=True)).close()
+    assert run.sequence_issues().num_rows == 0
+    monkeypatch.delenv("SGOIF_DISABLE")
+    monitor = sgoif.watch(build("gpt2", lora=True), anchors=groups(), train_size=COUNT, task="sequences")
+    assert monitor.governor.plan == SEQUENCE_PLAN
+
+
+def test_ranks_of_equal_values_are_equal():
+    from sgoif.findings.sequences import score_sequences
+
+    columns = {"loss": np.array([1.0, 1.0, 2.0, np.nan]), "cosine": np.array([0.0, 0.0, 0.0, 1.0])}
+    assert score_sequences(columns)[:2].tolist() == [0.375, 0.375]
+    assert np.isnan(score_sequences(columns)[3])
