@@ -144,7 +144,7 @@ def test_what_could_not_be_read_or_judged_is_named(data, tmp_path, monkeypatch):
     listed = (tmp_path / "run" / "unreadable.csv").read_text().splitlines()
     assert len(listed) == 4 and listed[0] == "id,reason" and "cannot identify image file" in listed[1]
     document = answer("info", tmp_path / "run")
-    assert document["summary"]["num_examples"] + document["summary"]["num_held_out"] == 361
+    assert document["summary"]["num_examples"] == 361
     found = sgoif.load(tmp_path / "run")
     assert found.info["unreadable"] == 3
     assert [item["id"] for item in found.info["unreadable_pictures"]] == ["ant/zz1.jpg", "bee/=cmd.jpg", "cow/zz3.jpg"]

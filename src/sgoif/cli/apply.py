@@ -170,7 +170,7 @@ def _apply(run: Run, url: str, files: Sequence[str], own: tuple[str, str] | None
         by, table = own
         rows = read_columns(table, ["id", by])
         losses += [(f"{by} {loss.about}", loss) for loss in group_losses(settled, rows, by)]
-    results = review_results(run.files, decisions, by_people, plans) if decisions else None
+    results = review_results(run.files, run.info, decisions, by_people, plans) if decisions else None
     return _Review(run, settled, results, losses)
 
 
@@ -209,7 +209,7 @@ def _describe_labels(results: ReviewResults) -> list[str]:
 
 
 def _describe_rate(found: ErrorRate) -> str:
-    everything = f"all {count(found.num_examples, 'training example')}"
+    everything = f"all {count(found.num_examples, 'label')}"
     if not found.num_sampled:  # nothing has checked what the run thinks of the rest
         return (
             f"Wrong labels of {everything}: {count(found.num_known)} found, {percent(found.rate)} by the run's "

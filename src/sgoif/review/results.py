@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sgoif.findings.suspects import labels_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.estimate import (
     ErrorRate,
@@ -73,7 +74,7 @@ class ReviewResults:
     precision: Precision | None  # None where no card of the list was decided
     num_undecided: int  # cards of the list
     left_over: tuple[float, float] | None  # wrong ones among these: expected number and standard deviation
-    error_rate: ErrorRate | None  # of the training examples; None where the run has no probabilities
+    error_rate: ErrorRate | None  # of what the run's totals are about; None where the run has no probabilities
 
 
 def canaries_of(plans: Sequence[ReviewPlan]) -> dict[Key, int]:
@@ -94,7 +95,11 @@ def _list_cards(settled: Settled, plans: Sequence[ReviewPlan]) -> list[PlannedCa
 
 
 def review_results(
-    files: RunFiles, decisions: Sequence[Decision], settled: Settled, plans: Sequence[ReviewPlan] = ()
+    files: RunFiles,
+    info: Mapping[str, Any],
+    decisions: Sequence[Decision],
+    settled: Settled,
+    plans: Sequence[ReviewPlan] = (),
 ) -> ReviewResults:
     """Judge a review; without plans there is no random sample and there are no canaries."""
     verdicts = {(item.outcome.id, item.outcome.given_label): item.outcome.is_wrong for item in settled.applied}
@@ -109,7 +114,7 @@ def review_results(
         precision=Precision(hits / len(on_list), *wilson(hits, len(on_list)), len(on_list)) if on_list else None,
         num_undecided=len(cards) - len(on_list),
         left_over=count_left_over(listed) if np.isfinite(listed.p[~listed.is_decided]).any() else None,
-        error_rate=_error_rate(files, cards, verdicts, plans),
+        error_rate=_error_rate(files, info, cards, verdicts, plans),
     )
 
 
@@ -121,13 +126,17 @@ def _recalibrate(cards: Sequence[PlannedCard], verdicts: Mapping[Key, bool | Non
 
 
 def _error_rate(
-    files: RunFiles, cards: Sequence[PlannedCard], verdicts: Mapping[Key, bool | None], plans: Sequence[ReviewPlan]
+    files: RunFiles,
+    info: Mapping[str, Any],
+    cards: Sequence[PlannedCard],
+    verdicts: Mapping[Key, bool | None],
+    plans: Sequence[ReviewPlan],
 ) -> ErrorRate | None:
-    """Of the training examples: the hold-out is not sampled, and small."""
-    mine = [card for card in cards if card.source == "train"]
+    """Of the labels that the run's totals are about, see ``labels_of``."""
+    mine = [card for card in cards if card.source == "train" or info.get("kind") == "scan"]
     rest = files.sql(
         "select count(*) as n, count(p_mislabeled) as judged, coalesce(sum(p_mislabeled), 0) as p, "
-        "coalesce(sum(p_mislabeled * (1 - p_mislabeled)), 0) as spread from examples "
+        f"coalesce(sum(p_mislabeled * (1 - p_mislabeled)), 0) as spread from {labels_of(files.sql, info)} "
         "where id::varchar not in (select unnest($listed::varchar[]))",
         listed=[str(card.id) for card in mine],
     ).to_pylist()[0]
