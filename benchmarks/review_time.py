@@ -52,6 +52,7 @@ PAGES = {
     "workbench_suggestions": "workbench, suggestions alone",
     "workbench": "workbench, class keys",
     "workbench_checked": "workbench, class keys, calibrated on decisions",
+    "workbench_known": "workbench, if the right first keys were known",
 }
 
 Labels = NDArray[np.int64]
@@ -144,6 +145,12 @@ def list_checked(found: Found) -> ReviewList:
     return replace(start, revise=revise)
 
 
+def list_known(found: Found) -> ReviewList:
+    """The same, if somebody knew which first keys are right: batches without an exception, and all that there are."""
+    start = list_class_keys(found)
+    return replace(start, answer=np.where(start.keys[:, 0] == found.true, found.true, -1))
+
+
 def find(settings: Settings) -> Found:
     """Scan, and take the most suspicious labels."""
     case = load_case(settings.dataset, settings.seed)
@@ -159,6 +166,7 @@ def examine(settings: Settings) -> dict[str, Any]:
     today = list_suggestions(found)
     pages = {"one_by_one": today, "cards": today, "workbench_suggestions": today}
     pages |= {"workbench": list_class_keys(found), "workbench_checked": list_checked(found)}
+    pages["workbench_known"] = list_known(found)
     outcomes = {}
     for name, cards in pages.items():
         policy = "workbench" if name.startswith("workbench") else name
