@@ -52,6 +52,7 @@ class Card:
     why: str = ""
     kind: tuple[int, ...] = ()  # of the reason, see `sgoif.findings.label.phrase_kinds`
     source: str = "train"  # or holdout
+    probable: tuple[float, ...] = ()  # that each suggestion is the true class; empty where the run does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,15 @@ def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> 
     given, nothing = table["given_label"].tolist(), np.full(len(kinds), np.nan)
     labels = np.stack([table[f"suggested_label{rank}"] for rank in ("", "_2", "_3")], 1).astype(np.int64).tolist()
     suggested = [tuple(dict.fromkeys(s for s in row if s >= 0 and s != own)) for own, row in zip(given, labels)]
+    probable = np.stack([table.get(f"p_suggested{rank}", nothing) for rank in ("", "_2", "_3")], 1).tolist()
+    known = [
+        tuple(round(p[row.index(label)], 4) for label in mine) if p[0] == p[0] else ()
+        for mine, row, p in zip(suggested, labels, probable)
+    ]
     names = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "confidence")
     numbers = [[_finite(value) for value in table.get(name, nothing)] for name in names]
     rest = [table["n_visits"].astype(int).tolist(), map(str, table["why"]), map(tuple, kinds.tolist())]
-    columns = (table["id"].tolist(), given, suggested, *numbers, *rest, map(str, table["source"]))
+    columns = (table["id"].tolist(), given, suggested, *numbers, *rest, map(str, table["source"]), known)
     return [Card(*row) for row in zip(*columns)]
 
 
@@ -246,8 +252,8 @@ def cards_of(plan: ReviewPlan, reviewer: str, flagged: Sequence[Card], run: Find
 
 def _without_neighbours(card: Card, names: Sequence[str]) -> Card:
     if not card.kind or not card.suggested:
-        return card
-    return replace(card, why=phrase(card.given, card.suggested[0], card.kind, names))
+        return replace(card, probable=())
+    return replace(card, probable=(), why=phrase(card.given, card.suggested[0], card.kind, names))
 
 
 def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:

@@ -1,0 +1,36 @@
+"""Class keys of cards: the ranking of the run, with the neighbours that the page shows."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from sgoif.report.cards import Beside, Card, cards_from
+from sgoif.report.keys import CardKeys, keys_of_cards
+
+CARD = Card("a", given=0, suggested=(1, 2), p=0.96, probable=(0.9, 0.06))
+BESIDE = [Beside(str(i), label) for i, label in enumerate([1, 1, 1, 1, 3, 0])]
+
+
+def test_a_card_without_probabilities_has_keys_without_shares():
+    (found,) = keys_of_cards([replace(CARD, probable=())], {"a": BESIDE})
+    assert found == CardKeys((1, 2, 3), (), agrees=True)
+
+
+def test_a_card_without_neighbours_is_decided_alone():
+    with_near, alone, empty = keys_of_cards([CARD, replace(CARD, id="b"), Card("c", 0)], {"a": BESIDE})
+    assert with_near.agrees and not alone.agrees
+    assert alone.labels == (1, 2) and alone.shares == (0.9, 0.06)
+    assert empty == CardKeys()
+    assert keys_of_cards([], {}) == []
+
+
+def test_probabilities_belong_to_the_suggestions_that_are_left():
+    row = {
+        "id": ["a", "b"], "given_label": [0, 0], "suggested_label": [1, 2], "suggested_label_2": [0, 1],
+        "suggested_label_3": [3, -1], "p_mislabeled": [0.9, 0.8], "p_suggested": [0.6, np.nan],
+        "p_suggested_2": [0.1, np.nan], "p_suggested_3": [0.2, np.nan], "suggested_share": [1.0, 1.0],
+        "n_visits": [1, 1], "worst": [1.0, 1.0], "margin": [-1.0, -1.0], "source": ["train", "train"],
+    }  # fmt: skip
+    first, second = cards_from({name: np.array(values) for name, values in row.items()}, ["x", "y", "z", "w"])
+    assert (first.suggested, first.probable) == ((1, 3), (0.6, 0.2))
+    assert (second.suggested, second.probable) == ((2, 1), ())
