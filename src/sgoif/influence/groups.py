@@ -68,9 +68,8 @@ class AnchorGroups:
         self._sets: list[Any] = []
         self._collate: list[Callable[[list[Any]], Any]] = []
         for name, given in zip(self.names, groups.values()):
-            dataset, collate = (
-                (given.dataset, given.collate_fn) if isinstance(given, DataLoader) else (given, pad_items)
-            )
+            dataset: Any = given.dataset if isinstance(given, DataLoader) else given
+            collate = given.collate_fn if isinstance(given, DataLoader) else pad_items
             if not is_map_style(dataset) or not len(dataset):
                 raise SgoifError(f"anchors={{{name!r}: ...}} must be a map-style dataset with at least one sequence.")
             self._sets.append(dataset)

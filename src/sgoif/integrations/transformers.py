@@ -22,6 +22,7 @@ from sgoif.gradients import quiet_eval
 from sgoif.gradients.models import plain_model
 from sgoif.inputs.items import is_map_style
 from sgoif.integrations.closing import close_run, state_of
+from sgoif.integrations.packing import is_packed, refuse_mixing, refuse_packed_dataset
 from sgoif.rng import find_generators, preserve_rng
 from sgoif.settings import Method, as_loss
 
@@ -39,7 +40,7 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
         trainer: a ``Trainer`` or a class of your own made from it. Items of its training set have an ``"id"``
             (``sgoif.with_ids``), and its arguments say ``remove_unused_columns=False``, which would remove that.
         anchors: held-out examples: items as those of the training set, collated as these are (so texts are padded), or
-            as in :func:`sgoif.watch`.
+            as in :func:`sgoif.watch`. With ``task="sequences"``, a dictionary of such datasets by group.
         out: folder or URL to write the run into.
         **settings: further arguments of :func:`sgoif.watch`.
 
@@ -53,7 +54,15 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
             "this trainer is watched already; call watch_trainer once, or make another Trainer. To score the finished "
             "model with other settings use sgoif.audit."
         )
-    callback = InfluenceCallback(trainer, _collate_as_trained(anchors, trainer.data_collator), {"out": out, **settings})
+    if settings.get("task") == "sequences":
+        refuse_packed_dataset(trainer)
+    collate = trainer.data_collator
+    given = (
+        {name: _collate_as_trained(group, collate) for name, group in anchors.items()}
+        if isinstance(anchors, Mapping)
+        else _collate_as_trained(anchors, collate)
+    )
+    callback = InfluenceCallback(trainer, given, {"out": out, **settings})
     trainer.data_collator = IdCollator(trainer.data_collator)
     trainer.training_step = callback.surround(trainer.training_step)
     trainer.add_callback(callback)
@@ -94,6 +103,7 @@ class InfluenceCallback(TrainerCallback):
         self._is_divided: bool | None = (
             None  # whether the model's loss is divided by the number of items; None: unknown
         )
+        self._has_checked_packing = False
 
     def surround(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Surround the trainer's step, forward and backward pass of one micro-batch."""
@@ -102,12 +112,26 @@ class InfluenceCallback(TrainerCallback):
             ids = inputs.pop("id", None)
             if ids is None:
                 raise SgoifError("the batch has no ids; wrap the training set in sgoif.with_ids.")
-            targets = inputs["labels"]
-            accumulate, is_last = self._divisor(model, inputs, num_items_in_batch), self._is_last()
-            with self.monitor.step(ids, targets, accumulate=accumulate, is_last=is_last):
+            with self.monitor.step(ids, inputs["labels"], **self._about_step(model, inputs, num_items_in_batch)):
                 return training_step(model, inputs, num_items_in_batch)
 
         return step
+
+    def _about_step(self, model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> dict[str, Any]:
+        """What the monitor's step is told besides ids and targets."""
+        about: dict[str, Any] = {"is_last": self._is_last()}
+        divisor = self._divisor(model, inputs, num_items)
+        if self.settings.get("task") != "sequences" or not self.monitor.is_on:
+            return about | {"accumulate": divisor}
+        about |= (
+            {"grad_factor": float(num_items)} if self._is_divided and num_items is not None else {"accumulate": divisor}
+        )
+        if not is_packed(inputs):
+            return about
+        if not self._has_checked_packing:
+            refuse_mixing(plain_model(model), inputs)
+            self._has_checked_packing = True
+        return about | {"position_ids": inputs["position_ids"]}
 
     def _is_last(self) -> bool:
         return bool(self.trainer.accelerator.sync_gradients)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgoif.errors import CaptureError, HeadError
@@ -95,9 +96,13 @@ class SequenceCapture(StepHooks):
             return
         try:
             assert self._batch is not None
-            logits, targets = find_logits(output), self._batch.targets
             if self._losses is not None:
                 raise CaptureError("the model was called twice in one step; surround one forward and backward pass.")
+            fused, targets = getattr(output, "log_probs", None), self._batch.targets
+            if isinstance(fused, Tensor):
+                self._read_log_probs(fused, targets)
+                return
+            logits = find_logits(output)
             if logits.dim() != 3 or logits.shape[:2] != targets.shape:
                 raise CaptureError(
                     f"the model's logits have shape {tuple(logits.shape)}, but the labels {tuple(targets.shape)}; "
@@ -109,6 +114,22 @@ class SequenceCapture(StepHooks):
                 self._note_expected(logits, targets)
         except Exception as error:
             self._catch(error)
+
+    def _read_log_probs(self, found: Tensor, targets: Tensor) -> None:
+        """Read the losses of TRL's fused output layer, which gives ``log p`` of every target in place of logits."""
+        wanted = targets != IGNORED
+        short = targets.shape[1] - found.shape[1]
+        if found.shape[0] != targets.shape[0] or short not in (0, 1):
+            raise CaptureError(f"log_probs have shape {tuple(found.shape)}, but the labels {tuple(targets.shape)}.")
+        self._losses = -F.pad(found.detach().float(), (0, short)) * wanted
+        if not self.is_checked and found.requires_grad:
+            shown = wanted[:, : found.shape[1]]
+
+            def keep(grad: Tensor) -> None:
+                rows = grad.detach().float()[shown]
+                self._is_low, self._fit = False, (rows, -torch.ones_like(rows))
+
+            found.register_hook(keep)
 
     def _note_expected(self, logits: Tensor, targets: Tensor) -> None:
         """Keep what the gradient at some logits ought to be, times the factor, and have the real one kept beside it."""

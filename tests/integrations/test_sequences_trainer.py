@@ -1,0 +1,135 @@
+"""A GPT-2 with LoRA through Trainer and SFTTrainer: weights to the bit, and the scores of the plain loop."""
+
+import pytest
+import torch
+
+import sgoif
+from sgoif.errors import SgoifError
+from sgoif.influence.groups import pad_items
+from tests.language_models import build, packed_batch, padded_batch
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import transformers
+
+from sgoif.integrations.packing import refuse_mixing
+from sgoif.integrations.transformers import watch_trainer
+
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
+PLAN = sgoif.Plan(refresh_every=2, examples_per_refresh=4, observe_every=2, early_steps=0)
+COUNT, BATCH = 10, 2
+
+
+def items(count=COUNT, seed=3):
+    batch = padded_batch("gpt2", "right", count=count, seed=seed)
+    sizes = batch["attention_mask"].sum(1).tolist()
+    return [{key: batch[key][i, :n].tolist() for key in ("input_ids", "labels")} for i, n in enumerate(sizes)]
+
+
+def train(folder, *, watched, accumulate=1, collate=pad_items, bf16=False, family="gpt2"):
+    model = build(family, lora=True, **({"resid_pdrop": 0.1} if family == "gpt2" else {}))
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), max_steps=6, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulate,
+        learning_rate=1e-2, seed=1, remove_unused_columns=False, report_to=[], save_strategy="no", use_cpu=True,
+        logging_strategy="no", disable_tqdm=True, bf16=bf16,
+    )  # fmt: skip
+    data = sgoif.with_ids(items()) if watched else items()
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=collate)
+    groups = {"math": items(5, seed=20), "code": items(4, seed=21)}
+    watching = None
+    if watched:
+        watching = watch_trainer(trainer, groups, task="sequences", budget=sgoif.Budget(plan=PLAN))
+    trainer.train()
+    return watching, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("accumulate", "bf16"), [(1, False), (2, False), (2, True)])
+def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp_path):
+    settings = {"accumulate": accumulate, "bf16": bf16}
+    _, bare = train(tmp_path, watched=False, **settings)
+    watching, weights = train(tmp_path, watched=True, **settings)
+    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    assert watching.monitor.faults == {}
+    counters = watching.run.info["counters"]
+    assert counters["visits"] == counters["visits_offered"] == (6 * BATCH if accumulate == 1 else 2 * COUNT)
+    assert watching.run.sequence_issues(top=3).num_rows == 3
+    assert watching.run.most_helpful("code", 2).num_rows == 2
+    assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
+
+
+def test_batches_packed_by_position_are_scored_by_sequence(tmp_path):
+    collate = transformers.DataCollatorWithFlattening()
+    _, bare = train(tmp_path, watched=False, collate=collate, family="llama")
+    watching, weights = train(tmp_path, watched=True, collate=collate, family="llama")
+    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    assert watching.monitor.faults == {} and watching.run.info["counters"]["visits"] == 6 * BATCH
+    assert set(watching.run.table["id"]) <= set(range(COUNT))
+
+
+def test_sequences_that_see_one_another_are_refused():
+    batch = packed_batch()
+    refuse_mixing(build("llama", lora=True), batch)
+
+    class Mixing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = build("llama", lora=False)
+
+        def forward(self, input_ids, position_ids, use_cache):
+            return self.inner(input_ids=input_ids, position_ids=position_ids, use_cache=True)
+
+    with pytest.raises(SgoifError, match="attend to one another"):
+        refuse_mixing(Mixing(), batch)
+
+
+def words_tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<pad>"}
+    known = {"<pad>": 0, "<end>": 1} | {f"w{number}": number for number in range(2, 23)}
+    inner = Tokenizer(models.WordLevel(known, unk_token="<pad>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+
+
+def texts(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(2, 23, (count, 7), generator=generator).tolist()
+    rows = [[f"w{number}" for number in row] for row in drawn]
+    return {"prompt": [" ".join(r[:3]) for r in rows], "completion": [" " + " ".join(r[3:]) for r in rows]}
+
+
+def sft(folder, *, watched, packing=False):
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    model = build("llama", lora=True)
+    arguments = trl.SFTConfig(
+        output_dir=str(folder), max_steps=4, per_device_train_batch_size=BATCH, learning_rate=1e-2, seed=1,
+        use_cpu=True, remove_unused_columns=False, report_to=[], save_strategy="no", logging_strategy="no",
+        disable_tqdm=True, bf16=False, max_length=32, gradient_checkpointing=False,
+        packing=packing,
+    )  # fmt: skip
+    rows = datasets.Dataset.from_dict(texts(COUNT, 1) | {"id": [f"text {i}" for i in range(COUNT)]})
+    groups = {"math": datasets.Dataset.from_dict(texts(4, 2))}
+    trainer = trl.SFTTrainer(
+        model, arguments, train_dataset=rows, eval_dataset=groups, processing_class=words_tokenizer()
+    )
+    watching = None
+    if watched:
+        plan = sgoif.Budget(plan=PLAN)
+        watching = watch_trainer(trainer, trainer.eval_dataset, task="sequences", budget=plan)
+    else:
+        trainer.train_dataset = trainer.train_dataset.remove_columns("id")
+    trainer.train()
+    return watching, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_sft_trainer_of_trl(tmp_path):
+    _, bare = sft(tmp_path, watched=False)
+    watching, weights = sft(tmp_path, watched=True)
+    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    assert watching.monitor.faults == {} and watching.run.info["counters"]["visits"] == 4 * BATCH
+    assert all(name.startswith("text ") for name in watching.run.table["id"])
+    assert set(watching.run.table["num_tokens"]) == {5}  # four words and the end of the sequence
+    with pytest.raises(SgoifError, match="padding_free=True"):
+        sft(tmp_path, watched=True, packing=True)
