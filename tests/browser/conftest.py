@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.run import load
 from tests.cli.runs import held_out, table, write_run
 
@@ -31,22 +32,22 @@ def open_page(chromium):
     """Opens a file in a browser profile of its own; what the page complains of, or asks the network for, fails."""
     contexts, trouble = [], []
 
-    def opened(path, *, profile=None, width=1280, height=1400, scheme="light"):
+    def opened(path, at="cards", *, profile=None, width=1280, height=1400, scheme="light", **options):
         context = profile or chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True, **options
         )
         if profile is None:
             contexts.append(context)
             context.on("request", lambda r: r.url.startswith("http") and trouble.append(f"asked for {r.url}"))
         page = context.new_page()
+        page.set_default_timeout(8000)
         page.on("console", lambda m: m.type in ("error", "warning") and trouble.append(m.text))
         page.on("pageerror", lambda error: trouble.append(str(error)))
         page.on("dialog", lambda dialog: dialog.accept())
-        page.goto(path.as_uri() if hasattr(path, "as_uri") else str(path))
-        page.locator("#review").evaluate(  # only cards in sight are drawn, in the next frame
-            "part => (part.scrollIntoView(), new Promise(done => requestAnimationFrame(() => setTimeout(done, 50))))"
-        )
-        page.wait_for_selector("#grid .card, #nothing:not([hidden])")
+        page.goto(f"{path.as_uri() if hasattr(path, 'as_uri') else path}#{at}")
+        if at == "cards":  # only those in sight are drawn, in the next frame
+            page.wait_for_selector("#grid .card, #nothing:not([hidden])")
+            page.evaluate("document.querySelector('details.filters').open = true")
         return page
 
     yield opened
@@ -64,6 +65,36 @@ def pictures(tmp_path):
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (48, 48), tuple(int(c) for c in rng.integers(0, 255, 3))).save(place)
     return tmp_path / "photos"
+
+
+@pytest.fixture
+def alike(tmp_path):
+    """A run of 120 examples of four classes that knows which are alike: 60 are labelled as the class after their own.
+
+    Every third of the 60 looks like a class that the model does not suggest.
+    """
+    rng = np.random.default_rng(0)
+    true = np.arange(120) % 4
+    given = np.where(np.arange(120) < 60, (true + 1) % 4, true)
+    looks = np.where((np.arange(120) < 60) & (np.arange(120) % 3 == 0), (true + 2) % 4, true)
+    base = rng.integers(-(2**62), 2**62, (4, 4))
+    words = base[looks] ^ (1 << rng.integers(0, 60, (120, 4)))
+    p = np.concatenate([np.linspace(0.99, 0.6, 60), np.linspace(0.2, 0.001, 60)])
+    others = {f"suggested_label_{rank}": (true + rank) % 4 for rank in (2, 3)}
+    likeness = {name: words[:, i] for i, name in enumerate(LIKENESS_COLUMNS)}
+    # 300 right examples besides, so that a wrong label's neighbours are mostly right
+    more = np.arange(300) % 4
+    near = base[more] ^ (1 << rng.integers(0, 60, (300, 4)))
+    examples = table(
+        np.concatenate([p, np.full(300, 0.001)]),
+        np.concatenate([given, more]),
+        np.concatenate([true, (more + 1) % 4]),
+        p_given=np.full(420, 0.1),
+        **{name: np.concatenate([values, (more + 2) % 4]) for name, values in others.items()},
+        **{name: np.concatenate([values, near[:, i]]) for i, (name, values) in enumerate(likeness.items())},
+    )
+    facts = {"expected_errors": 60.0, "transition": (np.eye(4) * 0.8 + 0.05).tolist(), "trusted": True}
+    return load(write_run(tmp_path / "alike", examples, holdout=held_out(trusted=True), names=NAMES, **facts))
 
 
 @pytest.fixture

@@ -3,27 +3,12 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sgoif.report.figures import bars, curve, heat_map
+from sgoif.report.figures import bars, curve
 
 
 def texts(svg):
     return [element.text for element in ElementTree.fromstring(svg).iter() if element.text]
-
-
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=30), st.integers(0, 2**31))
-def test_heat_maps_are_sound_whatever_classes_are_called(names, seed):
-    names = [name.translate({c: None for c in range(32)}).replace("\ufffe", "").replace("\uffff", "") for name in names]
-    shares = np.random.default_rng(seed).dirichlet(np.ones(len(names)), len(names))
-    svg = heat_map(shares, names, title="t")
-    assert len(ElementTree.fromstring(svg).findall("rect")) == len(names) ** 2
-
-
-def test_a_strong_leak_is_written_as_a_number():
-    shares = np.array([[0.7, 0.3], [0.0, 1.0]])
-    assert "30" in texts(heat_map(shares, ["cat", "dog"], title="t"))
 
 
 def test_bars_stand_in_proportion_to_roots():

@@ -28,8 +28,8 @@ from sgoif.summary import read_transition
 from sgoif.types import Floats
 
 __all__ = [
-    *("Beside", "Card", "Context", "apply_past_decisions", "cards_from", "cards_of", "context_of", "isolate"),
-    *("plan_review", "select_cards"),
+    *("Beside", "Card", "Context", "apply_past_decisions", "cards_from", "cards_of"),
+    *("context_of", "isolate", "plan_review", "select_cards"),
 ]
 
 _MOST_VISITS = 1_000_000_000  # above, asking for the visits of some examples takes minutes
@@ -117,8 +117,7 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
 def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
     """Find what lies beside the cards of a page: where it is blind, typical examples of the given class alone.
 
-    Where it is secret, nothing in which checks differ from suspicious labels: an example that nothing speaks against
-    has neighbours of its own class.
+    Where it is secret, checks and suspicious labels have the same things beside them: typical examples and neighbours.
     """
     shown = {card.given for card in cards}
     if blind:
@@ -126,13 +125,14 @@ def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, sec
     shown |= {card.suggested[0] for card in cards if card.suggested}
     ids = [card.id for card in cards]
     found = Context(typical=_typical(run, shown))
+    if has_likeness(run.sql):
+        found = replace(found, nearest=_group(nearest_examples(run.sql, ids, count=_NUM_NEAREST)))
     if secret:
         return found
     found = replace(found, epochs=_epochs(run, ids))
-    if not has_likeness(run.sql):
+    if not found.nearest:
         return found
-    nearest = _group(nearest_examples(run.sql, ids, count=_NUM_NEAREST))
-    return replace(found, nearest=nearest, harmed=_group(find_harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
+    return replace(found, harmed=_group(find_harmed_holdout(run.sql, ids, count=_NUM_HARMED)))
 
 
 def isolate(name: str) -> str:

@@ -10,54 +10,9 @@ from numpy.typing import NDArray
 
 from sgoif.wording import count
 
-__all__ = ["bars", "curve", "heat_map", "shorten"]
+__all__ = ["bars", "curve"]
 
 _LETTER = 6.4  # pixels that a letter of the figures' text takes, about
-
-
-def shorten(text: str, most: int = 14) -> str:
-    """Cut a name that is too long for an axis.
-
-    >>> shorten("short"), shorten("a very long name of a class")
-    ('short', 'a very long n…')
-    """
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def heat_map(shares: NDArray[np.float64], names: Sequence[str], *, title: str) -> str:
-    """A square of cells, a row per true class and a column per given one; the diagonal is left empty.
-
-    The cell's darkness shows the strength and, where there is room, so does the percentage written in it.
-    """
-    count = len(names)
-    cell = 34 if count <= 12 else 24 if count <= 20 else 18
-    named = [shorten(name) for name in names]
-    left = int(max(len(name) for name in named) * _LETTER) + 14
-    width, height = left + count * cell + 8, left + count * cell + 8
-    strongest = max(float(np.max(np.where(np.eye(count), 0, shares), initial=0)), 1e-9)
-    parts = []
-    for i in range(count):
-        middle = left + i * cell + cell / 2
-        parts.append(f'<text x="{left - 6}" y="{middle + 4}" text-anchor="end">{escape(named[i])}</text>')
-        parts.append(
-            f'<text x="{middle + 4}" y="{left - 6}" transform="rotate(-90 {middle + 4} {left - 6})">'
-            f"{escape(named[i])}</text>"
-        )
-        for j in range(count):
-            share = float(shares[i, j])
-            kind = "own" if i == j else "cell"
-            dark = 0.0 if i == j else share / strongest
-            parts.append(
-                f'<rect class="{kind}" x="{left + j * cell}" y="{left + i * cell}" width="{cell - 2}" '
-                f'height="{cell - 2}" rx="3" fill-opacity="{max(dark, 0.04):.3f}">'
-                f"<title>{escape(names[i])} labelled {escape(names[j])}: {100 * share:.1f}%</title></rect>"
-            )
-            if i != j and share >= 0.01 and cell >= 24:
-                place = f'x="{left + j * cell + cell / 2 - 1}" y="{left + i * cell + cell / 2 + 3}"'
-                parts.append(
-                    f'<text class="number" {place} text-anchor="middle" font-size="10">{100 * share:.0f}</text>'
-                )
-    return _drawing(width, height, title, parts)
 
 
 def bars(counts: Sequence[float], *, title: str, unit: str, first: float, last: float) -> str:

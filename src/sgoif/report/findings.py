@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.findings import class_issues
-from sgoif.findings.label import class_name
 from sgoif.findings.suspects import FLAGGED, rate_columns
-from sgoif.report.figures import bars, curve, heat_map
-from sgoif.summary import Summary, read_transition, summarise
+from sgoif.report.figures import bars, curve
+from sgoif.summary import Summary, summarise
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +21,6 @@ __all__ = ["Figure", "Findings", "Overview", "overview", "share"]
 
 _BINS = 1000  # of p_mislabeled, from which histogram and precision are read without sorting all examples
 _SHOWN_BINS = 20
-_DRAWN_CLASSES = 24  # a larger square is not read any more: then only the classes that take part in the worst leaks
-_NOTABLE_LEAK = 0.01
 
 
 class Findings(Protocol):
@@ -61,6 +58,8 @@ class Overview:
     classes: tuple[Mapping[str, str], ...] = ()
     figures: tuple[Figure, ...] = ()
     p_sum: float = 0.0  # errors expected in the whole run
+    sentence: str = ""  # what was found, in one
+    sizes: tuple[tuple[int, float | None], ...] = ()  # by class: examples, and errors expected among them
 
 
 def overview(run: Findings) -> Overview:
@@ -68,16 +67,16 @@ def overview(run: Findings) -> Overview:
     columns = rate_columns(run.sql, run.info)
     p = columns["p_mislabeled"]
     summary = summarise(run.sql, run.info, class_names=run.class_names, columns=columns)
-    figures = [_draw_transition(run)]
-    if summary.is_calibrated:
-        figures += _draw_scores(p)
+    figures = _draw_scores(p) if summary.is_calibrated else []
     return Overview(
         num_examples=len(p),
         is_calibrated=summary.is_calibrated,
         numbers=_numbers(run.info, summary),
         classes=_classes(run, columns) if summary.is_calibrated else (),
-        figures=tuple(figure for figure in figures if figure is not None),
+        figures=tuple(figures),
         p_sum=float(np.nansum(p)),
+        sentence=_sentence(summary),
+        sizes=_sizes(columns),
     )
 
 
@@ -92,6 +91,32 @@ def share(value: float | None, digits: int | None = None) -> str:
     if 0 < value < 0.0005:
         return "below 0.1%"
     return f"{100 * value:.{(1 if value < 0.0995 else 0) if digits is None else digits}f}%"
+
+
+def _sentence(summary: Summary) -> str:
+    """How many labels look wrong, and on whose word."""
+    if not summary.is_calibrated:
+        return f"There are no probabilities, since {summary.no_p_reason}; cards are ranked by label score."
+    if summary.checked is not None:
+        whole = summary.checked["all"]
+        about = f"{whole['value'] * whole['count']:,.0f} of {summary.num_examples:,} labels are wrong"
+        return f"About {about}, by {whole['num_checked']} labels that people checked."
+    if summary.no_totals_reason is not None:
+        return f"{summary.num_flagged:,} of {summary.num_examples:,} labels look wrong (nobody has checked yet)."
+    return (
+        f"About {summary.expected_errors:,.0f} of {summary.num_examples:,} labels look wrong (nobody has checked yet)."
+    )
+
+
+def _sizes(columns: Mapping[str, NDArray[Any]]) -> tuple[tuple[int, float | None], ...]:
+    given, p = columns["given_label"].astype(np.int64), columns["p_mislabeled"]
+    counts = np.bincount(given)
+    errors = np.bincount(given, weights=np.nan_to_num(p))
+    known = np.bincount(given, weights=np.isfinite(p)) > 0
+    return tuple(
+        (int(count), round(float(error), 2) if is_known else None)
+        for count, error, is_known in zip(counts, errors, known)
+    )
 
 
 def _numbers(info: Mapping[str, Any], summary: Summary) -> tuple[Any, ...]:
@@ -146,30 +171,6 @@ def _classes(run: Findings, columns: Mapping[str, NDArray[Any]]) -> tuple[Mappin
             "verdict": str(row["verdict"]),
         }
         for row in rows
-    )
-
-
-def _draw_transition(run: Findings) -> Figure | None:
-    """Which classes are confused, where the run has estimated it."""
-    shares = read_transition(run.info)
-    if not shares.size:
-        return None
-    leaks = np.nan_to_num(shares) * (1 - np.eye(len(shares)))
-    kept = np.arange(len(shares))
-    if len(shares) > _DRAWN_CLASSES:
-        strongest = np.argsort(-np.maximum(leaks.max(0), leaks.max(1)), kind="stable")[:_DRAWN_CLASSES]
-        kept = np.sort(strongest)
-    names = [class_name(int(label), run.class_names) for label in kept]
-    worst = np.unravel_index(int(leaks.argmax()), leaks.shape)
-    true, given = (class_name(int(label), run.class_names) for label in worst)
-    said = "No class is often taken for another."
-    if leaks.max() >= _NOTABLE_LEAK:
-        said = f"Most often: {true} labelled {given}, {share(float(leaks.max()))} of all {true}."
-    if len(kept) < len(shares):
-        said += f" The {len(kept)} of {len(shares)} classes that are confused most are drawn."
-    svg = heat_map(shares[np.ix_(kept, kept)], names, title="Estimated noise transition")
-    return Figure(
-        "Which classes are confused", svg, f"Rows: what it is. Columns: what it is labelled, in % of the row. {said}"
     )
 
 

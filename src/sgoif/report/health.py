@@ -85,7 +85,15 @@ def _calibration(info: Mapping[str, Any]) -> Sign:
         return Sign("Calibration", "no totals", LOOK, f"{info['no_totals_reason']}.")
     if info.get("expected_errors") is None:
         return Sign("Calibration", "none", LOOK, f"{why_no_probabilities(info)}.")
-    return Sign("Calibration", "yes", FINE, "Every label that could be judged has a probability of being wrong.")
+    checked = info.get("checked")
+    if not isinstance(checked, dict):
+        meaning = "Nobody has compared the estimate with checked labels; sgoif verify draws a sample to check."
+        return Sign("Calibration", "not checked", UNKNOWN, meaning)
+    whole, rate = checked["all"], float(info["expected_errors"]) / max(float(checked["all"]["count"]), 1.0)
+    is_inside = whole["low"] <= rate <= whole["high"]
+    ends = f"{share(whole['low'])} to {share(whole['high'])}"
+    meaning = f"The estimate is {share(rate)}; {whole['num_checked']} checked labels say {ends}."
+    return Sign("Calibration", "agrees" if is_inside else "misses", FINE if is_inside else LOOK, meaning)
 
 
 def _holdout(info: Mapping[str, Any]) -> Sign:

@@ -59,7 +59,7 @@ def make_report(
     top, ids, reviewers = settings.top or None, settings.ids, settings.reviewers
     place = None if settings.images is None else find_pictures(settings.images)
     page = Page(settings.title or "Label review", place=place, mode=settings.pictures, display=settings.display)
-    page = replace(page, blind=settings.blind)
+    page = replace(page, blind=settings.blind, run_url=run_url)
     past = _read_past(run, settings.decisions, run_url)
     cards = select_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
     cards = apply_past_decisions(cards, past, place) if past else cards

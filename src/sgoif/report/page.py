@@ -19,15 +19,17 @@ from sgoif.report.cards import Beside, Card, Context
 from sgoif.report.findings import Findings, Overview, overview
 from sgoif.report.gallery import Gallery, Mode
 from sgoif.report.health import health_figures, health_signs
+from sgoif.report.keys import CardKeys, keys_of_cards
+from sgoif.report.layout import lay_out_examples
 from sgoif.sources import Pictures
 
 __all__ = ["Page", "render_page"]
 
 SCRIPTS = (
-    *("document", "examples", "estimate", "csv", "decisions", "grid", "actions"),
-    *("finder", "opened", "keys", "loading", "main"),
+    *("document", "examples", "estimate", "csv", "decisions", "grid", "actions", "finder", "focus", "batches"),
+    *("filters", "overview", "map", "result", "loading", "views", "keys", "main"),
 )
-_FORMAT = 1
+_FORMAT = 2
 _OWN = ("low", "high", "confidence", "visits")
 
 
@@ -49,6 +51,12 @@ class Page:
     asked: Sequence[Any] = ()  # what the cards are an answer to: rows of pictures, see `sgoif.report.questions.Asked`
     typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)  # instead of what the run finds typical
     is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
+    run_url: str | None = None  # where the run is, for the command that applies the decisions
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether it shows what the run found; to reviewers that would suggest answers."""
+        return not (self.blind or self.is_sample or self.tokens is not None)
 
 
 def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page) -> str:
@@ -59,28 +67,29 @@ def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery:
     style, script = _asset("page.css"), _script()
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_asset("page.html"))
-    top = page.overview or overview(run)
+    top = (page.overview or overview(run)) if page.is_owners or page.is_sample else None
     return template.render(
         title=page.title,
         about=page.about,
         policy=_policy(style, script, gallery.mode),
         style=Markup(style),
         script=Markup(script),
-        document=Markup(_as_script_data(_describe(run, top.p_sum, cards, context, gallery, page))),
+        document=Markup(_as_script_data(_describe(run, top, cards, context, gallery, page))),
         overview=top,
         asked=page.asked,
         is_sample=page.is_sample,
-        signs=[] if page.is_sample else health_signs(run),
-        health_figures=[] if page.is_sample else health_figures(run),
+        is_owners=page.is_owners,
+        signs=health_signs(run) if page.is_owners else [],
+        health_figures=health_figures(run) if page.is_owners else [],
     )
 
 
 def _describe(
-    run: Findings, p_sum: float, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page
+    run: Findings, top: Overview | None, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page
 ) -> dict[str, Any]:
     """What the page's script works on: cards by columns, examples by number."""
-    on_page = sum(card.p or 0.0 for card in cards if card.source == "train" or run.info.get("kind") == "scan")
     is_secret = page.tokens is not None
+    keys = [CardKeys()] * len(cards) if page.blind else keys_of_cards(cards, context.nearest)
 
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:
         return [[gallery.number(item.id), item.label, "" if is_secret else str(item.id)] for item in items or ()]
@@ -95,15 +104,18 @@ def _describe(
         "sample": page.is_sample,
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
-        "beyond": {"errors": max(p_sum - on_page, 0.0)},
+        **_describe_run(run, top, cards, page),
         "cards": {
             "id": list(page.tokens or [str(card.id) for card in cards]),
             "given": [card.given for card in cards],
-            "suggested": [[] if page.blind else list(card.suggested) for card in cards],
+            "suggested": [list(item.labels) for item in keys],
+            "shares": [list(item.shares) for item in keys],
+            "agrees": [item.agrees for item in keys],
             "p": [card.p for card in cards],
             # a check has no interval of its own: any that it were given would tell it from the rest
             **{name: [None if is_secret else getattr(card, name) for card in cards] for name in _OWN},
-            "why": ["" if page.blind else card.why for card in cards],
+            # nor has it a reason; on a reviewer's page the neighbours, which all cards have, are the reason
+            "why": ["" if page.blind or is_secret else card.why for card in cards],
             "source": ["train" if is_secret else card.source for card in cards],
             "example": [gallery.number(card.id) for card in cards],
             "link": [page.links.get(str(card.id)) for card in cards],
@@ -118,6 +130,26 @@ def _describe(
         "kinds": list(gallery.count_kinds()),
         "columns": list(gallery.columns),
         "examples": list(gallery.shown),
+    }
+
+
+def _describe_run(run: Findings, top: Overview | None, cards: Sequence[Card], page: Page) -> dict[str, Any]:
+    """What the views of a run's owner are made of."""
+    if top is None or not page.is_owners:
+        return {"owner": False}
+    layout = lay_out_examples(run, cards)
+    on_page = sum(card.p or 0.0 for card in cards if card.source == "train" or run.info.get("kind") == "scan")
+    checked = run.info.get("checked")
+    return {
+        "owner": True,
+        "run": page.run_url,
+        "sentence": top.sentence,
+        "sizes": list(top.sizes),
+        "beyond": {"errors": max(top.p_sum - on_page, 0.0)},
+        "checked": checked["all"] if isinstance(checked, dict) else None,
+        "map": None
+        if layout is None
+        else {"cards": layout.cards, "others": layout.others, "count": layout.num_examples},
     }
 
 

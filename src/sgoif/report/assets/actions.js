@@ -1,5 +1,6 @@
-// Deciding: the same buttons below the cards and in an opened card, the same keys everywhere.
-const targets = () => (selected.size && !find("opened").open ? [...selected] : current >= 0 ? [shown[current]] : []);
+// Deciding: the same buttons below the cards and in focus mode, the same keys everywhere.
+const isMany = () => mode === "cards" && selected.size > 0;
+const targets = () => (mode === "batches" ? [] : isMany() ? [...selected] : current >= 0 ? [shown[current]] : []);
 
 // Suggestions that all targets share; a decision on many cards must mean the same on each.
 function choices() {
@@ -8,16 +9,61 @@ function choices() {
   return CARDS.suggested[cards[0]].filter((label) => cards.every((i) => CARDS.suggested[i].includes(label))).slice(0, 3);
 }
 
+// A card out of sight is brought into sight instead of being decided about.
+function bringIntoSight() {
+  if (mode !== "cards" || isMany() || isInSight(shown[current])) return false;
+  goTo(current);
+  say("This card was out of sight. Look at it, then decide.");
+  return true;
+}
+
 function act(decision, labels = []) {
   const cards = targets();
   if (!cards.length) return;
-  if (isResting && !selected.size) return say("All cards here are decided. Move to one to decide anew.");
+  if (isMany()) return actOnMany(decision, labels);
+  if (isResting) return say("All cards here are decided. Move to one to decide anew.");
+  if (bringIntoSight()) return;
   decide(cards, decision, labels);
-  if (selected.size && !find("opened").open) {
-    say(`${counted(cards.length, "card")}: ${KINDS[decision]}. Z takes it back.`);
-    clearSelection();
-    focusCard();
-  } else advance();
+  advance();
+}
+
+// Of the selected cards those in sight; the next press is about the next ones. Earlier decisions change only on request.
+function actOnMany(decision, labels) {
+  const [seen, unseen] = [[], []];
+  for (const i of selected) (isInSight(i) ? seen : unseen).push(i);
+  const places = new Map(shown.map((i, n) => [i, n]));
+  const goToFirst = (cards) => goTo(Math.min(...cards.map((i) => places.get(i))));
+  if (!seen.length) return goToFirst(unseen), say("The selected cards were out of sight. Look at them, then decide.");
+  const finish = (cards) => {
+    decide(cards, decision, labels);
+    for (const i of seen) selected.delete(i);
+    redress(seen);
+    if (unseen.length) goToFirst(unseen);
+    else focusCard();
+    showActions();
+    const rest = unseen.length ? ` ${counted(unseen.length, "selected card")} out of sight: press again.` : "";
+    say(`${counted(cards.length, "card")}: ${KINDS[decision]}. Z takes it back.${rest}`);
+  };
+  const open = seen.filter((i) => !decided.get(i)?.decision);
+  if (open.length === seen.length) return finish(seen);
+  askAbout(seen.length - open.length, open.length, (all) => finish(all ? seen : open));
+}
+
+function askAbout(numDone, numOpen, answer) {
+  const dialog = find("ask");
+  const choose = (all) => (dialog.close(), answer(all));
+  const button = (text, run, kind) => make("button", { type: "button", class: kind, onclick: run }, text);
+  dialog.replaceChildren(
+    make("h2", {}, `${counted(numDone, "selected card is", "selected cards are")} decided already`),
+    make(
+      "div",
+      { class: "bar-row" },
+      numOpen ? button(`Decide the other ${thousands(numOpen)}`, () => choose(false), "primary") : null,
+      button(numOpen ? "Change all" : "Change", () => choose(true)),
+      button("Cancel", () => dialog.close()),
+    ),
+  );
+  dialog.showModal();
 }
 
 // On to the next card that is not decided, from the start again after the last.
@@ -26,7 +72,6 @@ function advance() {
   let next = shown.findIndex((i, n) => n > current && isOpen(i));
   if (next < 0) next = shown.findIndex(isOpen);
   goTo(next < 0 ? current : next);
-  if (find("opened").open) openCard();
   if (next >= 0) return;
   isResting = true;
   say("All cards here are decided.");
@@ -35,19 +80,20 @@ function advance() {
 function takeBack() {
   const cards = undo();
   if (!cards.length) return say("Nothing to take back.");
+  if (mode === "batches") return returnToBatch(cards);
   const n = shown.indexOf(cards[0]);
   if (n >= 0) goTo(n);
   else say("Taken back, on a card that the filters hide.");
-  if (find("opened").open) openCard();
 }
 
 function actionButtons() {
-  const button = (key, text, run, title) =>
-    make("button", { type: "button", title, onclick: run, disabled: !cards.length }, make("bdi", { class: "name" }, text), make("kbd", {}, key));
+  const button = (key, text, run, title, share) =>
+    make("button", { type: "button", title, class: share === undefined ? false : "class-key", onclick: run, disabled: !cards.length }, make("kbd", {}, key), make("bdi", { class: "name" }, text), share == null ? null : make("small", { class: "share" }, percent(share)));
   const cards = targets();
-  const whom = selected.size && !find("opened").open ? `${counted(cards.length, "card")} selected` : cards.length ? shownId(cards[0]) : "no card";
+  const whom = isMany() ? `${counted(cards.length, "card")} selected` : cards.length ? shownId(cards[0]) : "no card";
+  const shareOf = (label) => (cards.length === 1 ? CARDS.shares[cards[0]][CARDS.suggested[cards[0]].indexOf(label)] : null);
   const given = new Set(cards.map((i) => CARDS.given[i]));
-  const target = make("span", { class: `target${selected.size ? " many" : ""}`, title: whom }, whom);
+  const target = make("span", { class: `target${isMany() ? " many" : ""}`, title: whom }, whom);
   const name = given.size === 1 ? isolated(className([...given][0])) : "";
   if (DOC.sample)
     return [
@@ -61,8 +107,8 @@ function actionButtons() {
   const keepText = name ? `Keep ${name}` : "Keep";
   return [
     target,
-    button("K", keepText, () => act("keep"), "The given label is right"),
-    ...choices().map((label, n) => button(n + 1, className(label), () => act("relabel", [label]), `It is ${className(label)}`)),
+    button("K", keepText, () => act("keep"), "The given label is right", null),
+    ...choices().map((label, n) => button(n + 1, className(label), () => act("relabel", [label]), `It is ${className(label)}`, shareOf(label))),
     button("/", "Other class", () => openFinder(false), "Find any class by typing"),
     button("S", "Several", () => openFinder(true), "More than one class is right"),
     button("N", "None", () => act("none"), "None of the classes is right"),
@@ -73,5 +119,5 @@ function actionButtons() {
 }
 
 function showActions() {
-  find("actions").replaceChildren(...actionButtons());
+  if (mode === "cards") find("actions").replaceChildren(...actionButtons());
 }

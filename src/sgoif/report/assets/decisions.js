@@ -7,7 +7,10 @@ const DOWNLOADED = `${SHELF}\u0000downloaded`;
 const keyOf = (i) => `${SHELF}${CARDS.id[i]}\u0000${CARDS.given[i]}`;
 const PLACE = new Map(CARDS.id.map((_, i) => [keyOf(i), i]));
 
+const EXCEPTED = `${SHELF}\u0000excepted`; // cards that were left out of a batch, to be looked at one by one
+
 const decided = new Map(); // card -> { decision, labels, note, at }
+const excepted = new Set();
 const history = []; // what each step changed, to be taken back
 const listeners = [];
 let isUnsaved = false;
@@ -53,6 +56,7 @@ function restore() {
       if (value) decided.set(place, value);
       else lost++;
     }
+    for (const key of JSON.parse(localStorage.getItem(EXCEPTED) ?? "[]")) if (PLACE.has(key)) excepted.add(PLACE.get(key));
     isUnsaved = Number(localStorage.getItem(CHANGED)) > Number(localStorage.getItem(DOWNLOADED));
   } catch {
     canKeep = false;
@@ -70,6 +74,10 @@ function changedElsewhere(event) {
   else decided.delete(place);
   isUnsaved = true;
   for (const listener of listeners) listener([place]);
+}
+
+function keepExceptions() {
+  keep(EXCEPTED, excepted.size ? JSON.stringify([...excepted].map(keyOf)) : null);
 }
 
 function markDownloaded() {
@@ -106,17 +114,22 @@ function note(i, text) {
   change([[i, known.decision || text ? { ...known, note: text } : null]]);
 }
 
+let taken = null; // the step that was taken back last
+
 // Takes a decision back; a note that was written since stays.
 function undo() {
   const last = history.pop();
+  taken = last ?? null;
   if (!last) return [];
   const changes = [...last].map(([i, value]) => {
     const text = decided.get(i)?.note ?? "";
     const old = value ?? { decision: null, labels: [], at: now() };
     return [i, old.decision || text ? { ...old, note: text } : null];
   });
+  for (const i of last.exceptions ?? []) excepted.delete(i);
+  if (last.exceptions) keepExceptions();
   change(changes);
-  return [...last.keys()];
+  return [...last.keys(), ...(last.exceptions ?? [])];
 }
 
 function decisionRows() {

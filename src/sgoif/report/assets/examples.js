@@ -22,7 +22,7 @@ function picture(number, id, description) {
   const lost = () => make("span", { class: "missing" }, DOC.mode === "none" ? id : `no ${noun}: ${id}`);
   if (number < 0) return lost();
   const image = make("img", { alt: description, decoding: "async", loading: "lazy", draggable: "false" });
-  image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 96));
+  image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 96)); // P shows its pixels
   image.addEventListener("error", () => image.replaceWith(lost()));
   image.src = sourceOf(number);
   return image;

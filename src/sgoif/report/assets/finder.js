@@ -20,7 +20,7 @@ function matching(text) {
 function openFinder(several) {
   const dialog = find("finder");
   const cards = targets();
-  if (!cards.length) return;
+  if (!cards.length || bringIntoSight()) return;
   const gathered = new Set(several && cards.length === 1 ? (decided.get(cards[0])?.labels ?? []) : []);
   let at = 0;
   let isChosen = false; // by an arrow key: then Enter takes the marked class although nothing is typed

@@ -1,7 +1,7 @@
-// The cards, grouped by (given -> suggested). Only those in sight are in the document, so that any number of them scrolls.
-const HEAD = 52;
-const GAP = 14;
-const BODY = 82;
+// All cards, by (given -> suggested) or in another order. Only those in sight are in the document, so that any number
+// of them scrolls.
+const HEAD = 46;
+const GAP = 10;
 const BEYOND = 300; // pixels above and below the window that are drawn too
 const grid = find("grid");
 
@@ -11,8 +11,10 @@ let rows = []; // { y, height, group } or { y, height, start, end }
 let columns = 1;
 let width = 180;
 let frame = 180; // height of what a card is about
+let body = 30; // height of the lines below it
 let covered = 0; // pixels at the top that the toolbar takes
 let current = -1; // place in `shown`
+let mode = "cards"; // how they are shown: batches, focus or cards
 let isResting = false; // all cards are decided: keys change nothing until one is moved to
 const selected = new Set(); // cards
 const drawn = new Map(); // card or -1 - group -> element
@@ -37,9 +39,20 @@ function grouped(cards) {
   return [...found.values()].sort((a, b) => b.weight - a.weight);
 }
 
+const SORTS = {
+  p: (a, b) => CARDS.p[b] - CARDS.p[a],
+  doubt: (a, b) => Math.abs(CARDS.p[a] - 0.5) - Math.abs(CARDS.p[b] - 0.5),
+};
+
+// In groups that share an answer, or as one list without a heading.
+function arranged(cards) {
+  const order = SORTS[find("sort").value];
+  return order ? [{ name: "", key: "", cards: [...cards].sort(order) }] : grouped(cards);
+}
+
 function show(cards) {
   const kept = current >= 0 ? shown[current] : -1;
-  groups = grouped(cards);
+  groups = arranged(cards);
   shown = [];
   for (const group of groups) {
     group.start = shown.length;
@@ -50,23 +63,25 @@ function show(cards) {
   current = Math.max(shown.indexOf(kept), shown.length ? 0 : -1);
   find("nothing").hidden = shown.length > 0;
   find("matching").textContent = shown.length < COUNT ? `${counted(shown.length, "card")} of ${thousands(COUNT)}` : "";
-  layOut();
+  showMode();
 }
 
 function layOut() {
+  if (mode !== "cards" || find("review").hidden) return;
   const toolbar = document.querySelector(".toolbar");
   covered = getComputedStyle(toolbar).position === "sticky" ? toolbar.offsetHeight : 0;
   const room = grid.clientWidth || 1000;
-  const [least, narrow] = IS_WRITTEN ? [290, 1] : [178, room < 520 ? 2 : 3];
+  const [least, narrow] = IS_WRITTEN ? [290, 1] : [132, room < 520 ? 3 : 4];
   columns = Math.max(narrow, Math.floor((room + GAP) / (least + GAP)));
   width = Math.floor((room - GAP * (columns - 1)) / columns);
   frame = IS_WRITTEN ? frameHeight(width) : width;
-  const height = frame + BODY;
+  body = groups.length && groups[0].name && !DOC.sample ? 30 : 52; // a group's heading names the classes
+  const height = frame + body;
   rows = [];
   let y = 0;
   groups.forEach((group, number) => {
-    rows.push({ y, height: HEAD, group: number });
-    y += HEAD;
+    if (group.name) rows.push({ y, height: HEAD, group: number });
+    if (group.name) y += HEAD;
     for (let start = group.start; start < group.start + group.cards.length; start += columns) {
       rows.push({ y, height, start, end: Math.min(start + columns, group.start + group.cards.length) });
       y += height + GAP;
@@ -119,13 +134,13 @@ function paint() {
 
 function placed(element, y, x = null) {
   element.style.top = `${y}px`;
-  if (x !== null) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${frame + BODY}px` });
+  if (x !== null) Object.assign(element.style, { left: `${x}px`, width: `${width}px`, height: `${frame + body}px` });
   return element;
 }
 
 function headOf(group) {
   const done = group.cards.filter((i) => decided.get(i)?.decision).length;
-  const select = make("button", { type: "button", onclick: () => selectAll(group) }, "Select all");
+  const select = make("button", { type: "button", onclick: () => selectAll(group) }, "Select undecided");
   const said = `${counted(group.cards.length, "card")}${done ? `, ${done} decided` : ""}`;
   if (DOC.sample) return make("div", { class: "group" }, make("h3", {}, "Is each label right?"), make("span", {}, said));
   return make("div", { class: "group" }, make("h3", { title: group.name }, group.name), make("span", {}, said), select);
@@ -133,22 +148,21 @@ function headOf(group) {
 
 function cardOf(i, n) {
   const [given, best, id] = [className(CARDS.given[i]), className(bestOf(i)), shownId(i)];
-  const names = make("div", { class: "names", title: pairName(i) }, DOC.sample ? "labelled " : "", make("bdi", {}, given));
+  const names = make("div", { class: "names", title: pairName(i), hidden: body < 40 }, DOC.sample ? "labelled " : "", make("bdi", {}, given));
   if (best && !DOC.blind) names.append(" → ", make("bdi", { class: "best" }, best));
   const isSure = CARDS.p[i] != null && !DOC.blind;
-  const sure = make("div", { class: "sure" }, isSure ? `${percent(CARDS.p[i])} wrong` : "", isSure ? meter(CARDS.p[i]) : "");
+  const sure = make("div", { class: "sure" }, isSure ? make("span", { title: "probability that the label is wrong" }, percent(CARDS.p[i])) : "", make("span", { class: "id", title: id }, id));
   const pick = make("span", { class: "pick", "aria-hidden": "true", hidden: DOC.sample });
   const box = make("div", { class: "picture" }, exampleOf(i), pick);
   if (IS_WRITTEN) box.style.height = `${frame}px`;
   if (CARDS.source[i] === "holdout" && !DOC.secret) box.append(make("span", { class: "held" }, "held out"));
-  const body = make("div", { class: "body" }, names, sure, make("div", { class: "id", title: id }, id));
-  const card = make("article", { class: "card", role: "checkbox", "data-card": i, "aria-posinset": n + 1, "aria-setsize": shown.length }, box, body);
+  const card = make("article", { class: "card", role: "button", "data-card": i, "data-place": n + 1 }, box, make("div", { class: "body" }, names, sure), make("span", { class: "heard" }));
   pick.addEventListener("click", (event) => (event.stopPropagation(), goTo(n), toggle(i)));
   card.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey) return goTo(n), toggle(i);
     if (event.shiftKey) return extendTo(n);
     goTo(n);
-    openCard();
+    openFocus();
   });
   dress(card, i);
   return card;
@@ -160,13 +174,14 @@ function dress(card, i) {
   card.classList.toggle("decided", text !== "");
   card.classList.toggle("selected", isPicked);
   card.classList.toggle("current", shown[current] === i);
-  card.setAttribute("aria-checked", isPicked);
   card.tabIndex = shown[current] === i ? 0 : -1;
   const sure = CARDS.p[i] == null || DOC.blind ? "" : `, ${percent(CARDS.p[i])} wrong`;
-  card.setAttribute("aria-label", `${pairName(i)}${sure}${text ? `, decided: ${text}` : ""}, ${shownId(i)}`);
+  const place = `${card.dataset.place} of ${shown.length}`;
+  card.querySelector(".heard").textContent = `${pairName(i)}${sure}${text ? ", decided" : ""}${isPicked ? ", selected" : ""}, ${place}`;
   card.querySelector(".pick").textContent = isPicked ? "✓" : "";
   card.querySelector(".badge")?.remove();
   const mark = `${text}${decided.get(i)?.note ? " ✎" : ""}`.trim();
+  card.dataset.decision = decided.get(i)?.decision ?? "";
   if (mark) card.querySelector(".picture").append(make("span", { class: "badge" }, mark));
 }
 
@@ -186,6 +201,8 @@ function goTo(n, focus = true) {
   if (!shown.length) return;
   const before = shown[current];
   current = Math.min(Math.max(n, 0), shown.length - 1);
+  if (mode === "focus") return (isResting = false), showFocus();
+  if (mode !== "cards" || find("review").hidden) return;
   const row = rows.find((item) => item.start !== undefined && item.start <= current && current < item.end);
   isResting = false;
   const top = grid.getBoundingClientRect().top + row.y;
@@ -200,14 +217,18 @@ function goTo(n, focus = true) {
 }
 
 function focusCard() {
-  if (!document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
+  if (mode === "cards" && !document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
 }
 
-// Whether the current card can be seen; a key must not decide about one that cannot.
-function isInSight() {
-  const card = drawn.get(shown[current])?.getBoundingClientRect();
-  return card !== undefined && card.bottom > 40 && card.top < innerHeight - 80;
+// Whether most of an element can be seen; nothing is decided about a card that cannot.
+function isSeen(element, above = covered) {
+  const box = element?.getBoundingClientRect();
+  if (!box?.height) return false;
+  const bottom = innerHeight - (find("actions").hidden ? 0 : find("actions").offsetHeight);
+  return Math.min(box.bottom, bottom) - Math.max(box.top, above) >= 0.5 * Math.min(box.height, bottom - above);
 }
+
+const isInSight = (i) => isSeen(drawn.get(i));
 
 // One row up or down, in the same column where the row is long enough.
 function goRow(step) {
@@ -233,9 +254,12 @@ function extendTo(n) {
   showActions();
 }
 
+// Those that nobody has decided; a decision is changed only where it is selected by itself.
 function selectAll(group) {
-  const all = group.cards.every((i) => selected.has(i));
-  for (const i of group.cards) all ? selected.delete(i) : selected.add(i);
+  const open = group.cards.filter((i) => !decided.get(i)?.decision);
+  const all = open.every((i) => selected.has(i));
+  for (const i of open) all ? selected.delete(i) : selected.add(i);
+  if (!open.length) say("All cards of this group are decided.");
   redress(group.cards);
   showActions();
   focusCard();

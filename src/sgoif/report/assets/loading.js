@@ -22,6 +22,15 @@ function readRow(row, i) {
   return isSame ? { decision: "keep", labels: [], note: text, at } : { decision, labels, note: text, at };
 }
 
+// How far a file agrees with what was decided here before.
+function compareWith(i, { decision, labels }, reviewer) {
+  const mine = decided.get(i);
+  if (!mine?.decision || !decision) return;
+  agreement.both++;
+  if (reviewer) agreement.people.add(reviewer);
+  if (mine.decision === decision && mine.labels.join() === labels.join()) agreement.same++;
+}
+
 // Newer decisions win; rows of other people, of other cards, and those that cannot be read are counted.
 function load(text) {
   const changes = new Map();
@@ -29,6 +38,7 @@ function load(text) {
   for (const row of fromCsv(text)) {
     const place = PLACE.get(`${SHELF}${row.id}\u0000${(row.given_label ?? "").trim()}`);
     const value = place === undefined ? null : readRow(row, place);
+    if (value) compareWith(place, value, row.reviewer ?? "");
     if (place === undefined) counts.strangers++;
     else if (!value) counts.unreadable++;
     else if (DOC.reviewer && row.reviewer && row.reviewer !== DOC.reviewer) counts.others++;

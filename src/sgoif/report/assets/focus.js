@@ -1,4 +1,4 @@
-// One card, opened: the example large, what speaks against its label, and what lies beside it.
+// Focus mode: one card at a time, the example large, its neighbours with their labels, and the classes on keys.
 function strip(title, items, i, isOneClass = false) {
   if (!items?.length) return null;
   const kinds = items.map(([number]) => exampleAt(number));
@@ -30,7 +30,7 @@ function compared(title, items, i) {
     make("tr", { title: id, class: kind }, make("th", { scope: "row" }, make("bdi", {}, name)), ...chosen.map((c) => (isRow(example) ? cellOf(example.row[c]) : make("td", {}, "?"))));
   const lines = items.map(([number, label, id]) => line(className(label), exampleAt(number), id, false));
   const table = make("table", {}, make("thead", {}, head), make("tbody", {}, ...(isRow(own) ? [line("this card", own, "", "own-row")] : []), ...lines));
-  return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "scroll compared" }, table));
+  return make("section", { class: "beside" }, make("h3", {}, title), make("div", { class: "scroll compared", tabindex: "0", role: "region", "aria-label": title }, table));
 }
 
 function overEpochs(points) {
@@ -58,54 +58,113 @@ function facts(i) {
   return `${p}${trust}${visits}.`;
 }
 
-function openCard() {
-  if (current < 0) return;
-  const dialog = find("opened");
-  const i = shown[current];
+// What the neighbours say, on every card in the same words.
+function neighboursSay(i) {
+  const labels = DOC.beside.nearest[i].map(([, label]) => label);
+  if (!labels.length || DOC.blind) return "";
+  const counts = new Map();
+  for (const label of labels) counts.set(label, (counts.get(label) ?? 0) + 1);
+  const parts = [...counts].sort((a, b) => b[1] - a[1]).map(([label, number]) => `${number} ${isolated(className(label))}`);
+  return `Labels of its ${labels.length} nearest ${nounOf()}: ${parts.join(", ")}.`;
+}
+
+const nounOf = () => (IS_WRITTEN ? (DOC.kinds.length > 1 ? "examples" : `${DOC.kinds[0]}s`) : "pictures");
+
+function headingOf(i) {
   const [given, best] = [className(CARDS.given[i]), className(bestOf(i))];
   const heading = make("h2", { title: pairName(i) }, "Labelled ", make("bdi", {}, given));
   if (best && !DOC.blind) heading.append(", looks like ", make("bdi", {}, best));
-  const link = CARDS.link[i] ? make("a", { href: CARDS.link[i], target: "_blank", rel: "noreferrer noopener" }, "Open original") : null;
-  const text = make("textarea", { id: "note", rows: "2", dir: "auto", placeholder: "For yourself and others" });
+  return heading;
+}
+
+function noteOf(i) {
+  const text = make("textarea", { id: "note", rows: "1", dir: "auto", placeholder: "For yourself and others" });
   text.value = decided.get(i)?.note ?? "";
   text.addEventListener("input", () => note(i, text.value));
-  const beside = DOC.beside;
-  const large = make("div", { class: "large picture" }, exampleOf(i, true));
-  const noun = IS_WRITTEN ? (DOC.kinds.length > 1 ? "examples" : `${DOC.kinds[0]}s`) : "pictures";
-  const seen = make("div", {}, large, make("p", { class: "ident" }, shownId(i)), link);
-  const why = !DOC.blind && CARDS.why[i] ? make("p", {}, CARDS.why[i][0].toUpperCase() + CARDS.why[i].slice(1) + ".") : null;
-  const said = make(
+  return make("label", { class: "note" }, "Note (T)", text);
+}
+
+// What else is known of a card, below what most decisions need.
+function furtherOf(i) {
+  const [given, best] = [className(CARDS.given[i]), className(bestOf(i))];
+  const { typical, harmed, epochs } = DOC.beside;
+  return make(
     "div",
-    { class: "text" },
-    heading,
-    spoken(i) ? make("p", {}, make("strong", {}, `Decided: ${spoken(i)}`)) : null,
-    why,
-    make("p", {}, make("small", {}, facts(i))),
+    { class: "further" },
     make(
       "div",
       { class: "both" },
-      strip(`Typical ${isolated(given)}`, beside.typical[CARDS.given[i]], i, true),
-      best && !DOC.blind ? strip(`Typical ${isolated(best)}`, beside.typical[bestOf(i)], i, true) : null,
+      strip(`Typical ${isolated(given)}`, typical[CARDS.given[i]], i, true),
+      best && !DOC.blind ? strip(`Typical ${isolated(best)}`, typical[bestOf(i)], i, true) : null,
+      strip(`Held-out ${nounOf()} that it harms most, kept as ${isolated(given)}`, harmed[i], i),
     ),
-    strip(`Held-out ${noun} that it harms most, kept as ${isolated(given)}`, beside.harmed[i], i),
-    strip(`Nearest training ${noun}, with their labels`, beside.nearest[i], i),
-    overEpochs(beside.epochs[i]),
+    overEpochs(epochs[i]),
+    make("p", {}, make("small", {}, facts(i))),
+    noteOf(i),
   );
-  const turn = (step) => (goTo(current + step), openCard());
+}
+
+function showFocus() {
+  const panel = find("opened");
+  if (current < 0) return panel.replaceChildren();
+  const i = shown[current];
+  const link = CARDS.link[i] ? make("a", { href: CARDS.link[i], target: "_blank", rel: "noreferrer noopener" }, "Open original") : null;
+  const large = make("div", { class: "large picture" }, exampleOf(i, true));
+  const seen = make("div", { class: "seen" }, large, make("p", { class: "ident" }, shownId(i), link ? " " : null, link));
+  const text = spoken(i);
+  const why = !DOC.blind && CARDS.why[i] ? `${CARDS.why[i][0].toUpperCase()}${CARDS.why[i].slice(1)}. ` : "";
+  const said = make(
+    "div",
+    { class: "text" },
+    headingOf(i),
+    text ? make("p", {}, make("strong", { class: "badge-text", "data-decision": decided.get(i).decision }, `Decided: ${text}`)) : null,
+    make("p", { class: "why" }, why, neighboursSay(i)),
+    make("div", { class: "sheet-actions" }, ...actionButtons()),
+    strip(`Nearest training ${nounOf()}, with their labels`, DOC.beside.nearest[i], i),
+    furtherOf(i),
+  );
+  const hint = DOC.sample || DOC.blind || bestOf(i) < 0 ? "" : `Swipe right: ${isolated(className(bestOf(i)))}; left: keep ${isolated(className(CARDS.given[i]))}`;
   const head = make(
     "div",
     { class: "sheet-head", tabindex: "-1" },
-    make("button", { type: "button", onclick: () => turn(-1), "aria-label": "previous" }, "←"),
-    make("button", { type: "button", onclick: () => turn(1), "aria-label": "next" }, "→"),
+    make("button", { type: "button", onclick: () => goTo(current - 1), "aria-label": "previous" }, "←"),
+    make("button", { type: "button", onclick: () => goTo(current + 1), "aria-label": "next" }, "→"),
     make("span", {}, `${thousands(current + 1)} of ${thousands(shown.length)}`),
+    make("small", { class: "swipe" }, hint),
     make("span", { class: "grow" }),
-    make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc")),
+    make("button", { type: "button", onclick: closeFocus }, "All cards ", make("kbd", {}, "Esc")),
   );
-  dialog.replaceChildren(head, make("div", { class: "sheet" }, seen, said, make("label", {}, "Note (T)", text)));
-  if (!dialog.open) dialog.showModal();
-  dialog.append(make("div", { class: "sheet-actions" }, ...actionButtons()));
-  dialog.scrollTop = 0;
+  panel.replaceChildren(head, make("div", { class: "sheet" }, seen, said));
   head.focus({ preventScroll: true }); // no button: Space and Enter would press it
 }
 
-find("opened").addEventListener("close", () => goTo(current));
+function openFocus() {
+  if (current >= 0) chooseMode("focus", true);
+}
+
+function closeFocus() {
+  chooseMode("cards");
+}
+
+// A finger that moves far sideways decides: right takes the first suggestion, left keeps the label.
+const SWIPE = 70;
+let touched = null;
+
+function startSwipe(event) {
+  const isOne = event.touches.length === 1 && !event.target.closest("button, textarea, a, .scroll");
+  touched = isOne ? { x: event.touches[0].clientX, y: event.touches[0].clientY } : null;
+}
+
+function endSwipe(event) {
+  if (!touched || DOC.sample) return;
+  const [x, y] = [event.changedTouches[0].clientX - touched.x, event.changedTouches[0].clientY - touched.y];
+  touched = null;
+  if (Math.abs(x) < SWIPE || Math.abs(y) > 0.5 * Math.abs(x)) return;
+  const best = choices()[0];
+  if (x < 0) act("keep");
+  else if (best !== undefined) act("relabel", [best]);
+  else say("There is no suggestion here.");
+}
+
+find("opened").addEventListener("touchstart", startSwipe, { passive: true });
+find("opened").addEventListener("touchend", endSwipe);

@@ -1,0 +1,195 @@
+// Batches: cards that share an answer on which the model and the neighbours agree, as tiles without captions. A click
+// marks an exception; Enter accepts the rest. A batch is no larger than the window, so that all of it is in sight.
+const LARGEST_BATCH = 50;
+const TILE_GAP = 6;
+const TILES = IS_WRITTEN ? { least: 250, most: 420, height: HAS_ROWS ? 96 : 84 } : { least: innerWidth < 520 ? 66 : 84, most: 150 };
+const HAS_BATCHES = !DOC.sample && !DOC.blind && !DOC.asked && DOC.examples.length > 0 && CARDS.agrees.some(Boolean);
+
+let batch = { label: -1, cards: [] };
+let tile = 0; // the one that the arrow keys are on
+let tileColumns = 1;
+const exceptions = new Set(); // cards of the batch
+const putOff = new Set(); // classes whose batches come last
+
+const isBatchable = (i) => CARDS.agrees[i] && !excepted.has(i) && !decided.get(i)?.decision;
+
+// Cards for batches by class, the most first.
+function batchable() {
+  const found = new Map();
+  for (const i of shown) {
+    if (!isBatchable(i)) continue;
+    const label = bestOf(i);
+    if (!found.has(label)) found.set(label, []);
+    found.get(label).push(i);
+  }
+  return [...found].sort(([a, ours], [b, theirs]) => putOff.has(a) - putOff.has(b) || theirs.length - ours.length || a - b);
+}
+
+// How large tiles are, and how many of them fit below the heading.
+function fitTiles(number) {
+  const room = find("batches").clientWidth || 1000;
+  const top = find("tiles").getBoundingClientRect().top + scrollY;
+  const high = Math.max(innerHeight - top - 16, 160);
+  const [least, most] = [Math.min(TILES.least, room), Math.min(TILES.most, room)];
+  const columnsOf = (size) => Math.max(1, Math.floor((room + TILE_GAP) / (size + TILE_GAP)));
+  const rowsOf = (size) => Math.max(1, Math.floor((high + TILE_GAP) / ((TILES.height ?? size) + TILE_GAP)));
+  const wanted = Math.min(number, LARGEST_BATCH);
+  let size = most;
+  while (size > least && columnsOf(size) * rowsOf(size) < wanted) size -= 2;
+  size = Math.max(size, least);
+  return { size, columns: columnsOf(size), count: Math.min(wanted, columnsOf(size) * rowsOf(size)) };
+}
+
+function nextBatch() {
+  const [label, cards] = batchable()[0] ?? [-1, []];
+  const numbers = new Map();
+  for (const i of cards) numbers.set(CARDS.given[i], (numbers.get(CARDS.given[i]) ?? 0) + 1);
+  const sizeOf = (i) => numbers.get(CARDS.given[i]); // tiles under the same label stand together
+  cards.sort((a, b) => sizeOf(b) - sizeOf(a) || CARDS.given[a] - CARDS.given[b] || a - b);
+  batch = { label, cards };
+  exceptions.clear();
+  tile = 0;
+  showBatch();
+}
+
+function batchHeading() {
+  const given = [...new Set(batch.cards.map((i) => CARDS.given[i]))];
+  const look = ["These look like ", make("bdi", { class: "best" }, className(batch.label))];
+  if (given.length === 1) return [...look, ", not ", make("bdi", {}, className(given[0])), "."];
+  const counts = given.map((label) => [label, batch.cards.filter((i) => CARDS.given[i] === label).length]).sort((a, b) => b[1] - a[1]);
+  const names = counts.slice(0, 3).map(([label, number]) => `${isolated(className(label))} (${number})`);
+  const more = counts.length > 3 ? ` and ${counted(counts.length - 3, "other class", "other classes")}` : "";
+  return [...look, make("small", {}, ` Now labelled ${names.join(", ")}${more}.`)];
+}
+
+function showBatch() {
+  const isEmpty = !batch.cards.length;
+  find("batch-head").hidden = find("tiles").hidden = isEmpty;
+  find("batches-done").hidden = !isEmpty;
+  if (isEmpty) return find("tiles").replaceChildren(), showBatchesDone();
+  find("batch-name").replaceChildren(...batchHeading());
+  showBatchButtons(); // they take room
+  const { size, columns, count } = fitTiles(batch.cards.length);
+  batch.cards = batch.cards.slice(0, count);
+  tileColumns = columns;
+  find("batch-name").replaceChildren(...batchHeading());
+  const tiles = find("tiles");
+  tiles.style.gridTemplateColumns = IS_WRITTEN ? `repeat(${columns}, minmax(0, 1fr))` : `repeat(${columns}, ${size}px)`;
+  tiles.style.gridAutoRows = `${TILES.height ?? size}px`;
+  tiles.replaceChildren(...batch.cards.map((i, n) => tileOf(i, n)));
+  showBatchButtons();
+  focusTile();
+}
+
+function showBatchesDone() {
+  const left = shown.filter((i) => !decided.get(i)?.decision).length;
+  const text = left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
+  const on = left ? make("button", { type: "button", class: "primary", onclick: () => chooseMode("focus") }, "One at a time ", make("kbd", {}, "F")) : make("button", { type: "button", class: "primary", onclick: () => chooseView("result"), hidden: !DOC.owner }, "Result");
+  find("batches-done").replaceChildren(make("p", {}, text), on);
+  if (mode === "batches") on.focus({ preventScroll: true });
+}
+
+function tileOf(i, n) {
+  const element = make("button", { type: "button", class: "tile", "data-card": i, tabindex: n === tile ? "0" : "-1", "aria-pressed": "false" }, tileExample(i));
+  element.addEventListener("click", () => ((tile = n), toggleException(i)));
+  element.addEventListener("focus", () => (tile = n));
+  dressTile(element, i, n);
+  return element;
+}
+
+function tileExample(i) {
+  const example = exampleAt(CARDS.example[i]);
+  if (isText(example)) return written(example.text, 220);
+  if (isRow(example)) return cells({ ...example, left: 0, order: example.order.slice(0, 3) }, 3);
+  return picture(CARDS.example[i], shownId(i), "");
+}
+
+function dressTile(element, i, n) {
+  const isOut = exceptions.has(i);
+  element.classList.toggle("excepted", isOut);
+  element.setAttribute("aria-pressed", isOut);
+  element.setAttribute("aria-label", `${isOut ? "exception" : "accept"}: ${n + 1} of ${batch.cards.length}, labelled ${className(CARDS.given[i])}`);
+}
+
+function toggleException(i) {
+  if (!exceptions.delete(i)) exceptions.add(i);
+  const n = batch.cards.indexOf(i);
+  dressTile(find("tiles").children[n], i, n);
+  showBatchButtons();
+}
+
+function showBatchButtons() {
+  const number = batch.cards.length - exceptions.size;
+  const total = batchable().reduce((sum, [, cards]) => sum + cards.length, 0);
+  const name = isolated(className(batch.label));
+  find("accept").replaceChildren(number ? `Accept ${thousands(number)} as ${name} ` : "Leave all out ", make("kbd", {}, "Enter"));
+  const later = total - batch.cards.length;
+  find("batch-left").textContent = later ? `${thousands(later)} more in later batches` : "last batch";
+}
+
+function acceptBatch() {
+  const tiles = [...find("tiles").children];
+  const above = find("batch-head").getBoundingClientRect().bottom;
+  if (!tiles.every((element) => isSeen(element, Math.min(above, innerHeight / 2)))) {
+    find("batches").scrollIntoView({ block: "start" });
+    return say("Some tiles were out of sight. Look at them, then press Enter.");
+  }
+  const cards = batch.cards.filter((i) => !exceptions.has(i));
+  for (const i of exceptions) excepted.add(i);
+  keepExceptions();
+  const label = batch.label;
+  if (cards.length) decide(cards, "relabel", [label]);
+  else history.push(new Map());
+  history[history.length - 1].exceptions = [...exceptions];
+  history[history.length - 1].label = label;
+  nextBatch();
+  say(cards.length ? `${counted(cards.length, "card")}: ${isolated(className(label))}. Z takes it back.` : "All left out of the batches. Z takes it back.");
+}
+
+// The batch that was taken back, with its exceptions marked.
+function returnToBatch(cards) {
+  if (taken?.label === undefined) return nextBatch(), say("Taken back, on a card outside the batches.");
+  batch = { label: taken.label, cards: cards.filter((i) => isBatchable(i) && bestOf(i) === taken.label) };
+  exceptions.clear();
+  for (const i of taken.exceptions) exceptions.add(i);
+  tile = 0;
+  if (!batch.cards.length) return nextBatch();
+  showBatch();
+  say("Taken back.");
+}
+
+function putOffBatch() {
+  if (batchable().length < 2) return say("There is no other batch.");
+  if (batchable().every(([label]) => putOff.has(label) || label === batch.label)) putOff.clear();
+  putOff.add(batch.label);
+  nextBatch();
+}
+
+function focusTile() {
+  if (mode !== "batches" || document.querySelector("dialog[open]") || find("review").hidden) return;
+  const tiles = find("tiles").children;
+  for (let n = 0; n < tiles.length; n++) tiles[n].tabIndex = n === tile ? 0 : -1;
+  tiles[tile]?.focus({ preventScroll: true });
+}
+
+function moveTile(key) {
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: tileColumns, ArrowUp: -tileColumns, Home: -LARGEST_BATCH, End: LARGEST_BATCH };
+  if (!(key in steps) || !batch.cards.length) return false;
+  tile = Math.min(Math.max(tile + steps[key], 0), batch.cards.length - 1);
+  focusTile();
+  return true;
+}
+
+// Keys of a batch; whether there was one.
+function pressedInBatch(key, isOnButton) {
+  if (moveTile(key)) return true;
+  if (!batch.cards.length) return false;
+  if (key === "Enter" && !isOnButton) acceptBatch();
+  else if (key === "x" || (key === " " && !isOnButton)) toggleException(batch.cards[tile]);
+  else if (key === "l") putOffBatch();
+  else return false;
+  return true;
+}
+
+find("accept").addEventListener("click", acceptBatch);
+find("later").addEventListener("click", putOffBatch);

@@ -1,0 +1,93 @@
+// Views and ways to review: Overview, Review (batches, focus, all cards), Result. The address names them.
+const VIEWS = ["overview", "review", "result"];
+const MODES = ["batches", "focus", "cards"];
+let view = DOC.owner ? "overview" : "review";
+
+const hasMode = (name) => name !== "batches" || HAS_BATCHES;
+
+function defaultMode() {
+  return HAS_BATCHES ? "batches" : DOC.sample || DOC.asked || !DOC.examples.length ? "cards" : "focus";
+}
+
+function rememberPlace() {
+  const name = view === "review" ? mode : view;
+  if (location.hash !== `#${name}`) window.history.replaceState(null, "", `#${name}`);
+}
+
+function chooseView(name) {
+  view = DOC.owner ? name : "review";
+  document.body.dataset.view = view;
+  for (const part of VIEWS) {
+    if (!find(part)) continue;
+    find(part).hidden = part !== view;
+    const tab = find(`tab-${part}`);
+    tab?.setAttribute("aria-selected", part === view);
+    if (tab) tab.tabIndex = part === view ? 0 : -1;
+  }
+  if (view === "review") showMode();
+  else {
+    find("actions").hidden = true;
+    scrollTo(0, 0);
+    if (view === "overview") showSentence(), drawMap();
+    else showResult();
+  }
+  rememberPlace();
+}
+
+// Focus mode begins at an open card, where there is one; a card that was chosen stays.
+function chooseMode(name, isChosen = false) {
+  if (!hasMode(name)) return say("There are no batches on this page.");
+  const isOpen = (i) => !decided.get(i)?.decision;
+  if (name === "focus" && !isChosen && current >= 0 && !isOpen(shown[current])) current = Math.max(shown.findIndex(isOpen), 0);
+  mode = name;
+  if (view !== "review") return chooseView("review");
+  showMode();
+  rememberPlace();
+}
+
+function showMode() {
+  if (view !== "review") return;
+  document.body.dataset.mode = mode;
+  for (const name of MODES) {
+    find(`mode-${name}`).setAttribute("aria-pressed", name === mode);
+    find(`mode-${name}`).hidden = !hasMode(name);
+  }
+  find("batches").hidden = mode !== "batches" || !shown.length;
+  find("opened").hidden = mode !== "focus" || !shown.length;
+  find("grid").hidden = mode !== "cards";
+  find("actions").hidden = mode !== "cards" || !shown.length;
+  find("nothing").hidden = shown.length > 0;
+  if (mode === "cards") layOut(), goTo(current), showActions();
+  else {
+    scrollTo(0, 0);
+    if (mode === "batches") nextBatch();
+    else showFocus();
+  }
+  soon();
+}
+
+function followAddress() {
+  const name = location.hash.slice(1);
+  if (MODES.includes(name) && hasMode(name)) {
+    mode = name;
+    chooseView("review");
+  } else if (VIEWS.includes(name)) chooseView(name);
+}
+
+function startViews() {
+  const tabs = VIEWS.map((name) => find(`tab-${name}`)).filter(Boolean);
+  for (const tab of tabs) {
+    tab.addEventListener("click", () => chooseView(tab.dataset.view));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length];
+      chooseView(next.dataset.view);
+      next.focus();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  }
+  for (const name of MODES) find(`mode-${name}`).addEventListener("click", () => chooseMode(name));
+  addEventListener("hashchange", followAddress);
+}

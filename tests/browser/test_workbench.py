@@ -1,0 +1,253 @@
+"""The workbench: three views, batches and focus mode, and nothing that is decided without being seen."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.browser.test_page import downloaded, make_report, rows_of
+from tests.cli.runs import answer
+
+
+@pytest.fixture
+def path(alike, colours, tmp_path):
+    return alike.report(tmp_path / "report.html", images=colours, top=60)[0]
+
+
+@pytest.fixture
+def colours():
+    """Pictures of all examples by a function, each of one colour."""
+    import numpy as np
+
+    def colour(ident):
+        value = sum(str(ident).encode()) * 37
+        return np.full((32, 32, 3), (value % 256, value // 3 % 256, value // 7 % 256), np.uint8)
+
+    return colour
+
+
+def decisions(page):
+    return dict(page.evaluate("[...sgoif.decided].map(([i, value]) => [i, value.decision])"))
+
+
+def cards_of(page):
+    return page.evaluate("sgoif.document.cards")
+
+
+def test_bulk_keys_change_nothing_out_of_sight(run, tmp_path, open_page):
+    page = open_page(make_report(run, tmp_path / "report.html", top=60), height=420)
+    page.keyboard.press("a")
+    selected = page.evaluate("document.querySelector('.actions .target').textContent")
+    page.keyboard.press("1")
+    first = decisions(page)
+    assert 0 < len(first) < int(selected.split()[0])
+    assert "press again" in page.locator("#message").inner_text()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.keyboard.press("1")  # brings the rest into sight
+    assert decisions(page) == first
+    page.keyboard.press("1")
+    assert len(decisions(page)) > len(first)
+
+
+def test_bulk_keys_ask_before_they_change_decisions(run, tmp_path, open_page):
+    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+    page.keyboard.press("d")
+    page.keyboard.press("a")  # selects what is undecided
+    assert page.locator(".card.selected.decided").count() == 0
+    page.keyboard.press("Home")
+    page.keyboard.press("x")  # the dropped card by itself
+    page.keyboard.press("k")
+    assert decisions(page) == {0: "drop"} and "1 selected card is decided" in page.locator("#ask").inner_text()
+    page.locator("#ask .primary").click()
+    found = decisions(page)
+    assert found.pop(0) == "drop" and len(found) > 5 and set(found.values()) == {"keep"}
+
+
+@pytest.mark.parametrize("sort", ["pair", "p", "doubt"])
+def test_the_next_hundred_are_those_that_come_next(run, tmp_path, open_page, sort):
+    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+    page.select_option("#sort", sort)
+    order = [int(i) for i in page.locator("#grid .card").evaluate_all("cards => cards.map(c => c.dataset.card)")]
+    assert page.evaluate("sgoif.comingUp()")[: len(order)] == order
+    cards = cards_of(page)
+    expected = sum(cards["p"][i] for i in page.evaluate("sgoif.comingUp()")[:100])
+    assert page.evaluate("sgoif.estimate().next") == pytest.approx(expected, abs=1e-6)
+    shown = [cards["p"][i] for i in order]
+    assert sort != "p" or shown == sorted(shown, reverse=True)
+
+
+def test_small_pictures_are_smooth_until_their_pixels_are_asked_for(path, open_page):
+    page = open_page(path, "focus")
+    image = page.locator("#opened .large img.tiny")
+    assert image.evaluate("image => getComputedStyle(image).imageRendering") == "auto"
+    page.keyboard.press("p")
+    assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+
+
+def test_decisions_differ_in_shape(run, tmp_path, open_page):
+    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+    for key in "k1du":
+        page.keyboard.press(key)
+    shape = "badge => { const s = getComputedStyle(badge); return [s.borderStyle, s.borderRadius, s.clipPath].join(); }"
+    badges = page.locator(".card .badge")
+    assert len({badge.evaluate(shape) for badge in badges.all()}) == badges.count() == 4
+    assert len({text[0] for text in badges.all_inner_texts()}) == 4
+
+
+def test_reviewers_see_the_review_alone(alike, colours, tmp_path, open_page):
+    options = {"images": colours, "reviewers": ["ann"], "top": 60}
+    page = open_page(alike.report(tmp_path / "r.html", **options)[0], "overview")
+    assert page.locator("[role=tab], #overview, #result").count() == 0
+    assert page.locator("#batches").is_visible()
+    source, data = (tmp_path / "r-ann.html").read_text(encoding="utf-8").split('id="document">')
+    assert (
+        "error rate" not in source.lower() and "Class" not in source.split('<div id="review"')[0].split("</style>")[1]
+    )
+    data = json.loads(data.split("</script>")[0])
+    assert not set(data) & {"sizes", "sentence", "map", "run", "beyond", "checked"}
+
+
+def test_views_have_addresses_and_keys(path, open_page):
+    page = open_page(path, "overview")
+    assert "60 cards" in page.locator("#sentence").inner_text()
+    for name in ("review", "result", "overview"):
+        page.evaluate("name => (location.hash = name)", name)
+        page.wait_for_function("name => !document.getElementById(name).hidden", arg=name)
+        assert page.locator("main > div:visible").count() == 1
+    page.focus("#tab-overview")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#review").is_visible() and page.evaluate("document.activeElement.id") == "tab-review"
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#result").is_visible()
+
+
+def test_a_batch_is_accepted_but_for_its_exceptions(path, tmp_path, open_page):
+    page = open_page(path, "batches")
+    cards = cards_of(page)
+    tiles = [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.dataset.card)")]
+    (answer_,) = {cards["suggested"][i][0] for i in tiles}
+    assert len(tiles) > 3 and all(cards["agrees"][i] for i in tiles)
+    assert page.locator(".tile").first.inner_text() == ""  # no caption
+    page.locator(".tile").nth(1).click()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("x")
+    page.keyboard.press("Enter")
+    rest = {i for n, i in enumerate(tiles) if n not in (1, 2)}
+    assert decisions(page) == dict.fromkeys(rest, "relabel")
+    page.reload()  # what was excepted stays out of the batches
+    later = [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.dataset.card)")]
+    assert later and not set(later) & set(tiles)
+    rows = rows_of(downloaded(page, tmp_path))
+    assert {row["label"] for row in rows} == {str(answer_)}
+
+
+def test_a_batch_is_taken_back_with_its_exceptions(path, open_page):
+    page = open_page(path, "batches")
+    tiles = page.locator(".tile").count()
+    page.keyboard.press("x")
+    page.keyboard.press("Enter")
+    assert len(decisions(page)) == tiles - 1
+    page.keyboard.press("z")
+    assert decisions(page) == {} and page.locator(".tile").count() == tiles
+    assert page.locator(".tile.excepted").count() == 1
+
+
+def test_a_batch_fits_the_window(path, open_page):
+    page = open_page(path, "batches", width=390, height=700)
+    boxes = page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.getBoundingClientRect().bottom)")
+    assert max(boxes) <= 700 and page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('.tile').getBoundingClientRect().top") < 420
+
+
+def test_batches_then_one_at_a_time_by_keyboard_alone(path, open_page):
+    page = open_page(path, "batches")
+    for _ in range(10):
+        page.keyboard.press("Enter")
+    assert page.locator(".tile").count() == 0
+    in_batches = len(decisions(page))
+    assert in_batches == sum(cards_of(page)["agrees"])
+    page.keyboard.press("f")
+    for _ in range(60 - in_batches):
+        assert page.locator("#opened .strip").first.locator("figure").count() == 6  # neighbours, always in sight
+        page.keyboard.press("k")
+    assert len(decisions(page)) == 60
+
+
+def test_class_keys_show_their_shares(path, open_page):
+    page = open_page(path, "focus")
+    shares = page.locator("#opened .class-key .share").all_inner_texts()
+    assert len(shares) == 3 and [float(text[:-1]) for text in shares] == cards_shares(page)
+    assert "nearest pictures" in page.locator("#opened .why").inner_text()
+
+
+def cards_shares(page):
+    found = [100 * share for share in cards_of(page)["shares"][int(page.evaluate("sgoif.comingUp()[0]"))]]
+    return [round(share) if share >= 9.95 else round(share, 1) for share in found]
+
+
+def test_a_swipe_decides_on_a_phone(path, open_page):
+    page = open_page(path, "focus", width=390, height=844, has_touch=True)
+    swipe = """(x) => {
+        const panel = document.querySelector("#opened .large");
+        const touch = (x) => new Touch({ identifier: 1, target: panel, clientX: x, clientY: 300 });
+        const made = (x, on) => ({ bubbles: true, touches: on ? [touch(x)] : [], changedTouches: [touch(x)] });
+        const fire = (kind, x, on) => panel.dispatchEvent(new TouchEvent(kind, made(x, on)));
+        fire("touchstart", 200, true);
+        fire("touchend", 200 + x, false);
+    }"""
+    page.evaluate(swipe, 20)
+    assert decisions(page) == {}
+    page.evaluate(swipe, 120)
+    page.evaluate(swipe, -120)
+    assert sorted(decisions(page).values()) == ["keep", "relabel"]
+
+
+def test_the_matrix_and_the_map_lead_to_their_cards(path, open_page):
+    page = open_page(path, "overview")
+    cell = page.locator("#matrix button").first
+    number = int(cell.inner_text())
+    cell.click()
+    assert page.locator("#review").is_visible() and page.locator("#grid .card").count() == number
+    page.click("#tab-overview")
+    box = page.locator("#map").bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 1)
+    page.mouse.down()
+    for x, y in ((1, 0), (1, 1), (0, 1)):
+        page.mouse.move(box["x"] + 1 + x * (box["width"] - 2), box["y"] + 1 + y * (box["height"] - 2), steps=3)
+    page.mouse.up()
+    assert page.locator("#review").is_visible()
+    assert page.evaluate("sgoif.comingUp().length") == 60
+
+
+def test_the_result_follows_the_decisions(path, alike, tmp_path, open_page):
+    page = open_page(path)
+    cards = cards_of(page)
+    page.keyboard.press("1")
+    page.keyboard.press("d")
+    page.click("#tab-result")
+    assert "2 of 60 cards decided: 1 relabelled, 1 dropped" in page.locator("#done").inner_text()
+    after = {row[0]: int(row[2]) for row in table_of(page)}
+    before = {row[0]: int(row[1]) for row in table_of(page)}
+    assert sum(before.values()) == 420 and sum(after.values()) == 419
+    first = page.evaluate("[...sgoif.decided.keys()][0]")
+    to = ["cat", "dog", "bird", "fox"][cards["suggested"][first][0]]
+    assert after[to] == before[to] + 1
+    command = page.locator("#command").inner_text()
+    assert command == f"sgoif apply {alike.url} decisions.csv --out manifest.parquet"
+    file = downloaded(page, tmp_path, "#download-too")
+    answer("apply", alike.url, file, "--out", tmp_path / "manifest.parquet")
+    actions = pq.read_table(tmp_path / "manifest.parquet")["action"].to_pylist()
+    assert (actions.count("relabel"), actions.count("drop")) == (1, 1)
+
+
+def table_of(page):
+    return page.locator("#sizes tr").evaluate_all("rows => rows.map(row => [...row.children].map(c => c.textContent))")
+
+
+def test_pages_are_the_same_every_time(alike, colours, tmp_path):
+    one, two = (make_report(alike, tmp_path / f"{n}.html", images=colours, top=60).read_bytes() for n in (1, 2))
+    assert one == two
+    places = json.loads(one.decode().split('id="document">')[1].split("</script>")[0])["map"]
+    assert len(places["cards"]) == 60 and all(places["cards"]) and places["count"] == 420
