@@ -54,8 +54,8 @@ PER_CLASS = 20  # held out, and at least 1,000 in all
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
 PLAN = sgoif.Plan(early_steps=0)
 WARMUP = 3  # steps
-MODELS = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
-MODELS |= {f"resnet18-{inputs}": f"ResNet-18 with {inputs:,} inputs of the head" for inputs in (2048, 4096)}
+MODEL_NAMES = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
+MODEL_NAMES |= {f"resnet18-{inputs}": f"ResNet-18 with {inputs:,} inputs of the head" for inputs in (2048, 4096)}
 _NO_LAUNCH = {"detach", "alias", "_unsafe_view"}  # beside views and uninitialised memory
 
 
@@ -290,7 +290,7 @@ def overhead() -> str:
         cost = f"{took['ratio']:.3f} {ends} {_verdict(took['ratio'], bar)}"
         held = f"{memory:.3f} {_verdict(memory, MEMORY_BAR)}" if memory else ""
         bare = f"{1e3 * run['timing']['bare']['median_s']:.0f}"
-        name = f"{MODELS[run['model']]}, {run['classes']:,}, {run['precision']}"
+        name = f"{MODEL_NAMES[run['model']]}, {run['classes']:,}, {run['precision']}"
         rows.append([name, bare, cost, f"{run['cpu_ratio']:.3f}", f"{run['launches']:.0f}", held])
     return table(("model, classes", "bare step, ms", "time", "CPU time", "launches a step", "peak memory"), rows)
 
