@@ -13,7 +13,7 @@ BESIDE = [Beside(str(i), label) for i, label in enumerate([1, 1, 1, 1, 3, 0])]
 
 def test_a_card_without_probabilities_has_keys_without_shares():
     (found,) = keys_of_cards([replace(CARD, probable=())], {"a": BESIDE})
-    assert found == CardKeys((1, 2, 3), (), agrees=True)
+    assert found == CardKeys((1, 2, 3), (), agrees=False)
 
 
 def test_a_card_without_neighbours_is_decided_alone():

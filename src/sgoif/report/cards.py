@@ -252,8 +252,8 @@ def cards_of(plan: ReviewPlan, reviewer: str, flagged: Sequence[Card], run: Find
 
 def _without_neighbours(card: Card, names: Sequence[str]) -> Card:
     if not card.kind or not card.suggested:
-        return replace(card, probable=())
-    return replace(card, probable=(), why=phrase(card.given, card.suggested[0], card.kind, names))
+        return card
+    return replace(card, why=phrase(card.given, card.suggested[0], card.kind, names))
 
 
 def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng: np.random.Generator) -> Card:
@@ -263,8 +263,18 @@ def _disguise(planned: PlannedCard, flagged: Sequence[Card], run: Findings, rng:
     suggested = _suggest(planned, max(len(draw().suggested), 1), run)
     kind, p = draw().kind, planned.p_shown
     why = phrase(planned.given_label, suggested[0], kind, [isolate(name) for name in run.class_names])
-    shown = None if p is None else round(p, 4)
-    return Card(planned.id, planned.given_label, suggested, shown, why=why, kind=kind, source=planned.source)
+    shown, probable = None if p is None else round(p, 4), draw().probable
+    probable = (*probable, 0.0, 0.0)[: len(suggested)] if probable else ()
+    return Card(
+        planned.id,
+        planned.given_label,
+        suggested,
+        shown,
+        why=why,
+        kind=kind,
+        source=planned.source,
+        probable=probable,
+    )
 
 
 def _suggest(planned: PlannedCard, count: int, run: Findings) -> tuple[int, ...]:
