@@ -88,8 +88,9 @@ def used_names():
     """Every dotted name below ``sgoif`` in docs and examples, as (file, name)."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in pages}
-    cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
-    texts["examples/quickstart.ipynb"] = "\n".join("".join(cell["source"]) for cell in cells)
+    for path in (ROOT / "examples").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        texts[str(path.relative_to(ROOT))] = "\n".join("".join(cell["source"]) for cell in cells)
     for page, text in sorted(texts.items()):
         if page.startswith("docs/api/"):
             continue
