@@ -111,7 +111,8 @@ def _describe(
             "suggested": [list(item.labels) for item in keys],
             "shares": [list(item.shares) for item in keys],
             "agrees": [item.agrees for item in keys],
-            "p": [card.p for card in cards],
+            # by whole percents: a check's lies between those of the cards around it, and finer steps would show that
+            "p": [round(card.p, 2) if is_secret and card.p is not None else card.p for card in cards],
             # a check has no interval of its own: any that it were given would tell it from the rest
             **{name: [None if is_secret else getattr(card, name) for card in cards] for name in _OWN},
             # nor has it a reason; on a reviewer's page the neighbours, which all cards have, are the reason
