@@ -111,6 +111,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "curriculum": Entry("benchmarks.curriculum", "less weight on wrong labels while the training goes on"),
     "concepts": Entry("benchmarks.concepts", "the curves of the pictures in docs/concepts.md"),
     "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
+    "sequences": Entry("benchmarks.sequences", "wrong completions found while a language model trains"),
+    "sequence_overhead": Entry("benchmarks.sequence_overhead", "what watching a language model costs"),
     "text_training": Entry("benchmarks.modalities", "label errors found in texts while an adapter is fine-tuned"),
     "table_training": Entry("benchmarks.modalities", "label errors found in tables while an MLP trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),

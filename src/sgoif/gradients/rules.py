@@ -162,7 +162,9 @@ class AffineRule(Rule, ABC):
         return weight.to(rows.dtype) @ rows
 
     def rows(self, call: LayerCapture) -> GradientRows:
-        return GradientRows(call.layer, self.input_rows(call), self.grad_rows(call) * call.scale)
+        grads = self.grad_rows(call)
+        is_one = isinstance(call.scale, float) and call.scale == 1.0  # a pass over the gradients is saved
+        return GradientRows(call.layer, self.input_rows(call), grads if is_one else grads * call.scale)
 
     def dots(self, call: LayerCapture, directions: Tensor) -> Tensor:
         grads = self.grad_rows(call)

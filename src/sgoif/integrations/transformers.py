@@ -118,7 +118,7 @@ class InfluenceCallback(TrainerCallback):
         return step
 
     def _about_step(self, model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> dict[str, Any]:
-        """What the monitor's step is told besides ids and targets."""
+        """The arguments of the monitor's step besides ids and targets."""
         about: dict[str, Any] = {"is_last": self._is_last()}
         divisor = self._divisor(model, inputs, num_items)
         if self.settings.get("task") != "sequences" or not self.monitor.is_on:

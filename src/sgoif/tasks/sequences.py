@@ -21,8 +21,8 @@ IGNORED = -100  # label of a position that no loss counts
 def is_causal(model: nn.Module) -> bool:
     """Whether a model predicts the next token and shifts its labels itself.
 
-    Encoder-decoders are given labels in their place, and so are masked models, which are told by the name of their
-    class as Transformers writes it; everything else is causal.
+    Encoder-decoders are given labels in their place, and so are masked models, which are recognised by the name of
+    their class as Transformers writes it; everything else is causal.
     """
     if bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False)):
         return False

@@ -7,6 +7,7 @@ curvature it is solved with is averaged over the training either way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,10 +103,10 @@ class SequenceEngine:
             return dot_directions(calls, self.spaces, self._directions), gradient_norms2(calls, self.spaces)
         products, norms2 = [], []
         for call in calls:
-            rows = self.spaces[call.layer].rows(call)
+            rows = self.spaces[call.layer].rows(replace(call, scale=1.0))  # the results are scaled, which are small
             product, norm2 = dots_and_norm2(rows, self._directions[call.layer])
-            products.append(product)
-            norms2.append(norm2)
+            products.append(product * call.scale)
+            norms2.append(norm2 * call.scale**2)
         return torch.stack(products).sum(0), torch.stack(norms2).sum(0)
 
     # Updating: once per optimiser step.

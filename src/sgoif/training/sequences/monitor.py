@@ -69,7 +69,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         if weights is not None:
             raise SgoifError("task='sequences' has no weights of examples; leave weights= out.")
         if position_ids is not None and cu_seqlens is not None:
-            raise SgoifError("packed sequences are told by position_ids= or by cu_seqlens=, not by both.")
+            raise SgoifError("pass position_ids= or cu_seqlens= for packed sequences, not both.")
         self._prepare_step()
         batch = targets
         if isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point() and self.is_on:

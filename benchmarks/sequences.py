@@ -1,0 +1,168 @@
+"""Wrong completions found while a small GPT-2 learns intents from scratch, beside the loss and first-order scores.
+
+One training is watched by several monitors at once, one per curvature, which see the same steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import sgoif
+from benchmarks.experiment import Experiment, option
+from benchmarks.instructions import ERRORS, SOURCES, Items, load_instructions, plant_wrong_completions
+from benchmarks.metrics import detection_report
+from sgoif.influence.groups import pad_items
+from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+
+METHODS: dict[str, dict[str, Any]] = {
+    "kfac": {"curvature": "kfac"},
+    "adam": {"curvature": "adam"},
+    "adam_v": {"curvature": "adam", "curvature_settings": {"power": 1.0}},
+    "diagonal": {"curvature": "diagonal"},
+}
+PLAN = sgoif.Plan(refresh_every=20, examples_per_refresh=64, observe_every=5, early_steps=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is trained and watched; the defaults are the development draw."""
+
+    source: str = option("banking77", SOURCES)
+    errors: str = option("near", ERRORS)
+    rate: float = 0.05
+    each: int = 40  # training queries of an intent
+    groups: int = 8
+    width: int = 128
+    depth: int = 4
+    epochs: int = 6
+    batch: int = 32
+    seed: int = 0
+
+
+def build(width: int, depth: int, vocabulary: int, longest: int = 128) -> nn.Module:
+    """A GPT-2 from its config, without dropout."""
+    with suppress(ImportError):  # where the build of torchvision does not fit that of torch
+        importlib.import_module("tests.integrations.torchvision_operators")
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    settings: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    settings |= {"n_embd": width, "n_layer": depth, "n_head": width // 32, "n_positions": longest}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, bos_token_id=3, eos_token_id=3, **settings))
+
+
+def run(setup: Setup) -> dict[str, Any]:
+    """Train once, watched by all methods, and report how each score ranks the wrong completions."""
+    data = load_instructions(setup.source, setup.each, 20)
+    items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
+    torch.manual_seed(setup.seed)
+    model = build(setup.width, setup.depth, len(data.vocabulary))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    groups = data.groups(setup.groups)
+    settings: dict[str, Any] = {"train_size": len(items), "task": "sequences", "seed": setup.seed}
+    monitors = {
+        name: sgoif.watch(
+            model, optimizer, anchors=groups, budget=sgoif.Budget(plan=PLAN), method=sgoif.Method(**method), **settings
+        )
+        for name, method in METHODS.items()
+    }
+    started = time.perf_counter()
+    _train(model, optimizer, items, monitors, setup)
+    seconds = time.perf_counter() - started
+    scores, counters = {"final loss": final_losses(model, items)}, {}
+    for name, monitor in monitors.items():
+        found = monitor.close()
+        counters[name] = found.info["counters"]
+        assert counters[name]["faults"] == 0, found.info["faults"]
+        scores |= read_scores(found, name, len(items))
+    held = [item for group in groups.values() for item in group]
+    return {
+        "num_sequences": len(items),
+        "num_wrong": int(is_wrong.sum()),
+        "scores": {name: detection_report(values, is_wrong) for name, values in scores.items()},
+        "held_loss": float(final_losses(model, held).mean()),
+        "exact_match": exact_match(model, held),
+        "seconds": seconds,
+    }
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, items: Items, monitors: Any, setup: Setup) -> None:
+    generator = torch.Generator().manual_seed(setup.seed)
+    steps = setup.epochs * -(-len(items) // setup.batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 - step / steps))
+    model.train()
+    for _ in range(setup.epochs):
+        for chosen in torch.randperm(len(items), generator=generator).split(setup.batch):
+            batch = pad_items([items[place] for place in chosen.tolist()])
+            with ExitStack() as stack:
+                for monitor in monitors.values():
+                    stack.enter_context(monitor.step(chosen, batch["labels"]))
+                model(**batch).loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+
+def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np.float64]]:
+    """A run's columns by position; those without curvature are the same in all runs."""
+    columns = found.table
+    names = {"loss": "mean loss", "cosine": "gradient cosine", "score": "score", "loss_first": "first loss"}
+    scores = {}
+    for column in ("harm", "worst", *names):
+        values = np.full(count, -np.inf)
+        values[columns["id"]] = np.nan_to_num(columns[column].astype(np.float64), nan=-np.inf)
+        scores[names.get(column, f"{name} {column}")] = values
+    return scores
+
+
+@torch.no_grad()
+def final_losses(model: nn.Module, items: Items) -> NDArray[np.float64]:
+    """Mean loss per token of the finished model."""
+    model.eval()
+    found = []
+    for start in range(0, len(items), 64):
+        batch = pad_items(items[start : start + 64])
+        targets = next_tokens(batch["labels"], is_causal=True)
+        losses = token_losses(model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits, targets)
+        found.append(sequence_losses(losses) / (targets != -100).sum(1))
+    return torch.cat(found).double().numpy()
+
+
+@torch.no_grad()
+def exact_match(model: nn.Module, items: Items) -> float:
+    """Share of sequences whose every completion token is the most probable one, given those before it."""
+    model.eval()
+    right = 0
+    for start in range(0, len(items), 64):
+        batch = pad_items(items[start : start + 64])
+        targets = next_tokens(batch["labels"], is_causal=True)
+        best = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits.argmax(-1)
+        right += int(((best == targets) | (targets == -100)).all(1).sum())
+    return right / len(items)
+
+
+def describe(row: dict[str, Any]) -> str:
+    found = (f"{name} {report['ap']:.1f}" for name, report in row["scores"].items())
+    return f"exact match {row['exact_match']:.0%}; AP: {', '.join(found)}; {row['seconds']:.0f} s"
+
+
+EXPERIMENT = Experiment(
+    name="sequences",
+    settings=Setup,
+    run=run,
+    full=(
+        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.05, "seed": (1, 2, 3)},
+        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
+    ),
+    small={"each": 4, "epochs": 1, "seed": 0},
+    needs=("transformers",),
+    describe=describe,
+)
