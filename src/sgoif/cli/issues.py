@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WIDE = 120  # columns from which on a reason has a column of its own
 _EXAMPLE = "example"  # the column of shortened texts
 _LONGEST = 200  # characters of them
-_MOST_COMPARED = 100  # rows whose nearest examples are looked up: seconds, whatever the size of the run
+_MOST_COMPARED = 100  # rows whose nearest examples are looked up: 2 s for 50 rows of a run of 300,000
 _UNKNOWN_GROUP = "(not in the table)"
 
 
