@@ -1,8 +1,9 @@
 """The review page at full size, in a real browser.
 
 CIFAR-10's 50,000 training images with human labels (`worst`), judged on frozen features; a page of the 3,000 most
-suspicious ones with their pictures. Every card is decided by a key press, and each press is timed inside the browser
-from the event to the frame after it. Then the page is loaded again, and everything must still be there.
+suspicious ones with their pictures. Batches are accepted, every card is decided by a key press, views are opened and
+cards are sorted and searched; each step is timed inside the browser from the event to the frame after it. Then the page
+is loaded again, and everything must still be there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,28 @@ _TIMED = """async (keys) => {
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
     took.push(performance.now() - start);
   }
+  return took;
+}"""
+
+
+# Views by their addresses, and the ways to choose cards.
+_CHOSEN = """async () => {
+  const took = {};
+  const time = async (name, work) => {
+    const start = performance.now();
+    work();
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    took[name] = performance.now() - start;
+  };
+  const set = (id, value, kind) => {
+    document.getElementById(id).value = value;
+    document.getElementById(id).dispatchEvent(new Event(kind));
+  };
+  const click = (id) => document.getElementById(id).click();
+  for (const tab of ["result", "overview", "review"]) await time(tab, () => click(`tab-${tab}`));
+  for (const mode of ["focus", "batches", "cards"]) await time(mode, () => click(`mode-${mode}`));
+  for (const sort of ["p", "doubt", "pair"]) await time(`sort ${sort}`, () => set("sort", sort, "change"));
+  for (const text of ["1", "12", ""]) await time(`find ${text}`, () => set("filter-id", text, "input"));
   return took;
 }"""
 
@@ -75,11 +98,18 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
         page.on("dialog", lambda dialog: dialog.accept())
-        page.goto(path.as_uri())
-        page.locator("#review").evaluate("part => part.scrollIntoView()")  # a key decides about nothing out of sight
-        page.wait_for_selector(".card")
+        page.goto(f"{path.as_uri()}#batches")
+        page.wait_for_selector(".tile, #batches-done button")
         opened = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        chosen = page.evaluate(_CHOSEN)
+        page.click("#mode-batches")
+        batches = page.evaluate(_TIMED, ["Enter", "z", "Enter"])
+        in_batches = page.evaluate("sgoif.decided.size")
+        page.click("#mode-focus")
+        focus = page.evaluate(_TIMED, list(_KEYS))
+        page.click("#mode-cards")
         took = decide_all(page, count)
+        took += [*chosen.values(), *batches, *focus]
         decided = page.evaluate("sgoif.decided.size")
         timing = "() => { const start = performance.now(); sgoif.estimate(); return performance.now() - start; }"
         estimated = page.evaluate(timing)
@@ -92,6 +122,10 @@ def examine(path: Path, count: int) -> dict[str, Any]:
         "megabytes": path.stat().st_size / 1e6,
         "load_ms": opened,
         "decided": decided,
+        "in_two_batches": in_batches,
+        "views_ms": {name: round(value, 1) for name, value in chosen.items()},
+        "batches_ms": batches,
+        "focus_ms": focus,
         "kept_after_reload": before == after,
         "step_ms": {"median": float(np.median(took)), "p99": float(np.quantile(took, 0.99)), "max": max(took)},
         "estimate_ms": estimated,

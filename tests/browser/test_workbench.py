@@ -192,10 +192,10 @@ def test_a_swipe_decides_on_a_phone(path, open_page):
     swipe = """(x) => {
         const panel = document.querySelector("#opened .large");
         const touch = (x) => new Touch({ identifier: 1, target: panel, clientX: x, clientY: 300 });
-        const made = (x, on) => ({ bubbles: true, touches: on ? [touch(x)] : [], changedTouches: [touch(x)] });
-        const fire = (kind, x, on) => panel.dispatchEvent(new TouchEvent(kind, made(x, on)));
-        fire("touchstart", 200, true);
-        fire("touchend", 200 + x, false);
+        const fire = (kind, touches, changedTouches) =>
+            panel.dispatchEvent(new TouchEvent(kind, { bubbles: true, touches, changedTouches }));
+        fire("touchstart", [touch(200)], [touch(200)]);
+        fire("touchend", [], [touch(200 + x)]);
     }"""
     page.evaluate(swipe, 20)
     assert decisions(page) == {}
