@@ -165,7 +165,7 @@ def test_pictures_that_are_missing_are_grey_cards(run, pictures, tmp_path, open_
     page.fill("#filter-id", "img/00")
     assert page.locator(".card .missing").count() == 3
     assert "img/000.png" in page.locator(".card .missing").first.inner_text()
-    assert "could not be read" in page.locator(".about").inner_text()
+    assert "could not be read" in page.locator("header .about").text_content()
 
 
 @pytest.mark.parametrize("mode", ["link", "none"])

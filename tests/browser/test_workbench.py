@@ -78,6 +78,15 @@ def test_the_next_hundred_are_those_that_come_next(run, tmp_path, open_page, sor
     assert sort != "p" or shown == sorted(shown, reverse=True)
 
 
+@pytest.mark.parametrize("way", ["batches", "focus", "cards"])
+def test_a_filter_keeps_the_keyboard_while_it_is_typed(path, open_page, way):
+    page = open_page(path, way)
+    page.evaluate("document.querySelector('details.filters').open = true")
+    page.locator("#filter-id").press_sequentially("img/00")
+    assert page.locator("#filter-id").input_value() == "img/00"
+    assert page.evaluate("sgoif.comingUp().length") == 10 and decisions(page) == {}
+
+
 def test_small_pictures_are_smooth_until_their_pixels_are_asked_for(path, open_page):
     page = open_page(path, "focus")
     image = page.locator("#opened .large img.tiny")

@@ -5,7 +5,7 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.findings import class_issues, group_issues, label_issues
-from sgoif.findings.classes import EVEN, FINE, MISLABELLED, OVERLAPPING, TOO_FEW
+from sgoif.findings.classes import EVEN, FINE, MISLABELLED, TOO_FEW, UNCERTAIN
 from sgoif.findings.label import NEAR_COLUMNS
 
 NAMES = ("cat", "dog", "bird", "fox")
@@ -170,7 +170,7 @@ def test_classes_are_told_apart_by_how_sure_their_errors_are():
     found = class_issues(examples(p, given, suggested), class_names=NAMES)
     by_name = dict(zip(found["name"], zip(found["verdict"], found["confused_with"]), strict=True))
     assert by_name["cat"] == (MISLABELLED, "dog")
-    assert by_name["dog"] == (OVERLAPPING, "bird")
+    assert by_name["dog"] == (UNCERTAIN, "bird")
     assert by_name["bird"][0] == FINE
     assert by_name["fox"][0] == TOO_FEW
     assert found["name"].tolist() == ["dog", "cat", "bird", "fox"]

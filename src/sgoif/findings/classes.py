@@ -1,8 +1,8 @@
 """Where the errors are: expected error rates by class, or by any column of the user's own, with a verdict.
 
-A class can be full of wrong labels, or overlap with another by its very definition. The two look different: wrong
-labels are examples that are surely something else, overlap shows as many examples that might be either. Where errors
-are spread evenly over the classes, no class is singled out as mislabelled.
+A class can be full of wrong labels, or of examples that might be either of two classes: because these overlap, or
+because the model is not sure. Only the former is called mislabelled, the latter uncertain. Where errors are spread
+evenly over the classes, no class is singled out as mislabelled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import ErrorRates, error_rates
 from sgoif.findings.label import class_name
 
-__all__ = ["EVEN", "FINE", "MISLABELLED", "OVERLAPPING", "TOO_FEW", "class_issues", "group_issues"]
+__all__ = ["EVEN", "FINE", "MISLABELLED", "UNCERTAIN", "TOO_FEW", "class_issues", "group_issues"]
 
 Columns = Mapping[str, NDArray[Any]]
 
-FINE, MISLABELLED, OVERLAPPING, TOO_FEW = "fine", "mislabelled", "overlapping definition", "too few to judge"
+FINE, MISLABELLED, UNCERTAIN, TOO_FEW = "fine", "mislabelled", "uncertain", "too few to judge"
 EVEN = "no worse than most classes"  # it has wrong labels, and so have the others
 
 _OF_CLASSES = (
@@ -65,7 +65,7 @@ def class_issues(
     source = _true_class(examples, place, p, len(classes))
     with np.errstate(invalid="ignore"):
         notable = rates.low > _NOTABLE
-        verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, OVERLAPPING), FINE).astype(object)
+        verdict = np.where(notable, np.where(sure >= 0.5 * errors, MISLABELLED, UNCERTAIN), FINE).astype(object)
         if (~few).sum() >= _MIN_CLASSES:  # most others may be as bad, by their intervals
             highs = np.sort(np.nan_to_num(rates.high[~few], nan=-1.0))
             num_alike = len(highs) - np.searchsorted(highs, rates.low) - 1

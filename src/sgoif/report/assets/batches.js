@@ -86,7 +86,7 @@ function showBatchesDone() {
   const text = left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
   const on = left ? make("button", { type: "button", class: "primary", onclick: () => chooseMode("focus") }, "One at a time ", make("kbd", {}, "F")) : make("button", { type: "button", class: "primary", onclick: () => chooseView("result"), hidden: !DOC.owner }, "Result");
   find("batches-done").replaceChildren(make("p", {}, text), on);
-  if (mode === "batches") on.focus({ preventScroll: true });
+  if (mode === "batches" && !isFiltering()) on.focus({ preventScroll: true });
 }
 
 function tileOf(i, n) {
@@ -166,7 +166,7 @@ function putOffBatch() {
 }
 
 function focusTile() {
-  if (mode !== "batches" || document.querySelector("dialog[open]") || find("review").hidden) return;
+  if (mode !== "batches" || isFiltering() || document.querySelector("dialog[open]") || find("review").hidden) return;
   const tiles = find("tiles").children;
   for (let n = 0; n < tiles.length; n++) tiles[n].tabIndex = n === tile ? 0 : -1;
   tiles[tile]?.focus({ preventScroll: true });

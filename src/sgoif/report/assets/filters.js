@@ -49,7 +49,6 @@ function filter() {
   find("c-shown").textContent = `${filterOf("confidence").value}%`;
   show(wantedCards());
   find("clear").hidden = shown.length === COUNT;
-  showActions();
   soon();
 }
 

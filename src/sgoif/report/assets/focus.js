@@ -135,7 +135,7 @@ function showFocus() {
     make("button", { type: "button", onclick: closeFocus }, "All cards ", make("kbd", {}, "Esc")),
   );
   panel.replaceChildren(head, make("div", { class: "sheet" }, seen, said));
-  head.focus({ preventScroll: true }); // no button: Space and Enter would press it
+  if (!isFiltering()) head.focus({ preventScroll: true }); // no button: Space and Enter would press it
 }
 
 function openFocus() {

@@ -2,7 +2,7 @@
 // of them scrolls.
 const HEAD = 46;
 const GAP = 10;
-const BEYOND = 300; // pixels above and below the window that are drawn too
+const BEYOND = 150; // pixels above and below the window that are drawn too
 const grid = find("grid");
 
 let shown = []; // cards in order
@@ -216,8 +216,11 @@ function goTo(n, focus = true) {
   showActions();
 }
 
+// Whoever sets a filter goes on doing so.
+const isFiltering = () => Boolean(document.activeElement?.closest(".filters"));
+
 function focusCard() {
-  if (mode === "cards" && !document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
+  if (mode === "cards" && !isFiltering() && !document.querySelector("dialog[open]")) drawn.get(shown[current])?.focus({ preventScroll: true });
 }
 
 // Whether most of an element can be seen; nothing is decided about a card that cannot.

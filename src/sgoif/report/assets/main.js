@@ -119,7 +119,7 @@ function start() {
   fillFilters();
   listeners.push((cards) => (redress(cards), soon()));
   addEventListener("storage", (event) => (changedElsewhere(event), mode === "focus" && PLACE.has(event.key) && showFocus()));
-  for (const name of ["pair", "class", "state"]) filterOf(name).addEventListener("change", () => focusCard());
+  for (const name of ["pair", "class", "state"]) filterOf(name).addEventListener("change", () => (filterOf(name).blur(), focusCard()));
   for (const name of FILTERS) filterOf(name).addEventListener("input", filter);
   find("sort").addEventListener("change", () => ((current = -1), filter())); // from the start
   find("clear").addEventListener("click", () => (clearFilters(), filter()));

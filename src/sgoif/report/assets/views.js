@@ -57,7 +57,7 @@ function showMode() {
   find("grid").hidden = mode !== "cards";
   find("actions").hidden = mode !== "cards" || !shown.length;
   find("nothing").hidden = shown.length > 0;
-  if (mode === "cards") layOut(), goTo(current), showActions();
+  if (mode === "cards") layOut(), shown.length ? goTo(current) : showActions();
   else {
     scrollTo(0, 0);
     if (mode === "batches") nextBatch();
