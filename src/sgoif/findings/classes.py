@@ -17,7 +17,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import ErrorRates, error_rates
 from sgoif.findings.label import class_name
 
-__all__ = ["EVEN", "FINE", "MISLABELLED", "UNCERTAIN", "TOO_FEW", "class_issues", "group_issues"]
+__all__ = ["EVEN", "FINE", "MISLABELLED", "TOO_FEW", "UNCERTAIN", "class_issues", "group_issues"]
 
 Columns = Mapping[str, NDArray[Any]]
 
