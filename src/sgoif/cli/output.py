@@ -80,8 +80,8 @@ def shorten(value: object, width: int = LONGEST_SHOWN) -> str:
 def cut(text: str, width: int) -> str:
     """Cut the end off a text that takes more than some columns.
 
-    >>> cut("looks like a cat", 10)
-    'looks lik…'
+    >>> cut("looks like a cat", 11)
+    'looks like…'
     """
     from rich.cells import cell_len
 
