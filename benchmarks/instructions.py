@@ -78,8 +78,8 @@ class Instructions:
         return found
 
 
-def load_instructions(source: str, each: int, held: int) -> Instructions:
-    """The first ``each`` training queries and ``held`` evaluation queries of every intent."""
+def load_instructions(source: str, each: int, held: int, intents: int | None = None) -> Instructions:
+    """The first ``each`` training queries and ``held`` evaluation queries of the first intents, or of all."""
     folder = data_root() / "text"
     if source == "clinc150":
         whole = json.loads((folder / "clinc150/data_full.json").read_text())
@@ -89,11 +89,11 @@ def load_instructions(source: str, each: int, held: int) -> Instructions:
         for name in ("train", "test"):
             with (folder / f"banking77/{name}.csv").open(newline="") as file:
                 splits.append([(row["text"], row["category"]) for row in csv.DictReader(file)])
-    names = sorted({intent for _, intent in splits[0]})
-    (queries, intents), (held_queries, held_intents) = (
+    names = sorted({intent for _, intent in splits[0]})[:intents]
+    (queries, given), (held_queries, held_intents) = (
         _first(split, names, count) for split, count in zip(splits, (each, held))
     )
-    return Instructions(queries, intents, held_queries, held_intents, [name.replace("_", " ") for name in names])
+    return Instructions(queries, given, held_queries, held_intents, [name.replace("_", " ") for name in names])
 
 
 def _first(split: list[tuple[str, str]], names: list[str], count: int) -> tuple[list[str], NDArray[np.int64]]:
@@ -101,7 +101,7 @@ def _first(split: list[tuple[str, str]], names: list[str], count: int) -> tuple[
     seen = np.zeros(len(names), np.int64)
     queries, intents = [], []
     for text, intent in split:
-        if seen[number[intent]] < count:
+        if intent in number and seen[number[intent]] < count:
             seen[number[intent]] += 1
             queries.append(text)
             intents.append(number[intent])

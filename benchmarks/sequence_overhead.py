@@ -49,7 +49,7 @@ def adapted(setup: Setup) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=setup.rank, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
-    found: nn.Module = get_peft_model(model, config)  # type: ignore[arg-type]
+    found: nn.Module = get_peft_model(model, config)
     return found.train()
 
 

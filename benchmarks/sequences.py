@@ -26,8 +26,6 @@ from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 METHODS: dict[str, dict[str, Any]] = {
     "kfac": {"curvature": "kfac"},
     "adam": {"curvature": "adam"},
-    "adam_v": {"curvature": "adam", "curvature_settings": {"power": 1.0}},
-    "diagonal": {"curvature": "diagonal"},
 }
 PLAN = sgoif.Plan(refresh_every=20, examples_per_refresh=64, observe_every=5, early_steps=0)
 
@@ -39,6 +37,7 @@ class Setup:
     source: str = option("banking77", SOURCES)
     errors: str = option("near", ERRORS)
     rate: float = 0.05
+    intents: int | None = None  # the first ones by name; all if left out
     each: int = 40  # training queries of an intent
     groups: int = 8
     width: int = 128
@@ -61,7 +60,7 @@ def build(width: int, depth: int, vocabulary: int, longest: int = 128) -> nn.Mod
 
 def run(setup: Setup) -> dict[str, Any]:
     """Train once, watched by all methods, and report how each score ranks the wrong completions."""
-    data = load_instructions(setup.source, setup.each, 20)
+    data = load_instructions(setup.source, setup.each, 20, setup.intents)
     items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
     torch.manual_seed(setup.seed)
     model = build(setup.width, setup.depth, len(data.vocabulary))
