@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_BITS
 from sgoif.findings.neighbours import has_likeness
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Layout", "lay_out_examples"]
+
+Signs = NDArray[np.float32]
 
 _MOST_FITTED = 50_000  # examples from which the directions are learnt: 51 MB of signs
 _MOST_DRAWN = 6_000  # examples besides the cards
@@ -55,23 +58,25 @@ def lay_out_examples(run: Findings, cards: Sequence[Card]) -> Layout | None:
     own = {name: point for name, point in zip(asked["id"].to_pylist(), _signs(asked) @ axes)}
     low, high = np.percentile(points, [_EDGE, 100 - _EDGE], axis=0)
     placed = _to_grid(np.array([own[str(card.id)] for card in cards if str(card.id) in own]).reshape(-1, 2), low, high)
-    places = iter(map(tuple, placed.tolist()))
+    places = iter([(int(x), int(y)) for x, y in placed])
     thin = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_DRAWN)).astype(np.int64))
     labels = fitted["given_label"].to_numpy()[thin]
-    others = np.column_stack([_to_grid(points[thin], low, high), labels]).tolist()
+    others = zip(_to_grid(points[thin], low, high).tolist(), labels.tolist())
     return Layout(
-        tuple(next(places) if str(card.id) in own else None for card in cards), tuple(map(tuple, others)), total
+        tuple(next(places) if str(card.id) in own else None for card in cards),
+        tuple((int(x), int(y), int(label)) for (x, y), label in others),
+        total,
     )
 
 
-def _fit(signs: Floats) -> tuple[Floats, Floats]:
+def _fit(signs: Signs) -> tuple[Floats, Floats]:
     """Places of the examples, ``[N, 2]``, and the directions, ``[256, 2]``, each with its largest entry positive."""
     mean = signs.mean(0)
     covariance = signs.T @ signs / len(signs) - np.outer(mean, mean)
     axes = np.linalg.eigh(covariance.astype(np.float64))[1][:, :-3:-1]
     largest = np.abs(axes).argmax(0)
     axes = axes * np.sign(axes[largest, [0, 1]])
-    return signs @ axes, axes
+    return np.asarray(signs @ axes, dtype=np.float64), np.asarray(axes, dtype=np.float64)
 
 
 def _to_grid(points: Floats, low: Floats, high: Floats) -> Ints:
@@ -79,10 +84,10 @@ def _to_grid(points: Floats, low: Floats, high: Floats) -> Ints:
     return np.asarray(np.rint(_SIDE * share.clip(0, 1)), dtype=np.int64)
 
 
-def _signs(table: pa.Table) -> Floats:
+def _signs(table: pa.Table) -> Signs:
     words = np.stack([table[name].to_numpy() for name in LIKENESS_COLUMNS], 1).astype("<i8")
     bits = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")
-    return np.asarray(bits.reshape(-1, SKETCH_BITS).astype(np.float32) * 2 - 1)
+    return np.asarray(bits.reshape(-1, SKETCH_BITS), dtype=np.float32) * 2 - 1
 
 
 def _read_cards(run: Findings, cards: Sequence[Card]) -> Any:
