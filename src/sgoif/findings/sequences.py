@@ -31,7 +31,7 @@ def score_sequences(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """A score in [0, 1], larger for what is more suspicious; NaN for a sequence that was never judged.
 
     >>> score_sequences({"loss": np.array([1.0, 2.0, 3.0]), "cosine": np.array([0.0, -1.0, 1.0])}).round(2).tolist()
-    [0.5, 0.25, 1.0]
+    [0.25, 0.25, 1.0]
     """
     loss, cosine = (np.asarray(columns[name], np.float64) for name in ("loss", "cosine"))
     is_judged = np.isfinite(loss) & np.isfinite(cosine)
