@@ -67,6 +67,9 @@ def pictures(tmp_path):
     return tmp_path / "photos"
 
 
+SHARES = {"": 0.98, "_2": 0.01, "_3": 0.01}  # of p_mislabeled, by suggestion
+
+
 @pytest.fixture
 def alike(tmp_path):
     """A run of 120 examples of four classes that knows which are alike: 60 are labelled as the class after their own.
@@ -79,7 +82,7 @@ def alike(tmp_path):
     looks = np.where((np.arange(120) < 60) & (np.arange(120) % 3 == 0), (true + 2) % 4, true)
     base = rng.integers(-(2**62), 2**62, (4, 4))
     words = base[looks] ^ (1 << rng.integers(0, 60, (120, 4)))
-    p = np.concatenate([np.linspace(0.99, 0.6, 60), np.linspace(0.2, 0.001, 60)])
+    p = np.concatenate([np.linspace(0.99, 0.92, 60), np.linspace(0.2, 0.001, 60)])
     others = {f"suggested_label_{rank}": (true + rank) % 4 for rank in (2, 3)}
     likeness = {name: words[:, i] for i, name in enumerate(LIKENESS_COLUMNS)}
     # 300 right examples besides, so that a wrong label's neighbours are mostly right
@@ -90,6 +93,7 @@ def alike(tmp_path):
         np.concatenate([given, more]),
         np.concatenate([true, (more + 1) % 4]),
         p_given=np.full(420, 0.1),
+        **{f"p_suggested{tail}": np.concatenate([share * p, np.zeros(300)]) for tail, share in SHARES.items()},
         **{name: np.concatenate([values, (more + 2) % 4]) for name, values in others.items()},
         **{name: np.concatenate([values, near[:, i]]) for i, (name, values) in enumerate(likeness.items())},
     )

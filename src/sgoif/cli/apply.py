@@ -209,7 +209,7 @@ def _describe_labels(results: ReviewResults) -> list[str]:
 
 
 def _describe_rate(found: ErrorRate) -> str:
-    everything = f"all {count(found.num_examples, 'label')}"
+    everything = f"all {count(found.num_examples, 'example')}"
     if not found.num_sampled:  # nothing has checked what the run thinks of the rest
         return (
             f"Wrong labels of {everything}: {count(found.num_known)} found, {percent(found.rate)} by the run's "
