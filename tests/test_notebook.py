@@ -29,10 +29,10 @@ def check(notebook):
     The bounds are wide: steps as short as these are scored more or less often, as the machine has time for it.
     """
     text = texts_of(notebook)
-    assert numbers(r"(\d+) of the first 50 labels are wrong", text)[0] >= 38
-    assert numbers(r"(\d+) of the 50 suggestions are the true digit", text)[0] >= 36
+    assert numbers(r"(\d+) of the first 50 labels are wrong", text)[0] >= 44
+    assert numbers(r"(\d+) of the 50 suggestions are the true digit", text)[0] >= 42
     before, after = numbers(r"wrong labels: (\d+) before, (\d+) after", text)
-    assert before == 90 and after < 75
+    assert before == 90 and after < 60
     assert numbers(r"(\d+) of the first 90 labels are wrong", text)[0] >= 85
 
 
