@@ -188,7 +188,7 @@ def test_class_keys_show_their_shares(path, open_page):
     page = open_page(path, "focus")
     shares = page.locator("#opened .class-key .share").all_inner_texts()
     assert len(shares) == 3 and [float(text[:-1]) for text in shares] == cards_shares(page)
-    assert "nearest pictures" in page.locator("#opened .why").inner_text()
+    assert "nearest examples are labelled" in page.locator("#opened .why").inner_text()
 
 
 def cards_shares(page):

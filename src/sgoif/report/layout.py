@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sgoif.evidence import LIKENESS_COLUMNS, SKETCH_BITS
 from sgoif.findings.neighbours import has_likeness
-from sgoif.findings.suspects import columns_of
+from sgoif.findings.suspects import columns_of, labels_of
 from sgoif.report.cards import Card
 from sgoif.report.findings import Findings
 from sgoif.types import Floats, Ints
@@ -48,9 +48,10 @@ def lay_out_examples(run: Findings, cards: Sequence[Card]) -> Layout | None:
     """Place the examples of a run; None where it does not know which are alike."""
     if not has_likeness(run.sql):
         return None
-    total = int(run.sql(f"select count(*) as n from examples where {_KNOWN}")["n"][0].as_py())
+    labels = labels_of(run.sql, run.info)
+    total = int(run.sql(f"select count(*) as n from {labels} where {_KNOWN}")["n"][0].as_py())
     sample = f" and hash(id::varchar) % {total} < {_MOST_FITTED}" if total > _MOST_FITTED else ""
-    fitted = run.sql(f"select id::varchar as id, given_label, {_WORDS} from examples where {_KNOWN}{sample} order by 1")
+    fitted = run.sql(f"select id::varchar as id, given_label, {_WORDS} from {labels} where {_KNOWN}{sample} order by 1")
     if len(fitted) < 3:
         return None
     points, axes = _fit(_signs(fitted))
@@ -60,8 +61,8 @@ def lay_out_examples(run: Findings, cards: Sequence[Card]) -> Layout | None:
     placed = _to_grid(np.array([own[str(card.id)] for card in cards if str(card.id) in own]).reshape(-1, 2), low, high)
     places = iter([(int(x), int(y)) for x, y in placed])
     thin = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_DRAWN)).astype(np.int64))
-    labels = fitted["given_label"].to_numpy()[thin]
-    others = zip(_to_grid(points[thin], low, high).tolist(), labels.tolist())
+    given = fitted["given_label"].to_numpy()[thin]
+    others = zip(_to_grid(points[thin], low, high).tolist(), given.tolist())
     return Layout(
         tuple(next(places) if str(card.id) in own else None for card in cards),
         tuple((int(x), int(y), int(label)) for (x, y), label in others),

@@ -58,7 +58,7 @@ function facts(i) {
   return `${p}${trust}${visits}.`;
 }
 
-// What the neighbours say, on every card in the same words.
+// What the neighbours say, in the same words on every card: on reviewers' pages, which have no other reason.
 function neighboursSay(i) {
   const labels = DOC.beside.nearest[i].map(([, label]) => label);
   if (!labels.length || DOC.blind) return "";
@@ -118,7 +118,7 @@ function showFocus() {
     { class: "text" },
     headingOf(i),
     text ? make("p", {}, make("strong", { class: "badge-text", "data-decision": decided.get(i).decision }, `Decided: ${text}`)) : null,
-    make("p", { class: "why" }, why, neighboursSay(i)),
+    make("p", { class: "why" }, why || neighboursSay(i)),
     make("div", { class: "sheet-actions" }, ...actionButtons()),
     strip(`Nearest training ${nounOf()}, with their labels`, DOC.beside.nearest[i], i),
     furtherOf(i),
