@@ -14,18 +14,16 @@ VIEWS = ("overview", "batches", "focus", "cards", "result")
 
 
 @pytest.fixture(scope="session")
-def axe(pytestconfig):
-    """The source of axe-core, fetched once by npm into the cache of pytest."""
-    folder = pytestconfig.cache.mkdir("axe-core")
-    packed = next(iter(sorted(folder.glob("axe-core-*.tgz"))), None)
-    if packed is None:
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("axe-core: this machine has no npm")
-        done = subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
-        packed = next(iter(sorted(folder.glob("axe-core-*.tgz"))), None)
-        if done.returncode or packed is None:
-            pytest.skip("axe-core: npm cannot fetch it")
+def axe(tmp_path_factory):
+    """The source of axe-core, fetched by npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("axe-core: this machine has no npm")
+    folder = tmp_path_factory.mktemp("axe-core")
+    done = subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
+    packed = next(iter(folder.glob("axe-core-*.tgz")), None)
+    if done.returncode or packed is None:
+        pytest.skip("axe-core: npm cannot fetch it")
     with tarfile.open(packed) as archive:
         return archive.extractfile("package/axe.min.js").read().decode()
 

@@ -1,5 +1,6 @@
 """A watched language model: exact scores, honest tables, and a training that does not feel it."""
 
+import gc
 import io
 
 import numpy as np
@@ -85,6 +86,23 @@ def _gradient(model, layers, batch, wanted):
     parameters = [p for layer in layers for p in layer.parameters.values()]
     found = torch.autograd.grad(loss[wanted].sum(), parameters)
     return torch.cat([part.flatten() for part in found]), int((targets != -100).sum())
+
+
+def test_no_graph_outlives_its_step():
+    """The check of the first step once held the logits, and they held it: gigabytes of a real vocabulary, for ever."""
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    monitor = watch(model, optimizer)
+    before = {id(item) for item in in_a_graph()}
+    train(model, optimizer, monitor, steps=2)
+    gc.collect()
+    kept = [tuple(item.shape) for item in in_a_graph() if id(item) not in before]
+    assert not kept, kept
+    monitor.close()
+
+
+def in_a_graph():
+    return [item for item in gc.get_objects() if isinstance(item, torch.Tensor) and item.grad_fn is not None]
 
 
 def test_harm_without_curvature_is_the_product_of_gradients():

@@ -138,9 +138,10 @@ class SequenceCapture(StepHooks):
         rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
         expected = rows.softmax(-1)
         expected[torch.arange(len(rows)), targets[places]] -= 1
+        is_cast = logits.dtype != expected.dtype
 
-        def keep(grad: Tensor) -> None:
-            self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or logits.dtype != expected.dtype
+        def keep(grad: Tensor) -> None:  # must not hold the logits, which hold it: the step's graph would stay for ever
+            self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or is_cast
             self._fit = grad.detach()[places].to(expected.dtype), expected
 
         logits.register_hook(keep)
