@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tarfile
@@ -20,9 +21,10 @@ def axe(tmp_path_factory):
     if npm is None:
         pytest.skip("axe-core: this machine has no npm")
     folder = tmp_path_factory.mktemp("axe-core")
-    done = subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
     packed = next(iter(folder.glob("axe-core-*.tgz")), None)
-    if done.returncode or packed is None:
+    if packed is None:
         pytest.skip("axe-core: npm cannot fetch it")
     with tarfile.open(packed) as archive:
         return archive.extractfile("package/axe.min.js").read().decode()
