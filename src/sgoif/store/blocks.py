@@ -348,8 +348,9 @@ def _array(values: Any, kind: pa.DataType | None) -> pa.Array:
     found = np.asarray(values) if not isinstance(values, list) else values
     if isinstance(found, np.ndarray) and found.ndim > 1:
         found = list(found)
+    are_numbers = isinstance(found, np.ndarray) and np.issubdtype(found.dtype, np.floating)
     try:
-        return pa.array(found, kind)
+        return pa.array(found, kind, from_pandas=are_numbers)  # NaN becomes null, as in the columns of the schema
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise StoreError(f"a column cannot be written: {error}.") from error
 

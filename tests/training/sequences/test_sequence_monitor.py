@@ -198,6 +198,19 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     assert counters["visits_offered"] == counters["visits"] == 48 and counters["faults"] == 0
 
 
+def test_sequences_that_were_never_judged_come_last(tmp_path):
+    """On disk their scores were NaN, which DuckDB ranks above every number."""
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    monitor = watch(model, optimizer, out=str(tmp_path / "run"))
+    train(model, optimizer, monitor, steps=5)
+    for run in (monitor.close(), sgoif.load(str(tmp_path / "run"))):
+        rows = run.sequence_issues().to_pylist()
+        is_judged = [row["n_judged"] > 0 for row in rows]
+        assert any(is_judged) and not all(is_judged) and is_judged == sorted(is_judged, reverse=True)
+        assert all((row["score"] is not None) == (row["n_judged"] > 0) for row in rows)
+
+
 def test_packed_sequences_are_scored_one_by_one():
     model = build("llama", lora=True)
     still = torch.optim.SGD(model.parameters(), lr=0.0)
