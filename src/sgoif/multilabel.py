@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sgoif.gradients.models import check_class_names, refuse_in_pieces
 from sgoif.influence.holdout import MultilabelHoldOut
 from sgoif.inputs.overlap import refuse_overlap
 from sgoif.run import Run
-from sgoif.settings import Request, Settings, make_governor
+from sgoif.settings import Request, make_governor, refuse_changes
 from sgoif.tasks.multilabel import example_losses
 from sgoif.training.audit import audit_multilabel_examples
 from sgoif.training.base import WatchedLoop
@@ -39,6 +39,11 @@ log = logging.getLogger(__name__)
 
 _TAILS = ("", "_low", "_high")  # of columns with a probability and its interval
 _METHOD = {"curvature": "kfac-diagonal", "curvature_settings": {}, "solver": "direct", "gate": "explained"}
+_ALLOWED = {
+    "loss": ("per_example", "reduction", "accumulate", "scaler"),
+    "method": ("head",),
+    "budget": ("max_overhead", "plan"),
+}
 
 
 def watch_multilabel(
@@ -51,7 +56,7 @@ def watch_multilabel(
 ) -> MultilabelMonitor:
     """Watch a multi-label training; see :func:`sgoif.watch`. Targets are ``[B, C]``."""
     settings = request.settings
-    _refuse_changes(settings)
+    refuse_changes(settings, "multilabel", _ALLOWED)
     if not peers.is_alone:
         raise SgoifError("task='multilabel' watches one process so far; audit the model that several trained.")
     loss = settings.loss if settings.loss.per_example else replace(settings.loss, per_example=example_losses)
@@ -72,7 +77,7 @@ def watch_multilabel(
 
 def audit_multilabel(request: Request, dataset: Any, *, sink: ScoreSink | None, batch_size: int) -> Run:
     """Judge the tags of every training example by a finished model, in one pass; see :func:`sgoif.audit`."""
-    _refuse_changes(request.settings, are_losses_own=True)
+    refuse_changes(request.settings, "multilabel", {**_ALLOWED, "loss": ()})  # its losses are its own
     holdout, examples = (
         MultilabelHoldOut(source, seed=request.seed, device=request.device, role=role)
         for source, role in ((request.anchors, "anchors="), (dataset, "dataset"))
@@ -95,21 +100,6 @@ def _head_of(request: Request, holdout: MultilabelHoldOut) -> Layer:
         raise SgoifError(f"the model has {found.shape.outputs} outputs, but the hold-out {holdout.num_tags} tags.")
     check_class_names(request.class_names, found.shape.outputs)
     return found
-
-
-def _refuse_changes(settings: Settings, *, are_losses_own: bool = False) -> None:
-    """Raise for settings that tags have not: what is asked for must not be ignored."""
-    of_loss = () if are_losses_own else ("per_example", "reduction", "accumulate", "scaler")
-    allowed = {"loss": of_loss, "method": ("head",), "budget": ("max_overhead", "plan")}
-    changed = [
-        f"{type(group).__name__}.{field.name}"
-        for name, has in allowed.items()
-        for group in [getattr(settings, name)]
-        for field in fields(group)
-        if field.name not in has and getattr(group, field.name) != getattr(type(group)(), field.name)
-    ]
-    if changed:
-        raise SgoifError(f"task='multilabel' has no {', '.join(changed)}; leave it out.")
 
 
 def empty_multilabel() -> Run:

@@ -6,7 +6,6 @@ Experimental: arguments, columns and scores may change with any minor version.
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from sgoif.gradients.adapters import find_sequence_layers
 from sgoif.gradients.models import find_logits, refuse_in_pieces
 from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.run import Run
-from sgoif.settings import Request, Settings, make_governor
+from sgoif.settings import Request, make_governor, refuse_changes
 from sgoif.tasks.sequences import is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.schedule import Plan
@@ -37,6 +36,11 @@ log = logging.getLogger(__name__)
 
 # Passing 32 evaluation sequences costs as much as two or three training steps of 16.
 SEQUENCE_PLAN = Plan(refresh_every=40, examples_per_refresh=32, observe_every=10, early_steps=0)
+_ALLOWED = {
+    "loss": ("reduction", "accumulate", "scaler"),
+    "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
+    "budget": ("max_overhead", "plan"),
+}
 
 
 def watch_sequences(
@@ -50,7 +54,7 @@ def watch_sequences(
 ) -> SequenceMonitor:
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
-    _refuse_changes(settings)
+    refuse_changes(settings, "sequences", _ALLOWED)
     if not peers.is_alone:
         raise SgoifError("task='sequences' watches one process so far.")
     if request.is_compiled:
@@ -86,24 +90,6 @@ def _forward_of(model: nn.Module) -> Forward:
         return find_logits(model(**inputs))
 
     return forward
-
-
-def _refuse_changes(settings: Settings) -> None:
-    """Raise for settings that sequences have not: what is asked for must not be ignored."""
-    allowed = {
-        "loss": ("reduction", "accumulate", "scaler"),
-        "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
-        "budget": ("max_overhead", "plan"),
-    }
-    changed = [
-        f"{type(group).__name__}.{field.name}"
-        for name, has in allowed.items()
-        for group in [getattr(settings, name)]
-        for field in fields(group)
-        if field.name not in has and getattr(group, field.name) != getattr(type(group)(), field.name)
-    ]
-    if changed:
-        raise SgoifError(f"task='sequences' has no {', '.join(changed)}; leave it out.")
 
 
 def empty_sequences() -> Run:

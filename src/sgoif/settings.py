@@ -32,6 +32,7 @@ __all__ = [
     "describe_method",
     "group_settings",
     "make_governor",
+    "refuse_changes",
 ]
 
 
@@ -213,3 +214,22 @@ def describe_method(method: Method, layers: Sequence[Layer]) -> dict[str, Any]:
 
 def _warn(text: str) -> None:
     warnings.warn(text, DeprecationWarning, stacklevel=4)
+
+
+def refuse_changes(settings: Settings, task: str, allowed: Mapping[str, Sequence[str]]) -> None:
+    """Raise for settings that a task has not: what is asked for must not be ignored.
+
+    Args:
+        settings: of the user.
+        task: its name.
+        allowed: fields that it has, by group: loss, method, budget.
+    """
+    changed = [
+        f"{type(group).__name__}.{field.name}"
+        for name, has in allowed.items()
+        for group in [getattr(settings, name)]
+        for field in fields(group)
+        if field.name not in has and getattr(group, field.name) != getattr(type(group)(), field.name)
+    ]
+    if changed:
+        raise SgoifError(f"task={task!r} has no {', '.join(changed)}; leave it out.")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sgoif.doubts import doubts_of, has_trained_on_holdout
 from sgoif.evidence import Competence, error_rates
 from sgoif.findings.label import class_name
-from sgoif.findings.suspects import FLAGGED, Sql, columns_of, rate_columns
+from sgoif.findings.suspects import FLAGGED, Sql, columns_of, counts_holdout, rate_columns
 from sgoif.types import Floats
 from sgoif.wording import clean, count, percent, percents
 
@@ -499,7 +499,7 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
 
 def count_examples(sql: Sql, info: Mapping[str, Any]) -> int:
     """How many examples a run is about; a scan's hold-out is a part of the data, that of a training is not."""
-    tables = ("examples", "holdout") if info.get("kind") == "scan" else ("examples",)
+    tables = ("examples", "holdout") if counts_holdout(info) else ("examples",)
     present = [name for name in tables if columns_of(sql, name)]
     return sum(int(sql(f"select count(*) as n from {name}")["n"][0].as_py()) for name in present)
 

@@ -16,7 +16,10 @@ from sgoif.errors import SgoifError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FLAGGED", "UNLIKELY", "Sql", "columns_of", "has_probabilities", "labels_of", "rate_columns", "suspects"]
+__all__ = [
+    *("FLAGGED", "UNLIKELY", "Sql", "columns_of", "counts_holdout", "has_probabilities", "labels_of", "rate_columns"),
+    "suspects",
+]
 
 FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
 UNLIKELY = 0.1  # below this one it is unlikely to be wrong
@@ -82,6 +85,11 @@ def _key_without_p(sql: Sql) -> str:
     return "worst"
 
 
+def counts_holdout(info: Mapping[str, Any]) -> bool:
+    """Whether a run's totals are about its hold-out too: a scan takes it from the data, a training is given another."""
+    return info.get("kind") == "scan"
+
+
 def labels_of(sql: Sql, info: Mapping[str, Any]) -> str:
     """What to select the labels from that a run's totals are about, as the FROM of a query.
 
@@ -89,7 +97,7 @@ def labels_of(sql: Sql, info: Mapping[str, Any]) -> str:
     but for those that a person has verified. The hold-out of a training is another dataset, which no total is about.
     """
     own = "select *, 'train' as source from examples"
-    if info.get("kind") != "scan" or not columns_of(sql, "holdout"):
+    if not counts_holdout(info) or not columns_of(sql, "holdout"):
         return f"({own} where given_label >= 0)"
     held = "select *, 'holdout' as source from holdout where not coalesce(trusted, false)"
     return f"(select * from ({own} union all by name {held}) where given_label >= 0)"
