@@ -1,11 +1,10 @@
 """``sgoif trace``: the quantities of Algorithm 1 at each refresh, as the monitor had them."""
 
-import numpy as np
 import pytest
 
 import sgoif
 from tests.cli.runs import answer, invoke, noisy, write_run
-from tests.training.loops import data, fresh, train, watch
+from tests.training.loops import arrays, data, fresh, train, watch
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def run(tmp_path_factory):
 
 
 def test_a_row_per_refresh_has_the_means_over_anchors(run):
-    table = {name: np.array(values) for name, values in sgoif.load(run).anchors().to_pydict().items()}
+    table = arrays(sgoif.load(run).anchors())
     rows = answer("trace", run)["refreshes"]
     assert [row["t"] for row in rows] == sorted(set(table["refresh_step"].tolist()))
     at = table["refresh_step"] == rows[-1]["t"]
@@ -34,7 +33,7 @@ def test_a_row_per_refresh_has_the_means_over_anchors(run):
 
 
 def test_one_anchor_and_the_last_refreshes(run):
-    table = {name: np.array(values) for name, values in sgoif.load(run).anchors().to_pydict().items()}
+    table = arrays(sgoif.load(run).anchors())
     (row,) = answer("trace", run, "--anchor", "2", "--last", "1")["refreshes"]
     at = (table["refresh_step"] == row["t"]) & (table["anchor"] == 2)
     assert row["tau"] == pytest.approx(table["tau"][at].item())

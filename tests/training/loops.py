@@ -83,6 +83,11 @@ def watch(model, holdout, train_size=48, **settings):
     return sgoif.watch(model, anchors=holdout, train_size=train_size, **grouped({"plan": PLAN, **settings}))
 
 
+def arrays(table):
+    """The columns of a table; null becomes NaN."""
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
 def older_state(monitor):
     """The state as it was before it was packed: one nested dict per rank."""
     shared, owned = unpack(monitor.state_dict(), monitor.peers, torch.device("cpu"))

@@ -18,7 +18,7 @@ from sgoif.influence import GateSettings, score
 from sgoif.training import engine as engines
 from sgoif.training.refinement import ScoreRecord
 from sgoif.training.replacement import Replacement
-from tests.training.loops import data, fresh, train, watch
+from tests.training.loops import arrays, data, fresh, train, watch
 
 SOLVERS = ("direct", "neumann", "cg")
 POWERS = GateSettings(beta_power=1.0, gamma_power=1.0)
@@ -216,7 +216,7 @@ def test_the_table_of_anchors_has_all_five_error_terms_and_what_was_done(tmp_pat
     method = sgoif.Method.paper(subspace=4, refine_below=1.0, refine_if="low", replace_every=2)
     monitor = watch(model, holdout, method=method, out=str(tmp_path / "run"))
     train(model, train_set, monitor, epochs=4)
-    table = {name: np.array(column) for name, column in monitor.close().anchors().to_pydict().items()}
+    table = arrays(monitor.close().anchors())
     late = table["refresh_step"] == table["refresh_step"].max()
     for name in ("residual", "confidence", "curvature_gap", "coverage", "drift"):
         assert np.isfinite(table[name][late]).all(), name

@@ -40,7 +40,8 @@ def trace(
     as_json: Json = False,
 ) -> None:
     """Show the quantities of the paper's algorithm at each refresh of a watched training."""
-    columns = {name: np.asarray(values) for name, values in open_run(run).anchors().to_pydict().items()}
+    table = open_run(run).anchors()
+    columns = {name: table[name].to_numpy() for name in table.column_names}  # null becomes NaN
     rows = describe(columns, anchor, last)
     if as_json:
         return emit_json("trace", run=run, anchor=anchor, refreshes=rows)
