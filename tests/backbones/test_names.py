@@ -61,7 +61,7 @@ def test_one_library_is_recommended_for_each_kind(monkeypatch):
         "timm": ("pictures",),
         "sentence": ("texts",),
     }
-    assert ("pictures", "timm:efficientnet_lite0") in found["timm"].suggested
+    assert ("pictures", "timm:tf_efficientnet_lite0") in found["timm"].suggested
     assert states(monkeypatch, {"hf"})["hf"].recommended == ("pictures", "texts")
     found = states(monkeypatch, {"timm", "hf"})  # timm imports torchvision
     assert "not installed" in found["timm"].problem and found["hf"].recommended == ("pictures", "texts")

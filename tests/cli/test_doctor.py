@@ -47,11 +47,11 @@ def test_one_backbone_is_recommended_for_pictures_and_one_for_texts(monkeypatch)
     document = answer("doctor")
     assert {library["prefix"] for library in document["backbones"]} == LIBRARIES
     assert document["recommended_backbones"] == {
-        "pictures": "timm:efficientnet_lite0",
+        "pictures": "timm:tf_efficientnet_lite0",
         "texts": "sentence:sentence-transformers/all-MiniLM-L6-v2",
     }
     shown = " ".join(invoke("doctor").stdout.split())
-    assert "timm:NAME 1.2 (pictures)" in shown and "pictures timm:efficientnet_lite0" in shown
+    assert "timm:NAME 1.2 (pictures)" in shown and "pictures timm:tf_efficientnet_lite0" in shown
     assert "hf:NAME not installed: pip install transformers (pictures, texts)" in shown
 
 

@@ -37,7 +37,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user gave it: ``timm:efficientnet_lite0``."""
+        """As the user gave it: ``timm:tf_efficientnet_lite0``."""
 
     @property
     def takes(self) -> Kind:

@@ -78,7 +78,7 @@ _MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 # In the order in which they are suggested.
 LIBRARIES = (
-    Library("timm", "timm", "timm", _PICTURES, (("pictures", "efficientnet_lite0"),), needs_torchvision=True),
+    Library("timm", "timm", "timm", _PICTURES, (("pictures", "tf_efficientnet_lite0"),), needs_torchvision=True),
     Library("sentence", "sentence-transformers", "sentence_transformers", _TEXTS, (("texts", _MINILM),)),
     Library(
         "hf",

