@@ -94,6 +94,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_development": Entry("benchmarks.trust.grid", "the draws that the method was tuned on"),
     "trust_real": Entry("benchmarks.trust.verdicts", "label errors of test sets that people confirmed"),
     "trust_texts": Entry("benchmarks.trust.texts", "label errors of texts, by a sentence encoder"),
+    "trust_parts": Entry("benchmarks.trust.parts", "what influence and curvature are worth in a scan"),
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
     "values": Entry("benchmarks.values", "wrong values of a regression"),
     "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
