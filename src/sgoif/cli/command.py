@@ -1,4 +1,4 @@
-"""A command whose help shows what an option takes, and nothing beside a flag, which takes nothing."""
+"""A command whose help shows what an option takes, and no type beside flags and arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-__all__ = ["Command", "hide_type_of_flags"]
+__all__ = ["Command", "hide_types"]
 
 
 class Command(TyperCommand):
@@ -14,12 +14,14 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, ``--help`` among them."""
-        return hide_type_of_flags(super().get_params(ctx))
+        return hide_types(super().get_params(ctx))
 
 
-def hide_type_of_flags(params: list[Any]) -> list[Any]:
-    """Leave the column of types empty for flags; typer would write ``<bool>`` there."""
+def hide_types(params: list[Any]) -> list[Any]:
+    """Leave the column of types empty for flags and arguments; typer would write ``<bool>`` and ``<str>`` there."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
     return params

@@ -16,7 +16,7 @@ from typing import Any
 from typer import Abort
 from typer.core import TyperGroup
 
-from sgoif.cli.command import hide_type_of_flags
+from sgoif.cli.command import hide_types
 from sgoif.errors import SgoifError
 
 FINE, EXCEEDED, MISTAKE, BUG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -27,7 +27,7 @@ class Front(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of the program itself."""
-        return hide_type_of_flags(super().get_params(ctx))
+        return hide_types(super().get_params(ctx))
 
     def main(  # type: ignore[override]  # the rest is typer's own, by keyword
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
