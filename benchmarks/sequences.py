@@ -113,7 +113,7 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, items: Items, mon
 def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np.float64]]:
     """A run's columns by position; those without curvature are the same in all runs."""
     columns = found.table
-    names = {"loss": "mean loss", "cosine": "gradient cosine", "score": "score", "loss_first": "first loss"}
+    names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss"}
     scores = {}
     for column in ("harm", "worst", *names):
         values = np.full(count, -np.inf)

@@ -200,22 +200,24 @@ class Run:
             raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
         return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
 
-    def sequence_issues(self, *, top: int | None = None) -> pa.Table:
+    def sequence_issues(self, *, by: str = "harm", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``score`` from 0 to 1, by which they are ranked; ``loss`` per token, its mean over the visits, and its
-        first and last value; ``harm``, the mean over the groups of what training on it does to their loss (positive is
-        harmful), ``worst``, the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of
-        the same without curvature and size. ``p_mislabeled`` is null, and ``no_p_reason`` says why.
+        Columns: ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful);
+        ``worst``, the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of the same
+        without curvature and size; ``loss`` per token, its mean over the visits, and its first and last value.
+        ``p_mislabeled`` is null, and ``no_p_reason`` says why.
 
         Args:
+            by: what they are ranked by: ``"harm"``, ``"worst"``, ``"cosine"``, ``"loss"``, ``"loss_first"`` or
+                ``"loss_last"``. Look at the first by harm and the first by loss: they find different errors.
             top: how many rows; None or 0 for all.
 
         Raises:
-            SgoifError: The run is not about sequences.
+            SgoifError: The run is not about sequences, or they are not ranked by such a column.
         """
         self._need_sequences()
-        return findings.sequence_issues(self.sql, top=top)
+        return findings.sequence_issues(self.sql, by=by, top=top)
 
     def most_helpful(self, group: str, count: int = 20) -> pa.Table:
         """The training sequences that lower the loss of a group of evaluation sequences most. Experimental.

@@ -14,7 +14,7 @@ from torch import nn
 
 from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
-from sgoif.findings.sequences import NO_PROBABILITIES, score_sequences
+from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.finish import loop_facts, save_run
 from sgoif.gradients.adapters import find_sequence_layers
 from sgoif.gradients.models import find_logits, refuse_in_pieces
@@ -113,8 +113,8 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
 
 
 def _complete(examples: Columns) -> Columns:
-    """Add the score, and probabilities that nothing has earned yet, with the reason."""
+    """Add probabilities that nothing has earned yet, with the reason."""
     count = len(examples["id"])
     nothing = {f"p_mislabeled{tail}": np.full(count, np.nan) for tail in ("", "_low", "_high")}
     reasons = np.array([NO_PROBABILITIES] * count, object)
-    return {**examples, "score": score_sequences(examples), **nothing, "no_p_reason": reasons}
+    return {**examples, **nothing, "no_p_reason": reasons}

@@ -3,7 +3,6 @@
 import gc
 import io
 
-import numpy as np
 import pytest
 import torch
 
@@ -180,8 +179,10 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     reopened = sgoif.load(str(tmp_path / "run"))
     for found in (run, reopened):
         issues = found.sequence_issues(top=5)
-        scores = issues["score"].to_pylist()
-        assert scores == sorted(scores, reverse=True) and len(scores) == 5
+        assert issues["harm"].to_pylist() == sorted(found.table["harm"], reverse=True)[:5]
+        assert found.sequence_issues(by="loss", top=1)["loss"][0].as_py() == found.table["loss"].max()
+        with pytest.raises(SgoifError, match=r"ranked by one of harm, worst, .*, got 'score'"):
+            found.sequence_issues(by="score")
         assert set(issues["p_mislabeled"].to_pylist()) == {None}
         assert "not calibrated" in issues["no_p_reason"][0].as_py()
         assert set(issues["worst_group"].to_pylist()) <= {"math", "code"}
@@ -208,7 +209,7 @@ def test_sequences_that_were_never_judged_come_last(tmp_path):
         rows = run.sequence_issues().to_pylist()
         is_judged = [row["n_judged"] > 0 for row in rows]
         assert any(is_judged) and not all(is_judged) and is_judged == sorted(is_judged, reverse=True)
-        assert all((row["score"] is not None) == (row["n_judged"] > 0) for row in rows)
+        assert all((row["harm"] is not None) == (row["n_judged"] > 0) for row in rows)
 
 
 def test_packed_sequences_are_scored_one_by_one():
@@ -280,7 +281,7 @@ def test_rows_without_tokens_are_counted(caplog):
     run = monitor.close()
     assert run.info["counters"]["visits_without_tokens"] == 1
     row = run.examples().to_pylist()[list(run.table["id"]).index(101)]
-    assert row["loss"] is None and row["score"] is None and row["n_visits"] == 0
+    assert row["loss"] is None and row["harm"] is None and row["n_visits"] == 0
 
 
 def test_switched_off_and_the_own_plan(monkeypatch):
@@ -290,11 +291,3 @@ def test_switched_off_and_the_own_plan(monkeypatch):
     monkeypatch.delenv("SGOIF_DISABLE")
     monitor = sgoif.watch(build("gpt2", lora=True), anchors=groups(), train_size=COUNT, task="sequences")
     assert monitor.governor.plan == SEQUENCE_PLAN
-
-
-def test_ranks_of_equal_values_are_equal():
-    from sgoif.findings.sequences import score_sequences
-
-    columns = {"loss": np.array([1.0, 1.0, 2.0, np.nan]), "cosine": np.array([0.0, 0.0, 0.0, 1.0])}
-    assert score_sequences(columns)[:2].tolist() == [0.375, 0.375]
-    assert np.isnan(score_sequences(columns)[3])
