@@ -249,7 +249,7 @@ def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kin
     given = np.where(wrong, (truth + (1 if kind == "pairs" else rng.integers(1, 4, 6000))) % 4, truth)
     whole = estimate(rows, given, 4)
     monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 2000)
-    monkeypatch.setattr("sgoif.scanning.pool._AT_ONCE", 4000)  # four blocks of the others
+    monkeypatch.setattr("sgoif.scanning.estimate._JUDGED", 1000)  # four blocks of the others
     found = estimate(rows, given, 4)
     others = np.setdiff1d(np.arange(6000), found.sampled)
     assert 2000 <= len(found.sampled) < 2010 and len(found.predicted) == len(found.sampled)

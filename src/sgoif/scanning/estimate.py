@@ -45,6 +45,7 @@ __all__ = ["LabelEstimate", "estimate_features", "estimate_labels", "make_heads"
 
 
 _SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
+_JUDGED = 20_000  # others that are judged at once: a head may make hundreds of features of each
 _COUNTED = 3  # times that the noise is counted on the first fits
 _REFITS = 2
 # A class may leak so much of what it keeps to one other while heads are fitted through it. Two classes that are each
@@ -139,12 +140,13 @@ def estimate_features(
         values = getattr(found, name)
         columns[name] = np.zeros((len(given), *values.shape[1:]), values.dtype)
         columns[name][rows] = values
-    for some in blocks(len(others), num_classes):
-        mine = torch.from_numpy(others[some])
-        logs, labels = [predict(inputs[mine]) for predict in predictors], torch.from_numpy(given[others[some]])
+    for start in range(0, len(others), _JUDGED):
+        some = others[start : start + _JUDGED]
+        mine = inputs[torch.from_numpy(some)]
+        logs, labels = [predict(mine) for predict in predictors], torch.from_numpy(given[some])
         for name, values in zip(columns, learnt.judge(logs, labels), strict=True):
-            columns[name][others[some]] = values
-        progress("judging", some.stop, len(others))
+            columns[name][some] = values
+        progress("judging", start + len(some), len(others))
     return replace(found, **columns)  # type: ignore[arg-type]
 
 
