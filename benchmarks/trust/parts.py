@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.experiment import Experiment
 from benchmarks.metrics import average_precision
-from benchmarks.tables.rows import interval, latest, table
+from benchmarks.tables.rows import latest, means, table
 from benchmarks.trust.cells import REPORTED, Cell
 from benchmarks.trust.draws import draw
 from sgoif.scanning.frozen import audit_embeddings
@@ -69,7 +69,7 @@ def parts() -> str:
         cells = [said]
         for belongs in _GROUPS.values():
             mine = [run["ap"][name] for run in runs if belongs(*_noise(run["settings"]["noise"]))]
-            cells.append(interval(mine) if mine else "not run")
+            cells.append(means(mine) if mine else "not run")
         rows.append(cells)
     sizes = (sum(belongs(*_noise(run["settings"]["noise"])) for run in runs) for belongs in _GROUPS.values())
     return table(["ranked by", *(f"{group} ({size} draws)" for group, size in zip(_GROUPS, sizes))], rows)
