@@ -206,7 +206,8 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
             found = first
     progress("fitting", stages, stages)
     names = [head.name for head in heads]
-    return _Learnt(_scale(found, counts), counts, predicted, plain.expected_accuracy(), is_refitted, names)
+    world = _scale(found, counts, is_refitted=is_refitted)
+    return _Learnt(world, counts, predicted, plain.expected_accuracy(), is_refitted, names)
 
 
 def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
@@ -246,18 +247,26 @@ def _refit(
     return world, counts
 
 
-def _scale(world: _World, counts: Ints) -> _World:
+def _scale(world: _World, counts: Ints, *, is_refitted: bool) -> _World:
     """Believe in as many errors as all labels and the counts agree on.
 
     Hard examples among the surest predictions are counted as errors, and make every other label less likely. The counts
     stand unless the labels contradict them beyond chance: where classes are easily told apart, labels do not care.
+
+    Heads that were fitted again have seen a little of each label: neighbours vote by what they are believed to be, and
+    that was judged by fits that the label was part of. Exponents fitted anew with fewer errors would come to trust that
+    head alone, so theirs are kept.
     """
     if not world.is_recovered:
         return world
     wrong, before = max(int(counts.sum() - np.trace(counts)), 0.5), world.log_likelihood()
 
     def at(scale: float) -> tuple[float, _World]:
-        found = _through(world.pool.logs, world.pool.exponents, scale_errors(world.transition, scale), world.given)
+        transition = scale_errors(world.transition, scale)
+        if is_refitted:
+            found = _World(world.pool, transition, world.given, is_recovered=True)
+        else:
+            found = _through(world.pool.logs, world.pool.exponents, transition, world.given)
         gain = found.log_likelihood() - before
         chance = _SURE_SCALE * float(gain.std()) * math.sqrt(len(gain))
         return float(gain.sum()) - chance + wrong * (math.log(scale) - scale), found
