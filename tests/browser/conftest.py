@@ -72,33 +72,47 @@ SHARES = {"": 0.98, "_2": 0.01, "_3": 0.01}  # of p_mislabeled, by suggestion
 
 @pytest.fixture
 def alike(tmp_path):
-    """A run of 120 examples of four classes that knows which are alike: 60 are labelled as the class after their own.
+    """A run of :func:`write_alike`."""
+    return load(write_alike(tmp_path / "alike"))
 
-    Every third of the 60 looks like a class that the model does not suggest.
+
+def write_alike(folder, *, num_wrong=60, first_share=None):
+    """A run of four classes that knows which examples are alike; the first ones are labelled as the class after theirs.
+
+    Every third of these looks like a class that the model does not suggest.
+
+    Args:
+        folder: of the run.
+        num_wrong: labels that are wrong; as many others follow, and 300 that are surely right.
+        first_share: of p_mislabeled, by wrong label, for the first suggestion; the same for all by default.
     """
     rng = np.random.default_rng(0)
-    true = np.arange(120) % 4
-    given = np.where(np.arange(120) < 60, (true + 1) % 4, true)
-    looks = np.where((np.arange(120) < 60) & (np.arange(120) % 3 == 0), (true + 2) % 4, true)
+    number, is_wrong = np.arange(2 * num_wrong), np.arange(2 * num_wrong) < num_wrong
+    true = number % 4
+    given = np.where(is_wrong, (true + 1) % 4, true)
+    looks = np.where(is_wrong & (number % 3 == 0), (true + 2) % 4, true)
     base = rng.integers(-(2**62), 2**62, (4, 4))
-    words = base[looks] ^ (1 << rng.integers(0, 60, (120, 4)))
-    p = np.concatenate([np.linspace(0.99, 0.92, 60), np.linspace(0.2, 0.001, 60)])
+    words = base[looks] ^ (1 << rng.integers(0, 60, (len(number), 4)))
+    p = np.concatenate([np.linspace(0.99, 0.92, num_wrong), np.linspace(0.2, 0.001, num_wrong)])
     others = {f"suggested_label_{rank}": (true + rank) % 4 for rank in (2, 3)}
     likeness = {name: words[:, i] for i, name in enumerate(LIKENESS_COLUMNS)}
     # 300 right examples besides, so that a wrong label's neighbours are mostly right
     more = np.arange(300) % 4
     near = base[more] ^ (1 << rng.integers(0, 60, (300, 4)))
+    shares = {tail: np.full(len(number), share) for tail, share in SHARES.items()}
+    if first_share is not None:
+        shares[""][:num_wrong] = first_share
     examples = table(
         np.concatenate([p, np.full(300, 0.001)]),
         np.concatenate([given, more]),
         np.concatenate([true, (more + 1) % 4]),
-        p_given=np.full(420, 0.1),
-        **{f"p_suggested{tail}": np.concatenate([share * p, np.zeros(300)]) for tail, share in SHARES.items()},
+        p_given=np.full(len(number) + 300, 0.1),
+        **{f"p_suggested{tail}": np.concatenate([share * p, np.zeros(300)]) for tail, share in shares.items()},
         **{name: np.concatenate([values, (more + 2) % 4]) for name, values in others.items()},
         **{name: np.concatenate([values, near[:, i]]) for i, (name, values) in enumerate(likeness.items())},
     )
-    facts = {"expected_errors": 60.0, "transition": (np.eye(4) * 0.8 + 0.05).tolist(), "trusted": True}
-    return load(write_run(tmp_path / "alike", examples, holdout=held_out(trusted=True), names=NAMES, **facts))
+    facts = {"expected_errors": float(num_wrong), "transition": (np.eye(4) * 0.8 + 0.05).tolist(), "trusted": True}
+    return write_run(folder, examples, holdout=held_out(trusted=True), names=NAMES, **facts)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class ClassKeys:
     in_bulk: NDArray[np.bool_]  # whether the first key may be accepted together with others, [N]
 
 
-def class_keys(rows: Mapping[str, NDArray[Any]], near: Ints, *, least_share: float = LEAST_SHARE) -> ClassKeys:
+def class_keys(rows: Mapping[str, NDArray[Any]], near: Ints) -> ClassKeys:
     """Rank classes by the model and the neighbours together.
 
     A suggestion may be accepted in bulk where two thirds of the neighbours have its label and it is probable enough;
@@ -62,7 +62,6 @@ def class_keys(rows: Mapping[str, NDArray[Any]], near: Ints, *, least_share: flo
     Args:
         rows: as :func:`sgoif.findings.suspects.suspects` gives them.
         near: labels of the nearest training examples, nearest first, ``[N, K]``; -1 for none.
-        least_share: from :func:`choose_least_share`, where some labels have been checked.
 
     >>> rows = {"given_label": [0], "suggested_label": [1], "suggested_label_2": [2], "p_mislabeled": [0.96]}
     >>> rows |= {"p_suggested": [0.9], "p_suggested_2": [0.06]}
@@ -87,14 +86,15 @@ def class_keys(rows: Mapping[str, NDArray[Any]], near: Ints, *, least_share: flo
     is_first = (labels[:, 0] >= 0) & (labels[:, 0] == _first(suggested, given))
     agrees = (num_near > 0) & (agreeing >= _AGREEING * num_near - 1e-9) & is_first
     belief = np.where(agrees, shares[:, 0], np.nan)
-    return ClassKeys(labels, shares, agreeing, num_near, belief, np.nan_to_num(belief) >= least_share)
+    return ClassKeys(labels, shares, agreeing, num_near, belief, np.nan_to_num(belief) >= LEAST_SHARE)
 
 
 def choose_least_share(keys: ClassKeys, decided: Ints) -> float:
     """The probability from which on suggestions may be accepted in bulk, by what reviewers decided about some of them.
 
     It is the lowest with 95% right among the decided ones at or above it. Lowering takes 50 decisions; for raising, 20
-    decisions of which 95% were right count beforehand. 1 or more means that nothing may be accepted in bulk.
+    decisions of which 95% were right count beforehand. 1 or more means that nothing may be accepted in bulk. The review
+    page repeats this in JavaScript, for what is decided on it.
 
     Args:
         keys: of examples.

@@ -28,7 +28,7 @@ from sgoif.summary import read_transition
 from sgoif.types import Floats
 
 __all__ = [
-    *("Beside", "Card", "Context", "apply_past_decisions", "cards_from", "cards_of"),
+    *("Beside", "Card", "Context", "DecidedCard", "apply_past_decisions", "cards_from", "cards_of"),
     *("context_of", "isolate", "plan_review", "select_cards"),
 ]
 
@@ -53,6 +53,14 @@ class Card:
     kind: tuple[int, ...] = ()  # of the reason, see `sgoif.findings.label.phrase_kinds`
     source: str = "train"  # or holdout
     probable: tuple[float, ...] = ()  # that each suggestion is the true class; empty where the run does not know
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedCard:
+    """A card that was decided on earlier, and the class that was found right; None where no single one was."""
+
+    card: Card
+    truth: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +105,10 @@ def cards_from(rows: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> 
     return [Card(*row) for row in zip(*columns)]
 
 
-def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None) -> list[Card]:
-    """Leave out cards that were decided on, and correct the others' probabilities by what was decided.
+def apply_past_decisions(
+    cards: Sequence[Card], decisions: Sequence[Decision], place: Pictures | None
+) -> tuple[list[Card], list[DecidedCard]]:
+    """Split off cards that were decided on, and correct the probabilities of all by what was decided.
 
     A decision holds while the example's label and its picture, text or row are the same. Only examples that were
     decided on are read for that; without a place of examples, a decision holds by its label alone.
@@ -107,11 +117,15 @@ def apply_past_decisions(cards: Sequence[Card], decisions: Sequence[Decision], p
     known = [card for card in cards if (str(card.id), card.given) in past]
     content = content_hashes(place, [card.id for card in known])
     verdicts: dict[int, bool] = {}
+    truth: dict[int, int | None] = {}
     for number, card in enumerate(cards):
         found = find_past(past, card.id, card.given, content.get(str(card.id), ""))
         if found is not None and found.is_wrong is not None:
             verdicts[number] = found.is_wrong
-    return [card for number, card in enumerate(_correct(cards, verdicts)) if number not in verdicts]
+            truth[number] = {"keep": card.given, "relabel": next(iter(found.labels), None)}.get(found.decision)
+    corrected = _correct(cards, verdicts)
+    done = [DecidedCard(corrected[number], label) for number, label in truth.items()]
+    return [card for number, card in enumerate(corrected) if number not in verdicts], done
 
 
 def context_of(run: Findings, cards: Sequence[Card], *, blind: bool = False, secret: bool = False) -> Context:
@@ -190,15 +204,23 @@ def _correct(cards: Sequence[Card], verdicts: dict[int, bool]) -> list[Card]:
     if not verdicts or any(card.p is None for card in cards):
         return list(cards)
     p = np.array([card.p for card in cards], dtype=np.float64)
-    after = recalibrate_cards(p.tolist(), [(card.given, card.suggested[:1]) for card in cards], verdicts).p
+    pairs = [(card.given, card.suggested[:1]) for card in cards]
+    after = recalibrate_cards(p.tolist(), pairs, verdicts).p_shifted
     shift = _logit(after) - _logit(p)
 
     def correct(value: float | None, by: float) -> float | None:
         return None if value is None else round(float(1 / (1 + np.exp(-(_logit(np.array(value)) + by)))), 4)
 
     return [
-        replace(card, p=round(float(after[i]), 4), low=correct(card.low, by), high=correct(card.high, by))
-        for i, (card, by) in enumerate(zip(cards, shift))
+        replace(
+            card,
+            p=round(float(now), 4),
+            low=correct(card.low, by),
+            high=correct(card.high, by),
+            # if the label is wrong, the classes are as probable as before
+            probable=tuple(round(min(value * float(now) / max(before, 1e-6), 1.0), 4) for value in card.probable),
+        )
+        for card, by, before, now in zip(cards, shift, p.tolist(), after)
     ]
 
 

@@ -16,6 +16,7 @@ from sgoif.files.tables import write_text
 from sgoif.report.cards import Card, apply_past_decisions, cards_of, context_of, plan_review, select_cards
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
+from sgoif.report.keys import check_first_keys
 from sgoif.report.page import Page, render_page
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
@@ -62,7 +63,9 @@ def make_report(
     page = replace(page, blind=settings.blind, run_url=run_url)
     past = _read_past(run, settings.decisions, run_url)
     cards = select_cards(run, top=None if top is None or ids is not None else top + len(past), ids=ids)
-    cards = apply_past_decisions(cards, past, place) if past else cards
+    if past:
+        cards, decided = apply_past_decisions(cards, past, place)
+        page = replace(page, past_keys=check_first_keys(run, decided))
     cards = cards if top is None or ids is not None else cards[:top]
     if not cards:
         raise SgoifError("there is nothing to show: no example is left that nobody has decided on.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+from sgoif.findings.keys import LEAST_SHARE
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import counts_holdout
 from sgoif.report.cards import Beside, Card, Context
@@ -28,7 +29,7 @@ __all__ = ["Page", "render_page"]
 
 SCRIPTS = (
     *("document", "examples", "estimate", "csv", "decisions", "grid", "actions", "finder", "focus", "batches"),
-    *("filters", "overview", "map", "result", "loading", "views", "keys", "main"),
+    *("offers", "filters", "overview", "map", "result", "loading", "views", "keys", "main"),
 )
 _FORMAT = 2
 _OWN = ("low", "high", "confidence", "visits")
@@ -53,6 +54,7 @@ class Page:
     typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)  # instead of what the run finds typical
     is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
     run_url: str | None = None  # where the run is, for the command that applies the decisions
+    past_keys: Sequence[tuple[float, bool]] = ()  # of earlier decisions, see `sgoif.report.keys.check_first_keys`
 
     @property
     def is_owners(self) -> bool:
@@ -103,6 +105,8 @@ def _describe(
         "secret": is_secret,
         "asked": len(page.asked) > 0,
         "sample": page.is_sample,
+        "least_share": LEAST_SHARE,
+        "past_keys": [] if page.blind else list(page.past_keys),
         "mode": gallery.mode,
         "classes": _names(run, cards, context),
         **_describe_run(run, top, cards, page),

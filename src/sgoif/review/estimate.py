@@ -41,6 +41,7 @@ class Recalibrated:
     """Probabilities after decisions."""
 
     p: Floats  # [n], 0 or 1 where decided
+    p_shifted: Floats  # [n], by the shifts alone, decided or not
     is_decided: NDArray[np.bool_]  # [n]
     shift: float  # a
     shift_variance: float  # of a, after the decisions
@@ -77,9 +78,9 @@ def recalibrate(
     # what the decisions of a pair tell of `a`, once its own `b` may be anything that its prior allows
     variance = 1 / (_PRIOR_A + float((weight * _PRIOR_B / (weight + _PRIOR_B)).sum()))
     shifted = _sigmoid(x + a + _of_pair(pair, pairs, b))
-    is_decided = np.zeros(len(p), bool)
-    shifted[decided_rows], is_decided[decided_rows] = is_wrong, True
-    return Recalibrated(shifted, is_decided, a, variance)
+    known, is_decided = shifted.copy(), np.zeros(len(p), bool)
+    known[decided_rows], is_decided[decided_rows] = is_wrong, True
+    return Recalibrated(known, shifted, is_decided, a, variance)
 
 
 def recalibrate_cards(

@@ -3,15 +3,16 @@
 const LARGEST_BATCH = 50;
 const TILE_GAP = 6;
 const TILES = IS_WRITTEN ? { least: 250, most: 420, height: HAS_ROWS ? 96 : 84 } : { least: innerWidth < 520 ? 66 : 84, most: 150 };
-const HAS_BATCHES = !DOC.sample && !DOC.blind && !DOC.asked && DOC.examples.length > 0 && CARDS.agrees.some(Boolean);
+const CAN_BATCH = !DOC.sample && !DOC.blind && !DOC.asked && DOC.examples.length > 0 && CARDS.agrees.some(Boolean);
 
-let batch = { label: -1, cards: [] };
+let batch = { label: -1, cards: [], all: [] }; // those in sight, and those from which they were taken
 let tile = 0; // the one that the arrow keys are on
 let tileColumns = 1;
 const exceptions = new Set(); // cards of the batch
 const putOff = new Set(); // classes whose batches come last
 
-const isBatchable = (i) => CARDS.agrees[i] && !excepted.has(i) && !decided.get(i)?.decision;
+const isOpenForBatches = (i) => !excepted.has(i) && !decided.get(i)?.decision;
+const isBatchable = (i) => isOffered(i) && isOpenForBatches(i);
 
 // Cards for batches by class, the most first.
 function batchable() {
@@ -46,8 +47,15 @@ function nextBatch() {
   for (const i of cards) numbers.set(CARDS.given[i], (numbers.get(CARDS.given[i]) ?? 0) + 1);
   const sizeOf = (i) => numbers.get(CARDS.given[i]); // tiles under the same label stand together
   cards.sort((a, b) => sizeOf(b) - sizeOf(a) || CARDS.given[a] - CARDS.given[b] || a - b);
-  batch = { label, cards };
+  batch = { label, cards, all: cards };
   exceptions.clear();
+  tile = 0;
+  showBatch();
+}
+
+// The same cards in a window of another size, as many as fit it.
+function refitBatch() {
+  batch.cards = batch.all.filter(isOpenForBatches);
   tile = 0;
   showBatch();
 }
@@ -71,6 +79,7 @@ function showBatch() {
   showBatchButtons(); // they take room
   const { size, columns, count } = fitTiles(batch.cards.length);
   batch.cards = batch.cards.slice(0, count);
+  for (const i of [...exceptions]) if (!batch.cards.includes(i)) exceptions.delete(i);
   tileColumns = columns;
   find("batch-name").replaceChildren(...batchHeading());
   const tiles = find("tiles");
@@ -83,9 +92,10 @@ function showBatch() {
 
 function showBatchesDone() {
   const left = shown.filter((i) => !decided.get(i)?.decision).length;
-  const text = left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
+  const text = left && numOffered ? `${counted(numOffered, "card")} can be decided in batches, ${counted(left, "card")} in all.` : left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
   const on = left ? make("button", { type: "button", class: "primary", onclick: () => chooseMode("focus") }, "One at a time ", make("kbd", {}, "F")) : make("button", { type: "button", class: "primary", onclick: () => chooseView("result"), hidden: !DOC.owner }, "Result");
-  find("batches-done").replaceChildren(make("p", {}, text), on);
+  const next = left && numOffered ? make("button", { type: "button", onclick: nextBatch }, "Next batch") : "";
+  find("batches-done").replaceChildren(make("p", {}, text), on, next);
   if (mode === "batches" && !isFiltering()) on.focus({ preventScroll: true });
 }
 
@@ -120,10 +130,10 @@ function toggleException(i) {
 
 function showBatchButtons() {
   const number = batch.cards.length - exceptions.size;
-  const total = batchable().reduce((sum, [, cards]) => sum + cards.length, 0);
+  const inSight = new Set(batch.cards);
+  const later = shown.filter((i) => isBatchable(i) && !inSight.has(i)).length;
   const name = isolated(className(batch.label));
   find("accept").replaceChildren(number ? `Accept ${thousands(number)} as ${name} ` : "Leave all out ", make("kbd", {}, "Enter"));
-  const later = total - batch.cards.length;
   find("batch-left").textContent = later ? `${thousands(later)} more in later batches` : "last batch";
 }
 
@@ -134,7 +144,7 @@ function acceptBatch() {
     find("batches").scrollIntoView({ block: "start" });
     return say("Some tiles were out of sight. Look at them, then press Enter.");
   }
-  const cards = batch.cards.filter((i) => !exceptions.has(i));
+  const cards = batch.cards.filter((i) => !exceptions.has(i) && !decided.get(i)?.decision); // by another tab, perhaps
   for (const i of exceptions) excepted.add(i);
   keepExceptions();
   const label = batch.label;
@@ -149,7 +159,8 @@ function acceptBatch() {
 // The batch that was taken back, with its exceptions marked.
 function returnToBatch(cards) {
   if (taken?.label === undefined) return nextBatch(), say("Taken back, on a card outside the batches.");
-  batch = { label: taken.label, cards: cards.filter((i) => isBatchable(i) && bestOf(i) === taken.label) };
+  const returned = cards.filter((i) => isOpenForBatches(i) && bestOf(i) === taken.label);
+  batch = { label: taken.label, cards: returned, all: returned };
   exceptions.clear();
   for (const i of taken.exceptions) exceptions.add(i);
   tile = 0;

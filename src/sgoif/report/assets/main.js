@@ -57,11 +57,11 @@ function tell(parts, found) {
   showResult();
 }
 
-// The estimate looks at every card, so it waits until the hand rests.
+// The estimate and the batches look at every card, so they wait until the hand rests.
 let waiting = 0;
 function soon() {
   clearTimeout(waiting);
-  waiting = setTimeout(() => (window.requestIdleCallback ?? setTimeout)(showProgress), 120);
+  waiting = setTimeout(() => (window.requestIdleCallback ?? setTimeout)(() => (reviseOffers(), showProgress())), 120);
 }
 
 function fileName() {
@@ -116,6 +116,7 @@ function start() {
     if (DOC.owner) drawMap();
   });
   restore();
+  leastShare = lowestTold = chooseLeastShare(checkedSoFar());
   fillFilters();
   listeners.push((cards) => (redress(cards), soon()));
   addEventListener("storage", (event) => (changedElsewhere(event), mode === "focus" && PLACE.has(event.key) && showFocus()));
@@ -143,6 +144,7 @@ function start() {
   if (address) window.history.replaceState(null, "", address);
   followAddress();
   showProgress();
+  showOffers();
   if (view === "review" && mode === "batches") nextBatch(); // the progress takes room
   if (IS_WRITTEN) setTimeout(prepareSearch, 500);
 }
@@ -150,8 +152,8 @@ function start() {
 function resized() {
   if (view === "overview") drawMap();
   else if (view === "review" && mode === "cards") layOut();
-  else if (view === "review" && mode === "batches") nextBatch();
+  else if (view === "review" && mode === "batches") refitBatch();
 }
 
 start();
-window.sgoif = { document: DOC, recalibrate, leftOver, toCsv, fromCsv, decisionRows, decided, estimate, comingUp };
+window.sgoif = { document: DOC, recalibrate, leftOver, toCsv, fromCsv, decisionRows, decided, estimate, comingUp, chooseLeastShare, leastShare: () => leastShare };

@@ -4,7 +4,7 @@ const MOST_CLASSES = 14; // of the matrix
 function showSentence() {
   const number = CARDS.id.filter((_, i) => isBatchable(i)).length;
   const parts = [DOC.sentence ? `${DOC.sentence} ` : ""];
-  if (HAS_BATCHES) {
+  if (hasBatches()) {
     const go = make("button", { type: "button", class: "link", onclick: () => (clearFilters(), (mode = "batches"), filter(), chooseView("review")) }, `${thousands(number)} of ${counted(COUNT, "card")}`);
     parts.push(go, " can be fixed in batches, with one key for each.");
   } else parts.push(make("button", { type: "button", class: "link", onclick: () => chooseView("review") }, counted(COUNT, "card")), " to review.");

@@ -3,10 +3,10 @@ const VIEWS = ["overview", "review", "result"];
 const MODES = ["batches", "focus", "cards"];
 let view = DOC.owner ? "overview" : "review";
 
-const hasMode = (name) => name !== "batches" || HAS_BATCHES;
+const hasMode = (name) => name !== "batches" || mode === "batches" || hasBatches();
 
 function defaultMode() {
-  return HAS_BATCHES ? "batches" : DOC.sample || DOC.asked || !DOC.examples.length ? "cards" : "focus";
+  return hasBatches() ? "batches" : DOC.sample || DOC.asked || !DOC.examples.length ? "cards" : "focus";
 }
 
 function rememberPlace() {
@@ -45,13 +45,17 @@ function chooseMode(name, isChosen = false) {
   rememberPlace();
 }
 
-function showMode() {
-  if (view !== "review") return;
-  document.body.dataset.mode = mode;
+function showModeButtons() {
   for (const name of MODES) {
     find(`mode-${name}`).setAttribute("aria-pressed", name === mode);
     find(`mode-${name}`).hidden = !hasMode(name);
   }
+}
+
+function showMode() {
+  if (view !== "review") return;
+  document.body.dataset.mode = mode;
+  showModeButtons();
   find("batches").hidden = mode !== "batches" || !shown.length;
   find("opened").hidden = mode !== "focus" || !shown.length;
   find("grid").hidden = mode !== "cards";
