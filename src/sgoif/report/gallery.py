@@ -59,11 +59,12 @@ def build_gallery(
     cards: Sequence[Any],
     beside: Sequence[Any],
     *,
+    queued: Sequence[Any] = (),
     mode: Mode = "embed",
     display: Callable[[Any], Any] | None = None,
     sample: Callable[[], Sequence[Any]] | None = None,
 ) -> Gallery:
-    """Read and shrink the examples of a page: those of cards, and those beside them, which are seen small.
+    """Read and shrink the examples of a page: those of cards and other queues, and those beside, which are seen small.
 
     Without a place of examples, cards show none. For ``display`` see :func:`sgoif.pictures.displayed`; ``sample`` gives
     ids of rows that tell what is usual in a table, asked where examples are rows.
@@ -72,12 +73,12 @@ def build_gallery(
         raise SgoifError(f"pictures must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
     if pictures is None or mode == "none":
         return Gallery("none", (), {}, {})
-    large = list({str(ident): ident for ident in cards}.values())
+    large = list({str(ident): ident for ident in (*cards, *queued)}.values())
     known = {str(ident) for ident in large}
     small = list({str(ident): ident for ident in beside if str(ident) not in known}.values())
     if mode == "link":
         return _link(pictures, large, small)
-    budget = max(_LEAST_BYTES, _BYTES_PER_CARD * len(large))
+    budget = max(_LEAST_BYTES, _BYTES_PER_CARD * len(cards))
     content: dict[str, str] = {}
     found = _encode(pictures, large, int(_FOR_CARDS * budget), None, display, content)
     rest = _encode(pictures, small, int((1 - _FOR_CARDS) * budget), _LARGEST_BESIDE, display, None)

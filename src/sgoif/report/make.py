@@ -18,6 +18,7 @@ from sgoif.report.findings import Findings
 from sgoif.report.gallery import Gallery, Mode, build_gallery
 from sgoif.report.keys import check_first_keys
 from sgoif.report.page import Page, render_page
+from sgoif.report.queues import find_queues
 from sgoif.review.decisions import Decision, read_decisions
 from sgoif.review.plan import read_plans, resolve_tokens, write_plan
 from sgoif.sources import find_pictures
@@ -70,6 +71,8 @@ def make_report(
     if not cards:
         raise SgoifError("there is nothing to show: no example is left that nobody has decided on.")
     if not reviewers:
+        if page.is_owners and ids is None:
+            page = replace(page, queues=find_queues(run, past, place))
         return [write_page(run, cards, out, page)]
     if run_url is None:
         raise SgoifError(
@@ -107,6 +110,7 @@ def write_page(run: Findings, cards: Sequence[Card], out: str | os.PathLike[str]
         place,
         [card.id for card in cards],
         beside,
+        queued=[card.id for card in page.queues.cards],
         mode=page.mode,
         display=page.display,
         sample=partial(_sample_ids, run),
@@ -115,7 +119,11 @@ def write_page(run: Findings, cards: Sequence[Card], out: str | os.PathLike[str]
         shown, kinds = len(gallery.shown) + gallery.num_missing, gallery.count_kinds()
         noun = f"{next(iter(kinds))}s" if len(kinds) == 1 else "examples" if kinds else "pictures"
         log.warning("%d of %d %s of %s could not be shown.", gallery.num_missing, shown, noun, out)
-    links = {} if place is None or is_secret else {str(card.id): place.link(card.id) for card in cards}
+    links = (
+        {}
+        if place is None or is_secret
+        else {str(card.id): place.link(card.id) for card in (*cards, *page.queues.cards)}
+    )
     page = replace(
         page,
         about=_describe_contents(len(cards), gallery, page),
@@ -150,7 +158,12 @@ def _sample_ids(run: Findings) -> list[Any]:
 
 def _describe_contents(count: int, gallery: Gallery, page: Page) -> str:
     """Say whose data the page holds: it may be sent on."""
-    shown = f"{count:,} examples to look at" + (f", for {page.reviewer}" if page.reviewer else "")
+    number, far = len(page.queues.pairs), len(page.queues.outliers)
+    others = [f"{number:,} {'pair' if number == 1 else 'pairs'} of duplicates"] if number else []
+    others += [f"{far:,} {'outlier' if far == 1 else 'outliers'}"] if far else []
+    *first, last = f"{count:,} examples", *others
+    shown = f"{', '.join(first)} and {last} to look at" if first else f"{last} to look at"
+    shown += f", for {page.reviewer}" if page.reviewer else ""
     named = [*([] if page.tokens is not None else ["ids"]), "labels"]
     if page.place is None or gallery.mode == "none":
         return f"{shown}. This file holds {' and '.join(named)} only."

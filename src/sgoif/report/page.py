@@ -23,13 +23,14 @@ from sgoif.report.gallery import Gallery, Mode
 from sgoif.report.health import health_figures, health_signs
 from sgoif.report.keys import CardKeys, keys_of_cards
 from sgoif.report.layout import lay_out_examples
+from sgoif.report.queues import Queues, describe_queues
 from sgoif.sources import Pictures
 
 __all__ = ["Page", "render_page"]
 
 SCRIPTS = (
     *("document", "examples", "estimate", "csv", "decisions", "grid", "actions", "finder", "focus", "batches"),
-    *("offers", "filters", "overview", "map", "result", "loading", "views", "keys", "main"),
+    *("offers", "queues", "filters", "overview", "map", "result", "loading", "views", "keys", "main"),
 )
 _FORMAT = 2
 _OWN = ("low", "high", "confidence", "visits")
@@ -54,6 +55,7 @@ class Page:
     typical: Mapping[int, Sequence[Beside]] = field(default_factory=dict)  # instead of what the run finds typical
     is_sample: bool = False  # a random sample of labels to check, in random order: one question, and no findings
     run_url: str | None = None  # where the run is, for the command that applies the decisions
+    queues: Queues = field(default_factory=Queues)  # what is decided besides; for the run's owner only
     past_keys: Sequence[tuple[float, bool]] = ()  # of earlier decisions, see `sgoif.report.keys.check_first_keys`
 
     @property
@@ -92,6 +94,7 @@ def _describe(
 ) -> dict[str, Any]:
     """What the page's script works on: cards by columns, examples by number."""
     is_secret = page.tokens is not None
+    queues, extras = describe_queues(page.queues if page.is_owners else Queues(), cards)
     keys = [CardKeys()] * len(cards) if page.blind else keys_of_cards(cards, context.nearest)
 
     def beside(items: Sequence[Beside] | None) -> list[list[Any]]:
@@ -108,7 +111,7 @@ def _describe(
         "least_share": LEAST_SHARE,
         "past_keys": [] if page.blind else list(page.past_keys),
         "mode": gallery.mode,
-        "classes": _names(run, cards, context),
+        "classes": _names(run, cards, context, page),
         **_describe_run(run, top, cards, page),
         "cards": {
             "id": list(page.tokens or [str(card.id) for card in cards]),
@@ -126,6 +129,15 @@ def _describe(
             "example": [gallery.number(card.id) for card in cards],
             "link": [page.links.get(str(card.id)) for card in cards],
             "content": [gallery.content.get(str(card.id), "") for card in cards],
+        },
+        "queues": queues,
+        "extras": {
+            "id": [str(card.id) for card in extras],
+            "given": [card.given for card in extras],
+            "source": [card.source for card in extras],
+            "example": [gallery.number(card.id) for card in extras],
+            "link": [page.links.get(str(card.id)) for card in extras],
+            "content": [gallery.content.get(str(card.id), "") for card in extras],
         },
         "beside": {
             "typical": {str(label): beside(items) for label, items in context.typical.items()},
@@ -159,9 +171,9 @@ def _describe_run(run: Findings, top: Overview | None, cards: Sequence[Card], pa
     }
 
 
-def _names(run: Findings, cards: Sequence[Card], context: Context) -> list[str]:
+def _names(run: Findings, cards: Sequence[Card], context: Context, page: Page) -> list[str]:
     """Names of all classes that may be chosen or occur on the page; numbers where they have none."""
-    used = [label for card in cards for label in (card.given, *card.suggested)]
+    used = [label for card in (*cards, *page.queues.cards) for label in (card.given, *card.suggested)]
     for items in (*context.nearest.values(), *context.harmed.values(), *context.typical.values()):
         used += [item.label for item in items]
     count = max([len(run.class_names), len(run.info.get("held_out_per_class") or ()), *(label + 1 for label in used)])

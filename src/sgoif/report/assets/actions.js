@@ -50,19 +50,15 @@ function actOnMany(decision, labels) {
 }
 
 function askAbout(numDone, numOpen, answer) {
+  const others = numOpen ? [[`Decide the other ${thousands(numOpen)}`, () => answer(false), "primary"]] : [];
+  ask(`${counted(numDone, "selected card is", "selected cards are")} decided already`, [...others, [numOpen ? "Change all" : "Change", () => answer(true)], ["Cancel", () => {}]]);
+}
+
+// A question with buttons: their text, what they do, and their kind.
+function ask(question, answers) {
   const dialog = find("ask");
-  const choose = (all) => (dialog.close(), answer(all));
-  const button = (text, run, kind) => make("button", { type: "button", class: kind, onclick: run }, text);
-  dialog.replaceChildren(
-    make("h2", {}, `${counted(numDone, "selected card is", "selected cards are")} decided already`),
-    make(
-      "div",
-      { class: "bar-row" },
-      numOpen ? button(`Decide the other ${thousands(numOpen)}`, () => choose(false), "primary") : null,
-      button(numOpen ? "Change all" : "Change", () => choose(true)),
-      button("Cancel", () => dialog.close()),
-    ),
-  );
+  const button = ([text, run, kind]) => make("button", { type: "button", class: kind ?? false, onclick: () => (dialog.close(), run()) }, text);
+  dialog.replaceChildren(make("h2", {}, question), make("div", { class: "bar-row" }, ...answers.map(button)));
   dialog.showModal();
 }
 
@@ -80,6 +76,8 @@ function advance() {
 function takeBack() {
   const cards = undo();
   if (!cards.length) return say("Nothing to take back.");
+  if (queue !== "labels") return returnToEntry(taken);
+  if (taken.queue) return say(`Taken back, among the ${taken.queue}.`), showMode();
   if (mode === "batches") return returnToBatch(cards);
   const n = shown.indexOf(cards[0]);
   if (n >= 0) goTo(n);

@@ -100,13 +100,20 @@ function change(changes) {
 }
 
 function decide(cards, decision, labels = []) {
+  decideEach(cards.map((i) => [i, decision, labels]));
+}
+
+// One step, with a decision of its own about each card.
+function decideEach(answers) {
   const at = now();
-  const changes = cards.map((i) => {
+  const changes = answers.map(([i, decision, labels = []]) => {
     const isSame = decision === "relabel" && labels[0] === CARDS.given[i]; // relabelled as what it is
     const answer = isSame ? { decision: "keep", labels: [] } : { decision, labels };
     return [i, { ...answer, note: decided.get(i)?.note ?? "", at }];
   });
-  history.push(change(changes));
+  const step = change(changes);
+  history.push(step);
+  return step;
 }
 
 function note(i, text) {

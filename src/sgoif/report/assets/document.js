@@ -2,7 +2,9 @@
 const DOC = JSON.parse(document.getElementById("document").textContent);
 document.getElementById("document").remove(); // the text is as large as all examples, and not needed twice
 const CARDS = DOC.cards;
-const COUNT = CARDS.id.length;
+const COUNT = CARDS.id.length; // suspicious labels; examples of other queues follow them
+const NUMBERS = CARDS.id.map((_, i) => i);
+for (const [name, values] of Object.entries(DOC.extras)) CARDS[name].push(...values);
 const find = (id) => document.getElementById(id);
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\u200e\u200f\u202a-\u202e\ufb1d-\ufdff\ufe70-\ufeff]/;
@@ -22,7 +24,7 @@ function shownId(i) {
 }
 
 function bestOf(i) {
-  return CARDS.suggested[i][0] ?? -1;
+  return CARDS.suggested[i]?.[0] ?? -1; // examples of other queues have none
 }
 
 function percent(share) {

@@ -7,9 +7,9 @@ const isConstant = (values) => values.every((value) => value == null || value ==
 
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
-  const all = grouped(CARDS.id.map((_, i) => i));
+  const all = grouped(NUMBERS);
   filterOf("pair").append(option("", "all"), ...all.map((group) => option(group.key, `${group.name} (${group.cards.length})`)));
-  const present = new Set([...CARDS.given, ...(DOC.blind ? [] : CARDS.suggested.map((labels) => labels[0] ?? -1))]);
+  const present = new Set([...CARDS.given.slice(0, COUNT), ...(DOC.blind ? [] : CARDS.suggested.map((labels) => labels[0] ?? -1))]);
   present.delete(-1);
   const named = [...present].sort((a, b) => className(a).localeCompare(className(b)));
   filterOf("class").append(option("", "all"), ...named.map((label) => option(label, className(label))));
@@ -41,7 +41,7 @@ function wantedCards() {
       (!text || searched(i).includes(text))
     );
   };
-  return CARDS.id.map((_, i) => i).filter(isWanted);
+  return NUMBERS.filter(isWanted);
 }
 
 function filter() {
@@ -67,7 +67,7 @@ function filterBy(values, cards = null) {
     if (filterOf(name).value !== String(value)) return clearFilters(), say("No card on this page is of this kind.");
   }
   onMap = cards;
-  mode = "cards";
+  [mode, queue] = ["cards", "labels"];
   filter();
   chooseView("review");
 }

@@ -13,6 +13,7 @@ const KEYS = [
   ["D", "drop from the training"],
   ["U", "unsure"],
   ["T", "write a note (one card at a time)"],
+  ["L R", "among duplicates: drop the left or the right one; 1 and 2 take the label of one for both, K keeps both"],
   ["P", "show the raw pixels of small pictures"],
   ["Z", "undo"],
 ];
@@ -20,7 +21,7 @@ const KEYS = [
 const SAMPLE_KEYS = new Set(["← → ↑ ↓", "K", "/", "N", "U", "T", "P", "Z"]);
 
 function openKeys() {
-  const list = KEYS.filter(([keys]) => !DOC.sample || SAMPLE_KEYS.has(keys)).flatMap(([keys, text]) => [make("dt", {}, ...keys.split(" or ").flatMap((part, n) => [n ? " or " : "", make("kbd", {}, part)])), make("dd", {}, text)]);
+  const list = KEYS.filter(([keys]) => (!DOC.sample || SAMPLE_KEYS.has(keys)) && (keys !== "L R" || hasQueue("duplicates"))).flatMap(([keys, text]) => [make("dt", {}, ...keys.split(" or ").flatMap((part, n) => [n ? " or " : "", make("kbd", {}, part)])), make("dd", {}, text)]);
   const close = make("button", { type: "button", class: "primary", onclick: () => find("keys").close() }, "Close");
   const letters = make("input", { type: "checkbox", checked: lettersDecide });
   letters.addEventListener("change", () => (lettersDecide = letters.checked));
@@ -105,6 +106,7 @@ function pressed(event) {
     event.preventDefault();
     return takeBack();
   }
+  if (queue !== "labels") return pressedInQueue(event, key);
   if (DOC.sample && "123dsxa ".includes(key)) return; // one card at a time: right, wrong, or not to be told
   const isOnTile = event.target.matches(".tile");
   const isOnButton = event.target.matches("button, a, summary, label, [role=tab]") && !isOnTile;

@@ -1,9 +1,9 @@
 // Puts the page together: progress, files and colours.
-const PAIRS = CARDS.id.map((_, i) => pairOf(i));
+const PAIRS = NUMBERS.map(pairOf);
 
 function verdictsSoFar() {
   const verdicts = new Map();
-  for (const [i, { decision }] of decided) if (decision && decision !== "unsure") verdicts.set(i, WRONG.has(decision) ? 1 : 0);
+  for (const [i, { decision }] of decided) if (i < COUNT && decision && decision !== "unsure") verdicts.set(i, WRONG.has(decision) ? 1 : 0);
   return verdicts;
 }
 
@@ -20,7 +20,7 @@ function comingUp() {
 
 function estimate() {
   const verdicts = verdictsSoFar();
-  const open = CARDS.id.map((_, i) => i).filter((i) => !decided.get(i)?.decision);
+  const open = NUMBERS.filter((i) => !decided.get(i)?.decision);
   const reviewed = COUNT - open.length;
   const wrong = [...verdicts.values()].filter((value) => value === 1).length;
   if (!HAS_P) return { reviewed, wrong, open: open.length };
@@ -33,6 +33,7 @@ function estimate() {
 function showProgress() {
   const found = estimate();
   if (DOC.sample) return showChecked(found);
+  if (queue !== "labels") return tell(queueProgress());
   const parts = [`Reviewed ${thousands(found.reviewed)} of ${thousands(COUNT)}, found ${thousands(found.wrong)} wrong.`];
   if (found.left && found.open) {
     const about = Math.round(found.left.expected);
@@ -41,19 +42,19 @@ function showProgress() {
   }
   if (!found.open) parts.push("All cards are decided.");
   if (DOC.beyond?.errors >= 1 && !found.open) parts.push(`About ${thousands(Math.round(DOC.beyond.errors))} more are expected beyond this page.`);
-  tell(parts, found);
+  tell(parts);
 }
 
 function showChecked(found) {
   const parts = [`${thousands(found.reviewed)} of ${counted(COUNT, "label")} checked.`];
   if (!found.open) parts.push("Download the verdicts, and pass the file to sgoif verify --verdicts.");
-  tell(parts, found);
+  tell(parts);
 }
 
-function tell(parts, found) {
+function tell(parts) {
   find("progress").textContent = parts.join(" ");
   const kept = canKeep ? "Kept in this browser" : "Not kept by this browser";
-  find("saved").textContent = found.reviewed ? `${kept}, ${isUnsaved ? "not downloaded" : "downloaded"}` : "";
+  find("saved").textContent = decided.size ? `${kept}, ${isUnsaved ? "not downloaded" : "downloaded"}` : "";
   showResult();
 }
 
@@ -119,7 +120,7 @@ function start() {
   leastShare = lowestTold = chooseLeastShare(checkedSoFar());
   fillFilters();
   listeners.push((cards) => (redress(cards), soon()));
-  addEventListener("storage", (event) => (changedElsewhere(event), mode === "focus" && PLACE.has(event.key) && showFocus()));
+  addEventListener("storage", (event) => (changedElsewhere(event), PLACE.has(event.key) && showAgain()));
   for (const name of ["pair", "class", "state"]) filterOf(name).addEventListener("change", () => (filterOf(name).blur(), focusCard()));
   for (const name of FILTERS) filterOf(name).addEventListener("input", filter);
   find("sort").addEventListener("change", () => ((current = -1), filter())); // from the start
@@ -131,7 +132,7 @@ function start() {
   find("copy")?.addEventListener("click", copyCommand);
   find("download-too")?.addEventListener("click", download);
   document.addEventListener("keydown", pressed);
-  addEventListener("scroll", () => requestAnimationFrame(() => mode === "cards" && view === "review" && paint()), { passive: true });
+  addEventListener("scroll", () => requestAnimationFrame(() => mode === "cards" && queue === "labels" && view === "review" && paint()), { passive: true });
   let resizing = 0;
   addEventListener("resize", () => (clearTimeout(resizing), (resizing = setTimeout(resized, 100))));
   addEventListener("beforeunload", (event) => isUnsaved && decided.size && event.preventDefault());
@@ -145,14 +146,21 @@ function start() {
   followAddress();
   showProgress();
   showOffers();
-  if (view === "review" && mode === "batches") nextBatch(); // the progress takes room
+  if (view === "review" && queue === "labels" && mode === "batches") nextBatch(); // the progress takes room
   if (IS_WRITTEN) setTimeout(prepareSearch, 500);
+}
+
+// What another tab may have changed.
+function showAgain() {
+  if (queue !== "labels") showQueue();
+  else if (mode === "focus") showFocus();
 }
 
 function resized() {
   if (view === "overview") drawMap();
-  else if (view === "review" && mode === "cards") layOut();
-  else if (view === "review" && mode === "batches") refitBatch();
+  else if (view !== "review" || queue !== "labels") return;
+  else if (mode === "cards") layOut();
+  else if (mode === "batches") refitBatch();
 }
 
 start();

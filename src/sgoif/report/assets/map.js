@@ -90,7 +90,7 @@ function endLoop() {
     const i = cardAt(...corners[0]);
     return i < 0 ? undefined : filterBy({}, new Set([i]));
   }
-  const inside = CARDS.id.map((_, i) => i).filter((i) => placeOnMap(i) && isInside(placeOnMap(i), corners));
+  const inside = NUMBERS.filter((i) => placeOnMap(i) && isInside(placeOnMap(i), corners));
   if (inside.length) filterBy({}, new Set(inside));
   else say("No card is inside the loop.");
 }

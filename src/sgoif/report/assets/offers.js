@@ -30,7 +30,7 @@ function chooseLeastShare(checked) {
 }
 
 const isOffered = (i) => CARDS.agrees[i] && CARDS.shares[i][0] >= leastShare;
-const hasBatches = () => CAN_BATCH && CARDS.id.some((_, i) => isOffered(i));
+const hasBatches = () => CAN_BATCH && NUMBERS.some(isOffered);
 
 // First suggestions with which the neighbours agree, as far as somebody decided about them here or earlier.
 function checkedSoFar() {
@@ -59,7 +59,7 @@ function reviseOffers(isTold = true) {
   const inSight = new Set(mode === "batches" ? batch.cards : []);
   const isMoved = (i) => CARDS.agrees[i] && CARDS.shares[i][0] >= low && CARDS.shares[i][0] < high && isOpenForBatches(i) && !inSight.has(i);
   const number = low < high ? shown.filter(isMoved).length : 0;
-  if (number && isTold && view === "review") {
+  if (number && isTold && view === "review" && queue === "labels") {
     if (leastShare < lowestTold) tellGrowth(number, checked);
     else if (leastShare > before && !isShrinkTold) {
       isShrinkTold = true;
@@ -73,7 +73,7 @@ function showOffers() {
   numOffered = batchable().reduce((sum, [, cards]) => sum + cards.length, 0);
   find("batch-count").textContent = numOffered ? thousands(numOffered) : "";
   showModeButtons();
-  if (mode !== "batches" || find("review").hidden) return;
+  if (mode !== "batches" || queue !== "labels" || find("review").hidden) return;
   if (batch.cards.length) showBatchButtons();
   else showBatchesDone();
 }

@@ -2,12 +2,16 @@
 const MOST_CLASSES = 14; // of the matrix
 
 function showSentence() {
-  const number = CARDS.id.filter((_, i) => isBatchable(i)).length;
+  const number = NUMBERS.filter(isBatchable).length;
   const parts = [DOC.sentence ? `${DOC.sentence} ` : ""];
   if (hasBatches()) {
-    const go = make("button", { type: "button", class: "link", onclick: () => (clearFilters(), (mode = "batches"), filter(), chooseView("review")) }, `${thousands(number)} of ${counted(COUNT, "card")}`);
+    const go = make("button", { type: "button", class: "link", onclick: () => (clearFilters(), ([mode, queue] = ["batches", "labels"]), filter(), chooseView("review")) }, `${thousands(number)} of ${counted(COUNT, "card")}`);
     parts.push(go, " can be fixed in batches, with one key for each.");
-  } else parts.push(make("button", { type: "button", class: "link", onclick: () => chooseView("review") }, counted(COUNT, "card")), " to review.");
+  } else parts.push(make("button", { type: "button", class: "link", onclick: () => ((queue = "labels"), chooseView("review")) }, counted(COUNT, "card")), " to review.");
+  const others = { duplicates: ["copy under two labels", "copies under two labels"], outliers: ["outlier"] };
+  for (const [name, nouns] of Object.entries(others)) {
+    if (hasQueue(name)) parts.push(" ", make("button", { type: "button", class: "link", onclick: () => chooseQueue(name) }, counted(DOC.queues[name].count, ...nouns)), ".");
+  }
   find("sentence").replaceChildren(...parts);
 }
 

@@ -8,7 +8,7 @@ function tallyClasses() {
   const classes = DOC.sizes.map(([count, errors]) => ({ before: count, after: count, errors, left: errors }));
   const at = (label) => (classes[label] ??= { before: 0, after: 0, errors: 0, left: 0 });
   const { p } = recalibrated();
-  for (let i = 0; i < COUNT; i++) {
+  for (let i = 0; i < CARDS.id.length; i++) {
     if (CARDS.source[i] !== "train") continue;
     const [own, value] = [at(CARDS.given[i]), decided.get(i)];
     const isOpen = !value?.decision || value.decision === "unsure";
@@ -45,7 +45,8 @@ function showDone(found) {
   const counts = {};
   for (const { decision } of decided.values()) if (decision) counts[decision] = (counts[decision] ?? 0) + 1;
   const parts = Object.entries(KINDS).flatMap(([kind, name]) => (counts[kind] ? [`${thousands(counts[kind])} ${name}`] : []));
-  find("done").textContent = `${thousands(found.reviewed)} of ${counted(COUNT, "card")} decided${parts.length ? `: ${parts.join(", ")}` : ""}.`;
+  const others = QUEUES.slice(1).filter(hasQueue).map((name) => `, ${entriesOf(name).filter(isSettled).length} of ${entriesOf(name).length} ${name}`);
+  find("done").textContent = `${thousands(found.reviewed)} of ${counted(COUNT, "card")}${others.join("")} decided${parts.length ? `: ${parts.join(", ")}` : ""}.`;
 }
 
 function showLeft(found, rates) {

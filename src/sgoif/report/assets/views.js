@@ -10,7 +10,7 @@ function defaultMode() {
 }
 
 function rememberPlace() {
-  const name = view === "review" ? mode : view;
+  const name = view !== "review" ? view : queue === "labels" ? mode : queue;
   if (location.hash !== `#${name}`) window.history.replaceState(null, "", `#${name}`);
 }
 
@@ -39,7 +39,7 @@ function chooseMode(name, isChosen = false) {
   if (!hasMode(name)) return say("There are no batches on this page.");
   const isOpen = (i) => !decided.get(i)?.decision;
   if (name === "focus" && !isChosen && current >= 0 && !isOpen(shown[current])) current = Math.max(shown.findIndex(isOpen), 0);
-  mode = name;
+  [mode, queue] = [name, "labels"];
   if (view !== "review") return chooseView("review");
   showMode();
   rememberPlace();
@@ -56,12 +56,16 @@ function showMode() {
   if (view !== "review") return;
   document.body.dataset.mode = mode;
   showModeButtons();
-  find("batches").hidden = mode !== "batches" || !shown.length;
-  find("opened").hidden = mode !== "focus" || !shown.length;
-  find("grid").hidden = mode !== "cards";
-  find("actions").hidden = mode !== "cards" || !shown.length;
-  find("nothing").hidden = shown.length > 0;
-  if (mode === "cards") layOut(), shown.length ? goTo(current) : showActions();
+  showQueueButtons();
+  const [isQueue, isEmpty] = [queue !== "labels", !shown.length];
+  find("queue").hidden = !isQueue;
+  find("batches").hidden = isQueue || mode !== "batches" || isEmpty;
+  find("opened").hidden = isQueue || mode !== "focus" || isEmpty;
+  find("grid").hidden = isQueue || mode !== "cards";
+  find("actions").hidden = isQueue || mode !== "cards" || isEmpty;
+  find("nothing").hidden = isQueue || !isEmpty;
+  if (isQueue) scrollTo(0, 0), showQueue();
+  else if (mode === "cards") layOut(), shown.length ? goTo(current) : showActions();
   else {
     scrollTo(0, 0);
     if (mode === "batches") nextBatch();
@@ -73,7 +77,10 @@ function showMode() {
 function followAddress() {
   const name = location.hash.slice(1);
   if (MODES.includes(name) && hasMode(name)) {
-    mode = name;
+    [mode, queue] = [name, "labels"];
+    chooseView("review");
+  } else if (QUEUES.includes(name) && hasQueue(name)) {
+    queue = name;
     chooseView("review");
   } else if (VIEWS.includes(name)) chooseView(name);
 }
