@@ -13,6 +13,7 @@ from sgoif.run import load
 from tests.cli.runs import held_out, table, write_run
 
 NAMES = ["cat", "dog", "bird", "fox"]
+FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +46,7 @@ def open_page(chromium):
         page.on("pageerror", lambda error: trouble.append(str(error)))
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{path.as_uri() if hasattr(path, 'as_uri') else path}#{at}")
+        page.evaluate(FRAME)  # a browser may drop keys that come before it has drawn anything
         if at == "cards":  # only those in sight are drawn, in the next frame
             page.wait_for_selector("#grid .card, #nothing:not([hidden])")
             page.evaluate("document.querySelector('details.filters').open = true")

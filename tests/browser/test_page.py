@@ -9,6 +9,7 @@ import pytest
 from sgoif.report import make
 from sgoif.review.estimate import count_left_over, recalibrate
 from sgoif.run import load
+from tests.browser.conftest import FRAME
 from tests.cli.runs import table, write_run
 
 
@@ -125,14 +126,17 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     page = open_page(path)
     for key in "k1d":
         page.keyboard.press(key)
+    assert page.locator(".card.decided").count() == 3, state_of(page)
     page.locator(".card").first.click()
     page.keyboard.press("t")
     page.keyboard.type("blurred; ask Bo")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
+    page.wait_for_function("() => location.hash === '#cards' && !document.getElementById('grid').hidden")
+    page.evaluate(FRAME)  # the browser learns of the address after the page does, and loads what it knows
     page.reload()
-    page.wait_for_selector(".card.decided")
-    assert page.locator(".card.decided").count() == 3
+    page.evaluate(FRAME)
+    assert page.locator(".card.decided").count() == 3, state_of(page)
     assert "not downloaded" in page.locator("#saved").inner_text()
     file = downloaded(page, tmp_path)
     assert "not downloaded" not in page.locator("#saved").inner_text()
@@ -144,6 +148,15 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     elsewhere.wait_for_selector(".card.decided")
     again = downloaded(elsewhere, tmp_path / "again")
     assert rows_of(again) == rows_of(file)
+
+
+def state_of(page):
+    """What a failed test wants to know of a page: where it is, and what is decided and kept."""
+    return page.evaluate(
+        """() => ({ address: location.hash, ...document.body.dataset, drawn: document.querySelectorAll(".card").length,
+            decided: [...sgoif.decided], kept: Object.keys(localStorage), scrolled: scrollY,
+            said: document.getElementById("message").textContent, focus: document.activeElement.outerHTML.slice(0, 100) })"""
+    )
 
 
 def test_closing_with_unsaved_decisions_is_warned_of(page, tmp_path):
