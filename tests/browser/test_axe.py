@@ -9,7 +9,10 @@ import tarfile
 
 import pytest
 
+from sgoif.run import load
+from tests.browser.test_page import make_report
 from tests.browser.test_workbench import colours, path  # noqa: F401
+from tests.report.test_queues import write_queued
 
 VIEWS = ("overview", "batches", "focus", "cards", "result")
 
@@ -54,3 +57,52 @@ def test_no_view_has_a_serious_fault(axe, path, open_page, width, scheme):  # no
         page.keyboard.press(key)
         assert serious(page, axe) == [], key
         page.keyboard.press("Escape")
+
+
+def text_of(ident):
+    number = sum(str(ident).encode())
+    return f"play song number {number} in the {['kitchen', 'garden', 'office'][number % 3]}, please " * (number % 4 + 1)
+
+
+def row_of(ident):
+    number = sum(str(ident).encode())
+    cells = {f"measured_{i}": (number * (i + 3)) % 97 / 10 for i in range(10)}
+    return {**cells, "country": ["Peru", "Chad", None][number % 3], "remark": "a longer remark " * (number % 5)}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("example", [text_of, row_of])
+def test_no_view_of_texts_and_rows_has_a_serious_fault(axe, alike, tmp_path, open_page, example, width, scheme):
+    report = make_report(alike, tmp_path / "report.html", images=example, top=60)
+    page = open_page(report, "cards", width=width, height=850, scheme=scheme)
+    for key in "k1du":
+        page.keyboard.press(key)
+    for name in VIEWS[1:-1]:
+        page.evaluate("name => (location.hash = name)", name)
+        page.wait_for_timeout(150)
+        assert serious(page, axe) == [], name
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_the_page_of_a_reviewer_has_no_serious_fault(axe, alike, colours, tmp_path, open_page, width, scheme):  # noqa: F811
+    (report,) = alike.report(tmp_path / "r.html", images=colours, reviewers=["ann"], top=60)
+    page = open_page(report, "cards", width=width, height=850, scheme=scheme)
+    for key in "k1du":
+        page.keyboard.press(key)
+    for name in VIEWS[1:-1]:
+        page.evaluate("name => (location.hash = name)", name)
+        page.wait_for_timeout(150)
+        assert serious(page, axe) == [], name
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_other_queues_have_no_serious_fault(axe, colours, tmp_path, open_page, width, scheme):  # noqa: F811
+    report = make_report(load(write_queued(tmp_path / "run")), tmp_path / "report.html", images=colours, top=10)
+    page = open_page(report, "duplicates", width=width, height=850, scheme=scheme)
+    for name, key in (("duplicates", "1"), ("outliers", "d")):
+        page.evaluate("name => (location.hash = name)", name)
+        page.wait_for_timeout(150)
+        assert serious(page, axe) == [], name
+        page.keyboard.press(key)
+        page.keyboard.press("ArrowLeft")
+        assert serious(page, axe) == [], name

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.run import load
+from tests.browser.test_axe import row_of, text_of
 from tests.browser.test_page import downloaded, make_report, rows_of
 from tests.cli.runs import answer, table, write_run
 
@@ -188,3 +189,32 @@ def test_three_thousand_texts_stay_quick(tmp_path, open_page):
     )
     print("steps in ms:", took)
     assert max(took) < 500, took  # below 100 where nothing else runs
+
+
+@pytest.mark.parametrize(("width", "least"), [(1280, 6), (390, 3)])
+def test_a_batch_of_rows_is_a_table_of_the_same_columns(alike, tmp_path, open_page, width, least):
+    page = open_page(make_report(alike, tmp_path / "report.html", images=row_of, top=60), "batches", width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    columns = page.locator("#tile-head span").all_inner_texts()
+    assert least <= len(columns) == len(set(columns)) <= 8
+    tiles = page.locator(".tile")
+    assert tiles.count() > 3
+    for n in range(tiles.count()):
+        ident = page.evaluate("i => sgoif.document.cards.id[i]", int(tiles.nth(n).get_attribute("data-card")))
+        cells = tiles.nth(n).locator(".line > span")
+        assert cells.count() == len(columns)
+        for c, column in enumerate(columns):  # each cell says its column to those who hear the page
+            value = row_of(ident)[column]
+            shown = "missing" if value is None else str(value)
+            assert cells.nth(c).get_attribute("title").strip() in (shown.strip(), shown.strip().removesuffix(".0"))
+            assert cells.nth(c).locator(".heard").text_content() == f"{column} "
+    assert f"{12 - len(columns)} columns not shown here" in page.locator("#batch-left").inner_text()
+    number = tiles.count()
+    page.keyboard.press("Enter")
+    assert page.evaluate("sgoif.decided.size") == number
+
+
+def test_a_tile_is_heard_with_its_text(alike, tmp_path, open_page):
+    page = open_page(make_report(alike, tmp_path / "report.html", images=text_of, top=60), "batches")
+    tile = page.get_by_role("button", name="accept: 1 of").first
+    assert "play song number" in tile.text_content() and tile.get_attribute("aria-label") is None

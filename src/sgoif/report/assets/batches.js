@@ -2,12 +2,16 @@
 // marks an exception; Enter accepts the rest. A batch is no larger than the window, so that all of it is in sight.
 const LARGEST_BATCH = 50;
 const TILE_GAP = 6;
-const TILES = IS_WRITTEN ? { least: 250, most: 420, height: HAS_ROWS ? 96 : 84 } : { least: innerWidth < 520 ? 66 : 84, most: 150 };
+const IS_TABLE = HAS_ROWS && DOC.kinds.length === 1; // a tile is a line of one table then
+const TILES = IS_TABLE ? { least: Infinity, most: Infinity, height: 38 } : IS_WRITTEN ? { least: 250, most: 420, height: HAS_ROWS ? 96 : 84 } : { least: innerWidth < 520 ? 66 : 84, most: 150 };
+const CELL = 110; // pixels of a cell of such a line, at least
+const MOST_CELLS = 8;
 const CAN_BATCH = !DOC.sample && !DOC.blind && !DOC.asked && DOC.examples.length > 0 && CARDS.agrees.some(Boolean);
 
 let batch = { label: -1, cards: [], all: [] }; // those in sight, and those from which they were taken
 let tile = 0; // the one that the arrow keys are on
 let tileColumns = 1;
+let lineColumns = []; // columns of the table that lines show
 const exceptions = new Set(); // cards of the batch
 const putOff = new Set(); // classes whose batches come last
 
@@ -70,12 +74,37 @@ function batchHeading() {
   return [...look, make("small", {}, ` Now labelled ${names.join(", ")}${more}.`)];
 }
 
+// The columns in which the rows of the batch are most unusual, as many as fit.
+function chooseLineColumns() {
+  const weight = new Map();
+  for (const i of batch.cards) (exampleAt(CARDS.example[i])?.order ?? []).forEach((c, n) => weight.set(c, (weight.get(c) ?? 0) + 1 / (n + 1)));
+  const number = Math.min(Math.max(Math.floor((find("batches").clientWidth || 1000) / CELL), 2), MOST_CELLS);
+  lineColumns = [...weight].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, number).map(([c]) => c);
+  find("tile-head").replaceChildren(...lineColumns.map((c) => make("span", { title: DOC.columns[c] }, make("bdi", {}, DOC.columns[c]))));
+  find("tile-head").style.gridTemplateColumns = lineGrid();
+}
+
+const lineGrid = () => `repeat(${Math.max(lineColumns.length, 1)}, minmax(0, 1fr))`;
+
+function lineOf(example) {
+  const cellIn = (c) => {
+    const [value, mark] = [example.row[c], example.marks[c]];
+    const text = value == null ? make("span", { class: "none" }, "missing") : make("bdi", { dir: "auto" }, value);
+    return make("span", { class: mark ? "unusual" : false, title: value ?? "missing" }, make("span", { class: "heard" }, `${DOC.columns[c]} `), text, mark ? make("small", { class: "mark" }, ` ${mark}`) : null);
+  };
+  const line = make("span", { class: "line" }, ...lineColumns.map(cellIn));
+  line.style.gridTemplateColumns = lineGrid();
+  return line;
+}
+
 function showBatch() {
   const isEmpty = !batch.cards.length;
   find("batch-head").hidden = find("tiles").hidden = isEmpty;
+  find("tile-head").hidden = isEmpty || !IS_TABLE;
   find("batches-done").hidden = !isEmpty;
   if (isEmpty) return find("tiles").replaceChildren(), showBatchesDone();
   find("batch-name").replaceChildren(...batchHeading());
+  if (IS_TABLE) chooseLineColumns();
   showBatchButtons(); // they take room
   const { size, columns, count } = fitTiles(batch.cards.length);
   batch.cards = batch.cards.slice(0, count);
@@ -100,7 +129,7 @@ function showBatchesDone() {
 }
 
 function tileOf(i, n) {
-  const element = make("button", { type: "button", class: "tile", "data-card": i, tabindex: n === tile ? "0" : "-1", "aria-pressed": "false" }, tileExample(i));
+  const element = make("button", { type: "button", class: "tile", "data-card": i, tabindex: n === tile ? "0" : "-1", "aria-pressed": "false" }, IS_WRITTEN ? make("span", { class: "heard" }) : null, tileExample(i));
   element.addEventListener("click", () => ((tile = n), toggleException(i)));
   element.addEventListener("focus", () => (tile = n));
   dressTile(element, i, n);
@@ -110,6 +139,7 @@ function tileOf(i, n) {
 function tileExample(i) {
   const example = exampleAt(CARDS.example[i]);
   if (isText(example)) return written(example.text, 220);
+  if (isRow(example) && IS_TABLE) return lineOf(example);
   if (isRow(example)) return cells({ ...example, left: 0, order: example.order.slice(0, 3) }, 3);
   return picture(CARDS.example[i], shownId(i), "");
 }
@@ -118,7 +148,9 @@ function dressTile(element, i, n) {
   const isOut = exceptions.has(i);
   element.classList.toggle("excepted", isOut);
   element.setAttribute("aria-pressed", isOut);
-  element.setAttribute("aria-label", `${isOut ? "exception" : "accept"}: ${n + 1} of ${batch.cards.length}, labelled ${className(CARDS.given[i])}`);
+  const said = `${isOut ? "exception" : "accept"}: ${n + 1} of ${batch.cards.length}, labelled ${className(CARDS.given[i])}`;
+  if (IS_WRITTEN) element.querySelector(".heard").textContent = `${said}: `; // what is written follows
+  else element.setAttribute("aria-label", said);
 }
 
 function toggleException(i) {
@@ -134,7 +166,9 @@ function showBatchButtons() {
   const later = shown.filter((i) => isBatchable(i) && !inSight.has(i)).length;
   const name = isolated(className(batch.label));
   find("accept").replaceChildren(number ? `Accept ${thousands(number)} as ${name} ` : "Leave all out ", make("kbd", {}, "Enter"));
-  find("batch-left").textContent = later ? `${thousands(later)} more in later batches` : "last batch";
+  const hidden = IS_TABLE ? DOC.columns.length - lineColumns.length : 0;
+  const told = [later ? `${thousands(later)} more in later batches` : "last batch", ...(hidden > 0 ? [`${counted(hidden, "column")} not shown here`] : [])];
+  find("batch-left").textContent = told.join("; ");
 }
 
 function acceptBatch() {

@@ -64,6 +64,12 @@ function exampleOf(i, isWhole = false) {
   return text;
 }
 
+// The same in a frame, which scrolls where a text is long: then the keyboard must reach it.
+function largeExample(i, name = "The example") {
+  const reached = IS_WRITTEN ? { tabindex: "0", role: "region", "aria-label": name } : {};
+  return make("div", { class: "large picture", ...reached }, exampleOf(i, true));
+}
+
 // How high the upper part of a card of a text or row must be for most of them to be seen, in pixels.
 function frameHeight(room) {
   const line = 20;

@@ -109,8 +109,7 @@ function showFocus() {
   if (current < 0) return panel.replaceChildren();
   const i = shown[current];
   const link = CARDS.link[i] ? make("a", { href: CARDS.link[i], target: "_blank", rel: "noreferrer noopener" }, "Open original") : null;
-  const large = make("div", { class: "large picture" }, exampleOf(i, true));
-  const seen = make("div", { class: "seen" }, large, make("p", { class: "ident" }, shownId(i), link ? " " : null, link));
+  const seen = make("div", { class: "seen" }, largeExample(i), make("p", { class: "ident" }, shownId(i), link ? " " : null, link));
   const text = spoken(i);
   const why = !DOC.blind && CARDS.why[i] ? `${CARDS.why[i][0].toUpperCase()}${CARDS.why[i].slice(1)}. ` : "";
   const said = make(

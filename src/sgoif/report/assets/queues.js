@@ -71,7 +71,7 @@ function entryFigure(i, n, of) {
   return make(
     "figure",
     { class: "entry" },
-    make("div", { class: "large picture" }, exampleOf(i, true)),
+    largeExample(i, of > 1 ? (n ? "The right example" : "The left example") : undefined),
     make("figcaption", {}, make("strong", {}, side, make("bdi", {}, className(CARDS.given[i]))), CARDS.source[i] === "holdout" ? " (held out)" : "", make("span", { class: "ident" }, shownId(i))),
     text ? make("strong", { class: "badge-text", "data-decision": decided.get(i).decision }, `Decided: ${text}`) : null,
   );
