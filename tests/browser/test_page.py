@@ -155,7 +155,8 @@ def state_of(page):
     return page.evaluate(
         """() => ({ address: location.hash, ...document.body.dataset, drawn: document.querySelectorAll(".card").length,
             decided: [...sgoif.decided], kept: Object.keys(localStorage), scrolled: scrollY,
-            said: document.getElementById("message").textContent, focus: document.activeElement.outerHTML.slice(0, 100) })"""
+            said: document.getElementById("message").textContent,
+            focus: document.activeElement.outerHTML.slice(0, 100) })"""
     )
 
 

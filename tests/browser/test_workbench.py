@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pyarrow.parquet as pq
@@ -228,6 +229,41 @@ def test_the_matrix_and_the_map_lead_to_their_cards(path, open_page):
     page.mouse.up()
     assert page.locator("#review").is_visible()
     assert page.evaluate("sgoif.comingUp().length") == 60
+
+
+def test_the_map_is_walked_by_keys_and_heard(path, open_page):
+    page = open_page(path, "overview")
+    for _ in range(200):
+        if page.evaluate("document.activeElement.id") == "map":
+            break
+        page.keyboard.press("Tab")
+    places = page.evaluate("sgoif.document.map.cards")
+    said = page.locator("#map-said")
+    ids = cards_of(page)["id"]
+
+    def current():
+        return ids.index(said.text_content().split(", ")[-1])
+
+    assert current() == 0 and "% wrong" in said.text_content()
+    assert page.locator("#pointed-at").is_visible()
+    for key, axis, sign in (("ArrowRight", 0, 1), ("ArrowLeft", 0, -1), ("ArrowUp", 1, 1), ("ArrowDown", 1, -1)):
+        seen = [current()]
+        for _ in range(60):
+            page.keyboard.press(key)
+            if current() == seen[-1]:
+                break
+            seen.append(current())
+        steps = [sign * (places[b][axis] - places[a][axis]) for a, b in itertools.pairwise(seen)]
+        assert all(step > 0 for step in steps)
+        assert not any(sign * (place[axis] - places[seen[-1]][axis]) > 3 for place in places)  # the edge is reached
+    page.keyboard.press("Home")
+    found = [current()]
+    for _ in range(59):  # cards at the same place, too
+        page.keyboard.press("PageDown")
+        found.append(current())
+    assert found == list(range(60))
+    page.keyboard.press("Enter")
+    assert page.locator("#review").is_visible() and page.locator("#grid .card .id").all_inner_texts() == [ids[59]]
 
 
 def test_the_result_follows_the_decisions(path, alike, tmp_path, open_page):

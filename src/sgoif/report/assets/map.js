@@ -1,7 +1,10 @@
 // The map: every card where the model sees it, among a sample of all other examples. A loop drawn around some shows them.
 const NEAR = 9; // pixels within which a card is pointed at
 const MAP_SIDE = 999;
+const SIDEWAYS = 2; // how much farther a card counts that is not straight in the direction of an arrow key
 let loop = null; // points of the loop that is being drawn
+let cursor = -1; // the card that the arrow keys are on
+let isWalking = false; // whether keys are used; who points sees no cursor
 
 function placeOnMap(i) {
   const canvas = find("map");
@@ -51,13 +54,22 @@ function drawMap() {
     const decision = decided.get(i)?.decision;
     mark(pen, place, by !== "decision" ? "disc" : !decision ? "ring" : decision === "keep" ? "disc" : decision === "unsure" ? "square" : "triangle");
   }
-  if (!loop) return;
   pen.globalAlpha = 1;
   pen.strokeStyle = style.getPropertyValue("--ink");
+  if (isWalking && cursor >= 0) drawCursor(pen, placeOnMap(cursor));
+  if (!loop) return;
   pen.setLineDash([4, 3]);
   pen.beginPath();
   loop.forEach(([x, y]) => pen.lineTo(x, y));
   pen.closePath();
+  pen.stroke();
+}
+
+function drawCursor(pen, [x, y]) {
+  pen.beginPath();
+  pen.arc(x, y, 9, 0, 2 * Math.PI);
+  for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) pen.moveTo(x + 9 * dx, y + 9 * dy), pen.lineTo(x + 15 * dx, y + 15 * dy);
+  pen.lineWidth = 2;
   pen.stroke();
 }
 
@@ -95,8 +107,50 @@ function endLoop() {
   else say("No card is inside the loop.");
 }
 
-function showPointedAt(x, y) {
-  const i = loop ? -1 : cardAt(x, y);
+// The nearest card in a direction, those straight ahead before others; the same one where there is none.
+function cardBeside(from, [dx, dy]) {
+  const [x, y] = placeOnMap(from);
+  let [found, least] = [from, Infinity];
+  for (let i = 0; i < COUNT; i++) {
+    const place = placeOnMap(i);
+    if (!place) continue;
+    const ahead = (place[0] - x) * dx + (place[1] - y) * dy;
+    const aside = Math.abs((place[0] - x) * dy - (place[1] - y) * dx);
+    if (ahead >= 0.5 && ahead + SIDEWAYS * aside < least) [found, least] = [i, ahead + SIDEWAYS * aside];
+  }
+  return found;
+}
+
+// The next card of the list that is on the map: two at one place are told apart in this way.
+function cardAfter(from, step) {
+  let i = from + step;
+  while (i >= 0 && i < COUNT && !DOC.map.cards[i]) i += step;
+  return i >= 0 && i < COUNT ? i : from;
+}
+
+function moveCursor(i) {
+  [cursor, isWalking] = [i, true];
+  drawMap();
+  pointAt(i);
+  if (i < 0) return;
+  const [sure, text] = [CARDS.p[i] == null ? "" : `, ${percent(CARDS.p[i])} wrong`, spoken(i)];
+  find("map-said").textContent = `${pairName(i)}${sure}${text ? `, decided: ${text}` : ""}, ${shownId(i)}`;
+}
+
+function pressedOnMap(event) {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const direction = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+  const step = { PageDown: 1, PageUp: -1 }[event.key];
+  if ((direction || step) && !isWalking) moveCursor(cursor < 0 ? cardAfter(-1, 1) : cursor); // begins after a click
+  else if (direction) moveCursor(cardBeside(cursor, direction));
+  else if (step) moveCursor(cardAfter(cursor, step));
+  else if (event.key === "Home") moveCursor(cardAfter(-1, 1));
+  else if (event.key === "Enter" && isWalking) filterBy({}, new Set([cursor]));
+  else return;
+  event.preventDefault();
+}
+
+function pointAt(i) {
   const box = find("pointed-at");
   box.hidden = i < 0;
   if (i < 0 || box.dataset.card === String(i)) return;
@@ -112,15 +166,20 @@ function startMap() {
   const canvas = find("map");
   const lost = DOC.map.cards.filter((place) => !place).length;
   const told = `${thousands(COUNT - lost)} cards among ${thousands(DOC.map.others.length)} of ${counted(DOC.map.count, "example")}, along the two directions in which they differ most.`;
-  find("map-note").textContent = `${told}${lost ? ` ${counted(lost, "card has", "cards have")} no place.` : ""} Draw a loop to see the cards in it.`;
+  find("map-note").textContent = `${told}${lost ? ` ${counted(lost, "card has", "cards have")} no place.` : ""} Draw a loop to see the cards in it, or go from card to card with the arrow keys; Enter shows the card.`;
   canvas.setAttribute("aria-label", told);
   find("map-by").addEventListener("change", drawMap);
-  canvas.addEventListener("pointerdown", (event) => ((loop = [[event.offsetX, event.offsetY]]), canvas.setPointerCapture(event.pointerId)));
+  canvas.addEventListener("pointerdown", (event) => ((isWalking = false), (loop = [[event.offsetX, event.offsetY]]), canvas.setPointerCapture(event.pointerId)));
   canvas.addEventListener("pointermove", (event) => {
     if (loop) loop.push([event.offsetX, event.offsetY]), drawMap();
-    else showPointedAt(event.offsetX, event.offsetY);
+    else pointAt(cardAt(event.offsetX, event.offsetY));
   });
   canvas.addEventListener("pointerup", endLoop);
   canvas.addEventListener("pointercancel", () => ((loop = null), drawMap()));
   canvas.addEventListener("pointerleave", () => (find("pointed-at").hidden = true));
+  if (lost === COUNT) return;
+  canvas.tabIndex = 0;
+  canvas.addEventListener("keydown", pressedOnMap);
+  canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && moveCursor(cursor < 0 ? cardAfter(-1, 1) : cursor));
+  canvas.addEventListener("blur", () => ((isWalking = false), (find("pointed-at").hidden = true), drawMap()));
 }
