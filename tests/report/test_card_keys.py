@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from sgoif.report.cards import Beside, Card, cards_from
+from sgoif.report.cards import Beside, Card, DecidedCard, apply_past_decisions, cards_from
 from sgoif.report.keys import CardKeys, keys_of_cards
+from sgoif.review.decisions import Decision
 
 CARD = Card("a", given=0, suggested=(1, 2), p=0.96, probable=(0.9, 0.06))
 BESIDE = [Beside(str(i), label) for i, label in enumerate([1, 1, 1, 1, 3, 0])]
@@ -34,3 +35,18 @@ def test_probabilities_belong_to_the_suggestions_that_are_left():
     first, second = cards_from({name: np.array(values) for name, values in row.items()}, ["x", "y", "z", "w"])
     assert (first.suggested, first.probable) == ((1, 3), (0.6, 0.2))
     assert (second.suggested, second.probable) == ((2, 1), ())
+
+
+def test_earlier_decisions_correct_the_shares_with_the_probability_of_an_error():
+    cards = [replace(CARD, id=name, p=0.5, probable=(0.4, 0.1)) for name in "abcdef"]
+    past = [Decision("a", 0, "relabel", (1,)), Decision("b", 0, "drop"), Decision("c", 0, "relabel", (2,))]
+    left, done = apply_past_decisions(cards, past, None)
+    assert [card.id for card in left] == ["d", "e", "f"]
+    assert all(isinstance(item, DecidedCard) for item in done)
+    assert [(item.card.id, item.truth) for item in done] == [("a", 1), ("b", None), ("c", 2)]
+    for card in (*left, *(item.card for item in done)):  # decided or not, on one scale
+        assert card.p == left[0].p > 0.6
+        np.testing.assert_allclose(card.probable, np.array([0.8, 0.2]) * card.p, atol=2e-4)
+    left, done = apply_past_decisions(cards, [Decision("a", 0, "keep"), Decision("b", 0, "unsure")], None)
+    assert len(left) == 5 and left[0].p < 0.5
+    assert [(item.card.id, item.truth) for item in done] == [("a", 0)]

@@ -121,9 +121,10 @@ function showBatch() {
 
 function showBatchesDone() {
   const left = shown.filter((i) => !decided.get(i)?.decision).length;
-  const text = left && numOffered ? `${counted(numOffered, "card")} can be decided in batches, ${counted(left, "card")} in all.` : left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
+  const number = countOffered();
+  const text = number ? `${counted(number, "card")} can be decided in batches, ${counted(left, "card")} in all.` : left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
   const on = left ? make("button", { type: "button", class: "primary", onclick: () => chooseMode("focus") }, "One at a time ", make("kbd", {}, "F")) : make("button", { type: "button", class: "primary", onclick: () => chooseView("result"), hidden: !DOC.owner }, "Result");
-  const next = left && numOffered ? make("button", { type: "button", onclick: nextBatch }, "Next batch") : "";
+  const next = number ? make("button", { type: "button", onclick: nextBatch }, "Next batch") : "";
   find("batches-done").replaceChildren(make("p", {}, text), on, next);
   if (mode === "batches" && !isFiltering()) on.focus({ preventScroll: true });
 }

@@ -5,7 +5,6 @@ const LEAST_CHECKED = 50; // decisions that may lower the share
 const NOTHING = 1.01; // a share that no suggestion has
 
 let leastShare = DOC.least_share;
-let numOffered = 0; // open cards in batches when it was last counted
 let lowestTold = leastShare; // the same growth is told once, and so is what follows it
 let isShrinkTold = false;
 
@@ -51,7 +50,7 @@ function tellGrowth(number, checked) {
 }
 
 // The batch in sight stays as it is until it is decided; only later ones change.
-function reviseOffers(isTold = true) {
+function reviseOffers() {
   if (!CAN_BATCH) return;
   const [before, checked] = [leastShare, checkedSoFar()];
   leastShare = chooseLeastShare(checked);
@@ -59,7 +58,7 @@ function reviseOffers(isTold = true) {
   const inSight = new Set(mode === "batches" ? batch.cards : []);
   const isMoved = (i) => CARDS.agrees[i] && CARDS.shares[i][0] >= low && CARDS.shares[i][0] < high && isOpenForBatches(i) && !inSight.has(i);
   const number = low < high ? shown.filter(isMoved).length : 0;
-  if (number && isTold && view === "review" && queue === "labels") {
+  if (number && view === "review" && queue === "labels") {
     if (leastShare < lowestTold) tellGrowth(number, checked);
     else if (leastShare > before && !isShrinkTold) {
       isShrinkTold = true;
@@ -69,9 +68,11 @@ function reviseOffers(isTold = true) {
   showOffers();
 }
 
+const countOffered = () => shown.filter(isBatchable).length;
+
 function showOffers() {
-  numOffered = batchable().reduce((sum, [, cards]) => sum + cards.length, 0);
-  find("batch-count").textContent = numOffered ? thousands(numOffered) : "";
+  const number = countOffered();
+  find("batch-count").textContent = number ? thousands(number) : "";
   showModeButtons();
   if (mode !== "batches" || queue !== "labels" || find("review").hidden) return;
   if (batch.cards.length) showBatchButtons();
