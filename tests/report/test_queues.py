@@ -75,6 +75,11 @@ def test_a_run_without_such_findings_has_no_queues(tmp_path):
         assert not found.pairs and not found.outliers and not found.cards
 
 
+def test_damaged_issues_are_told_and_the_page_has_no_queues(tmp_path, caplog):
+    found = find_queues(load(write_queued(tmp_path / "run", [{**ISSUES[0], "count": "many"}])))
+    assert not found.cards and "damaged" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("decisions", "left"),
     [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sgoif.errors import SgoifError
 from sgoif.findings import duplicates_of_run
 from sgoif.findings.suspects import columns_of
 from sgoif.report.cards import Card
@@ -15,6 +17,8 @@ from sgoif.review.decisions import Decision, by_example, find_past
 from sgoif.sources import Pictures
 
 __all__ = ["Pair", "Queues", "describe_queues", "find_queues"]
+
+log = logging.getLogger(__name__)
 
 _MOST_PAIRS = 100
 _GONE = ("drop", "none")
@@ -55,16 +59,17 @@ def find_queues(run: Findings, decisions: Sequence[Decision] = (), place: Pictur
         decisions: earlier ones; what they settle is left out.
         place: where examples are, by which one knows whether earlier decisions still hold.
     """
-    issues = {str(issue.get("kind")): issue for issue in run.info.get("data_issues") or ()}
+    issues = _read_issues(run)
     found = _find_pairs(run) if (issues.get("conflicting_duplicates", {}).get("count") or 0) > 0 else []
     far = issues.get("outliers", {})
-    known = _read_cards(run, [*(name for names in found for name in names[:2]), *map(str, far.get("ids") or ())])
+    named = far.get("ids") or ()
+    known = _read_cards(run, [*(name for names in found for name in names[:2]), *named])
     pairs = [Pair(known[one], known[other], same) for one, other, same in found if one in known and other in known]
-    outliers = [known[name] for name in map(str, far.get("ids") or ()) if name in known]
+    outliers = [known[name] for name in named if name in known]
     past = _Past.of(decisions, [*(card for pair in pairs for card in (pair.one, pair.other)), *outliers], place)
     pairs = [pair for pair in pairs if not past.settles(pair)]
     left = [card for card in outliers if past.find(card) is None]
-    count = int(far.get("count") or 0) - (len(outliers) - len(left))
+    count = (far.get("count") or 0) - (len(outliers) - len(left))
     return Queues(tuple(pairs[:_MOST_PAIRS]), len(pairs), tuple(left), max(count, len(left)) if left else 0)
 
 
@@ -118,11 +123,24 @@ class _Past:
         return labels[0] == labels[1]
 
 
+def _read_issues(run: Findings) -> dict[str, Mapping[str, Any]]:
+    """The answers of the scan's checks by kind; none where it made none, or where they are damaged."""
+    from sgoif.checks import issue_table
+
+    if not run.info.get("data_issues"):
+        return {}
+    try:
+        return {row["kind"]: row for row in issue_table(run.info).to_pylist()}
+    except SgoifError as error:
+        log.warning("The page has no queues of duplicates and outliers: %s", error)
+        return {}
+
+
 def _find_pairs(run: Findings) -> list[tuple[str, str, bool]]:
     """Ids of copies under two labels, the nearest first, and whether they are the same."""
     found = duplicates_of_run(run.sql, run.info.get("nearly_same"))
-    columns = (found[name].to_pylist() for name in ("id", "other_id", "labels_differ", "bits_apart"))
-    rows = [(bits, str(one), str(other)) for one, other, differ, bits in zip(*columns, strict=True) if differ]
+    found = found.filter(found["labels_differ"])
+    rows = zip(*(found[name].to_pylist() for name in ("bits_apart", "id", "other_id")), strict=True)
     return [(one, other, bits == 0) for bits, one, other in sorted(rows)]
 
 
