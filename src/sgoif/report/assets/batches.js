@@ -119,14 +119,14 @@ function showBatch() {
   focusTile();
 }
 
-function showBatchesDone() {
+function showBatchesDone(isFocused = true) {
   const left = shown.filter((i) => !decided.get(i)?.decision).length;
   const number = countOffered();
   const text = number ? `${counted(number, "card")} can be decided in batches, ${counted(left, "card")} in all.` : left ? `No batch is left. ${counted(left, "card")} left to look at one by one.` : "All cards here are decided.";
   const on = left ? make("button", { type: "button", class: "primary", onclick: () => chooseMode("focus") }, "One at a time ", make("kbd", {}, "F")) : make("button", { type: "button", class: "primary", onclick: () => chooseView("result"), hidden: !DOC.owner }, "Result");
   const next = number ? make("button", { type: "button", onclick: nextBatch }, "Next batch") : "";
   find("batches-done").replaceChildren(make("p", {}, text), on, next);
-  if (mode === "batches" && !isFiltering()) on.focus({ preventScroll: true });
+  if (isFocused && mode === "batches" && !isFiltering()) on.focus({ preventScroll: true });
 }
 
 function tileOf(i, n) {

@@ -76,5 +76,5 @@ function showOffers() {
   showModeButtons();
   if (mode !== "batches" || queue !== "labels" || find("review").hidden) return;
   if (batch.cards.length) showBatchButtons();
-  else showBatchesDone();
+  else showBatchesDone(document.activeElement === document.body || find("batches").contains(document.activeElement));
 }
