@@ -202,3 +202,17 @@ def test_tables_in_memory_and_datasets_of_texts_are_shown(run, tmp_path):
     assert document(page(run, tmp_path, images=tuples, top=1))["examples"][0] == {"text": "says r0"}
     found = document(page(run, tmp_path, images=dicts, top=1))
     assert found["columns"] == ["age"] and found["examples"][0]["row"] == {"0": "0"}
+
+
+def test_numbers_of_a_csv_file_are_numbers(tmp_path):
+    lines = [f"{i},{i % 50 / 10:.4f},{i:04d}" for i in range(200)]
+    lines[7] = "7,600.0000,0007"
+    lines[9] = "9,,0009"
+    (tmp_path / "rows.csv").write_text("\n".join(["id,width,code", *lines]) + "\n", encoding="utf-8")
+    place = find_pictures(str(tmp_path / "rows.csv"))
+    ids = [str(i) for i in range(200)]
+    found = build_gallery(place, ["7", "8", "9"], [], sample=lambda: ids)
+    width = found.columns.index("width")
+    far, usual, missing = (found.shown[found.number(ident)] for ident in "789")
+    assert far["marks"] == {width: "high"} and far["order"][0] == width and far["row"][width] == "600.0000"
+    assert not usual["marks"] and missing["row"][width] is None

@@ -7,6 +7,7 @@ in robust standard deviations, everything else by how rare it is.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ _LONGEST_CELL = 2000  # characters
 _MAD_TO_STD = 1.4826
 _MEAN_TO_STD = 1.2533
 _MISSING = object()
+_WRITTEN_NUMBER = re.compile(
+    r"[+-]?((0|[1-9]\d*)(\.\d+)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE
+)  # 007 is a code
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,18 @@ def _key(value: Any) -> Any:
 
 
 def _as_number(value: Any) -> float | None:
-    """A number or a point in time as a finite number; None for everything else, truth values too."""
+    """A number or a point in time as a finite number; None for everything else, truth values too.
+
+    A number may be written out, as in every cell of a CSV file; with leading zeros it is a code.
+
+    >>> [_as_number(value) for value in (2, "2.50", "-1e3", ".5", "007", "e5", "12 kg", "", "nan", "1e999", True)]
+    [2.0, 2.5, -1000.0, 0.5, None, None, None, None, None, None, None]
+    """
     if isinstance(value, bool):
         return None
+    if isinstance(value, str):
+        text = value.strip()
+        value = float(text) if _WRITTEN_NUMBER.fullmatch(text) else None
     if isinstance(value, datetime):
         return float((value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp())
     if isinstance(value, date):
