@@ -61,15 +61,19 @@ def ranking() -> str:
         for noise in NOISES:
             mine = [run for run in runs if (run["settings"]["data"], run["settings"]["noise"]) == (data, noise)]
             if not mine:
-                rows.append([name, noise, "not run", "", "", "", ""])
+                rows.append([name, noise, "not run", "", "", "", "", ""])
                 continue
             aps = {rival: [run["report"][rival]["ap"] for run in mine] for rival in mine[0]["report"]}
             best = max((rival for rival in aps if rival != "ours"), key=lambda rival: np.mean(aps[rival]))
             ahead = np.array(aps["ours"]) - np.array(aps[best])
             spread = f" ± {ahead.std(ddof=1):.1f}" if len(mine) > 1 else ""
             cells = [name, noise, str(len(mine)), f"{np.mean(aps['ours']):.1f}", f"{np.mean(aps[BASE]):.1f}"]
-            rows.append([*cells, f"{np.mean(aps[best]):.1f} ({best})", f"{ahead.mean():+.1f}{spread}"])
-    return table(["set", "noise", "seeds", "ours", "Datalab", "best rival score", "ahead of it"], rows)
+            cells += [f"{np.mean(aps[best]):.1f} ({best})", f"{ahead.mean():+.1f}{spread}"]
+            totals = [run["report"]["ours"]["total"] for run in mine]
+            said = "none" if None in totals else f"{np.mean(totals):,.0f}"
+            rows.append([*cells, f"{said} / {np.mean([run['errors'] for run in mine]):,.0f}"])
+    columns = ["set", "noise", "seeds", "ours", "Datalab", "best rival score", "ahead of it", "errors expected / true"]
+    return table(columns, rows)
 
 
 EXPERIMENT = Experiment(
