@@ -286,3 +286,17 @@ def test_a_refitted_head_that_has_seen_a_little_of_each_label_does_not_hide_the_
     found, lost = (1 - float(one.posterior(slice(None)).gather(1, given[:, None]).mean()) for one in (kept, fitted))
     assert kept.pool is world.pool and found == pytest.approx(wrong.mean(), rel=0.2)
     assert lost < 0.6 * wrong.mean()
+
+
+def test_tied_exponents_keep_their_ratios_and_are_sharpened():
+    rng = np.random.default_rng(0)
+    truth = torch.from_numpy(np.arange(2000) % 5)
+    scores = torch.from_numpy(rng.normal(size=(2, 2000, 5))).float()
+    scores[:, range(2000), truth] += 2.0
+    given = torch.where(torch.from_numpy(rng.random(2000) < 0.2), (truth + 1) % 5, truth)
+    scores[1].scatter_add_(1, given[:, None], torch.full((2000, 1), 2.0))  # has seen the labels
+    noise, start = 0.8 * np.eye(5) + 0.2 * np.roll(np.eye(5), 1, axis=1), torch.tensor([0.6, 0.3])
+    logs = list(scores.log_softmax(2))
+    free, tied = (fit_pool(logs, given, noise, start, is_tied=is_tied).exponents for is_tied in (False, True))
+    torch.testing.assert_close(tied / tied.sum(), start / start.sum())
+    assert free[1] > free[0] and tied[0] != start[0]

@@ -195,10 +195,11 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
     found, is_refitted = _through(base.logs, base.exponents, spread_errors(counts), labels), False
     pattern = _through(base.logs, base.exponents, shrink_counts(counts, slack=0.0), labels)
     has_pattern = _is_likelier(pattern, found)
-    first = _World(base, (pattern if has_pattern else found).transition, labels)
+    believed = pattern if has_pattern else found
+    first = _World(base, believed.transition, labels)
     if has_pattern or _rate(counts) > _MANY:
         for most in _MOST_LEAK:
-            last, last_counts = _refit(heads, first, most, has_pattern, tell)
+            last, last_counts = _refit(heads, first, believed.pool.exponents, most, has_pattern, tell)
             if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
                 found, counts, is_refitted = last, last_counts, True
                 break
@@ -210,9 +211,12 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
     return _Learnt(world, counts, predicted, plain.expected_accuracy(), is_refitted, names)
 
 
-def _through(logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor) -> _World:
+def _through(
+    logs: Sequence[Tensor], exponents: Tensor, transition: Floats, given: Tensor, *, is_tied: bool = False
+) -> _World:
     """Pool predictions as those of the true class, of which the labels are seen through a transition."""
-    return _World(fit_pool(logs, given, transition, exponents), transition, given, is_recovered=True)
+    pool = fit_pool(logs, given, transition, exponents, is_tied=is_tied)
+    return _World(pool, transition, given, is_recovered=True)
 
 
 def _is_likelier(pattern: _World, even: _World) -> bool:
@@ -228,21 +232,28 @@ def _is_likelier(pattern: _World, even: _World) -> bool:
 
 
 def _refit(
-    heads: Sequence[Head], first: _World, most: float, has_pattern: bool, tell: Callable[[Tensor], Tensor]
+    heads: Sequence[Head],
+    first: _World,
+    exponents: Tensor,
+    most: float,
+    has_pattern: bool,
+    tell: Callable[[Tensor], Tensor],
 ) -> tuple[_World, Ints]:
-    """Fit all heads anew, some times, through what was counted before; a class may leak so much at most."""
-    world, given, exponents = first, first.given, first.pool.exponents
+    """Fit all heads anew, some times, through what was counted before; a class may leak so much at most.
+
+    Heads that are fitted again have seen a little of each label: neighbours vote by what they are believed to be, and
+    that is judged by fits that the label was part of. So what they count for is learnt before, and only sharpened here.
+    """
+    world, given = first, first.given
     counts = np.zeros(0, np.int64)
     for number in range(_REFITS if has_pattern else 1):
         through = limit_leaks(world.transition, most)
         noise = torch.from_numpy(through).float()
         logs = [tell(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
-        refitted = _through(logs, exponents, through, given)
-        exponents = refitted.pool.exponents
-        counts = refitted.count()
+        counts = _through(logs, exponents, through, given, is_tied=True).count()
         recounted = shrink_counts(counts, slack=0.0) if has_pattern else spread_errors(counts)
         # few counts may no longer show a pattern that labels were likelier with
-        worlds = [_through(logs, exponents, transition, given) for transition in (recounted, world.transition)]
+        worlds = [_through(logs, exponents, one, given, is_tied=True) for one in (recounted, world.transition)]
         world = max(worlds, key=lambda one: float(one.log_likelihood().sum()))
     return world, counts
 
@@ -252,10 +263,8 @@ def _scale(world: _World, counts: Ints, *, is_refitted: bool) -> _World:
 
     Hard examples among the surest predictions are counted as errors, and make every other label less likely. The counts
     stand unless the labels contradict them beyond chance: where classes are easily told apart, labels do not care.
-
-    Heads that were fitted again have seen a little of each label: neighbours vote by what they are believed to be, and
-    that was judged by fits that the label was part of. Exponents fitted anew with fewer errors would come to trust that
-    head alone, so theirs are kept.
+    After a refit the exponents are kept, see :func:`_refit`: with fewer errors they would leave the head that has seen
+    most of the labels.
     """
     if not world.is_recovered:
         return world

@@ -7,6 +7,7 @@ probabilities, in half precision where they are many, and pooled block by block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,8 @@ def fit_pool(
     given: Tensor,
     transition: NDArray[np.floating] | None = None,
     start: Tensor | None = None,
+    *,
+    is_tied: bool = False,
 ) -> Pool:
     """Fit the exponents to labels that the classifiers did not see.
 
@@ -66,6 +69,8 @@ def fit_pool(
         given: labels, ``[N]``.
         transition: ``P(given | true)``, where the classifiers predict the true class.
         start: exponents to begin with.
+        is_tied: whether they keep their ratios, and one factor is fitted for all: classifiers of which one has seen a
+            little of each label would leave that one.
     """
     count, some = len(given), slice(None)
     if count > _FITTED:  # some of every class, wherever they stand
@@ -76,13 +81,17 @@ def fit_pool(
     # exponents of some 1 around their start: through a transition a few examples would let them grow without end, and
     # probabilities of 1 have no order
     usual = torch.full((len(logs),), 0.5) if start is None else start
-    free = usual.clamp_min(1e-3).log()
+    free = torch.zeros(1) if is_tied else usual.clamp_min(1e-3).log()
     free.requires_grad_(True)
+
+    def read() -> Tensor:
+        return (usual * free.exp()).clamp_max(math.exp(_MOST)) if is_tied else free.clamp_max(_MOST).exp()
+
     optimizer = torch.optim.LBFGS([free], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        exponents = free.clamp_max(_MOST).exp()
+        exponents = read()
         log_p = torch.einsum("k,knc->nc", exponents, held).log_softmax(1)
         if through is None:
             loss = -log_p.gather(1, labels[:, None]).mean()
@@ -94,7 +103,7 @@ def fit_pool(
 
     with torch.enable_grad():
         optimizer.step(closure)
-    return Pool(list(logs), free.detach().clamp_max(_MOST).exp())
+    return Pool(list(logs), read().detach())
 
 
 def recover_logs(log_p: Tensor, transition: Tensor) -> Tensor:
