@@ -105,7 +105,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "data_issues": Entry("benchmarks.checks.compare", "planted data issues found, beside Datalab"),
     "data_issues_real": Entry("benchmarks.checks.real", "data issues of real sets, as they are"),
     "scan": Entry("benchmarks.scan", "a folder in, findings out"),
-    "fresh": Entry("benchmarks.fresh", "the five commands of the README, with the wheel in a fresh environment"),
+    "readme_commands": Entry("benchmarks.readme_commands", "the scans of the README, by the wheel in a fresh venv"),
     "scan_cost": Entry("benchmarks.scan_cost", "what a scan costs: of many rows, and again with kept embeddings"),
     "text_features": Entry("benchmarks.text_features", "features of texts, with a model and without"),
     "review": Entry("benchmarks.review", "from review to accuracy"),

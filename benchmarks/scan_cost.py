@@ -8,10 +8,8 @@ thread, and cost is CPU time: other programs on the machine do not change it muc
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,7 @@ from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.metrics import average_precision
 from benchmarks.scan import write_folder
 from benchmarks.tables.rows import latest, table
+from benchmarks.timing import run_command
 
 _CLASSES, _COLUMNS, _WRONG, _APART = 10, 12, 0.02, 1.6
 _AT_ONCE = 100_000
@@ -60,24 +59,7 @@ def write_numbers(path: Path, examples: int, seed: int) -> set[str]:
 def scan(source: Path, out: Path, *options: str) -> dict[str, float]:
     """Scan by the command line: CPU and wall seconds, and the peak of its memory in MiB."""
     command = [sys.executable, "-m", "sgoif.cli.main", "scan", str(source), "--out", str(out), *options]
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        cwd=Path(__file__).resolve().parents[1],  # where the backbone is found
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"the scan failed: {said.decode()[-2000:]}")
-    return {
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "seconds": time.perf_counter() - started,
-        "peak_mb": used.ru_maxrss / 1024,
-    }
+    return run_command(command, Path(__file__).resolve().parents[1], os.environ)  # where the backbone is found
 
 
 def measure(settings: Settings) -> dict[str, Any]:

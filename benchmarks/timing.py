@@ -1,4 +1,4 @@
-"""Time and memory of variants of the same work, measured so that a drifting machine favours none of them.
+"""Time and memory of variants of the same work, measured so that a drifting machine favours none of them; of commands.
 
 Time: all variants run in one process, in blocks, forward and backward in turn (A B B A for two), so that a slow drift
 of the machine falls on each alike. Memory: one process per variant, since a peak cannot be lowered again.
@@ -10,9 +10,12 @@ import json
 import multiprocessing
 import os
 import resource
+import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -24,11 +27,41 @@ from torch.multiprocessing.spawn import spawn
 
 from sgoif.overhead import Ratio, Timings, alternate
 
-__all__ = ["Ratio", "Timings", "alternate", "peak_mb", "raised_peak_mb", "resident_mb", "run_in_process", "run_ranks"]
+__all__ = [
+    "Ratio",
+    "Timings",
+    "alternate",
+    "peak_mb",
+    "raised_peak_mb",
+    "resident_mb",
+    "run_command",
+    "run_in_process",
+    "run_ranks",
+]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _GIVE_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+
+
+def run_command(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, float]:
+    """Run a command with one thread: its wall and CPU seconds, and the peak of its memory in MiB.
+
+    Raises:
+        RuntimeError: It failed; with the end of what it wrote to standard error.
+    """
+    env, started = {**environment, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}, time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{shlex.join(command)} failed: {said.decode()[-2000:]}")
+    return {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "seconds": time.perf_counter() - started,
+        "peak_mb": used.ru_maxrss / 1024,
+    }
 
 
 def run_in_process(function: Callable[_P, _T], *arguments: _P.args, **settings: _P.kwargs) -> _T:

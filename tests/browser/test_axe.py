@@ -43,15 +43,20 @@ def serious(page, axe):
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
-def test_no_view_has_a_serious_fault(axe, path, open_page, width, scheme):  # noqa: F811
-    page = open_page(path, "cards", width=width, height=850, scheme=scheme)
+def check_views(page, axe, views):
+    """Decide on some cards, and look at every view."""
     for key in "k1du":
         page.keyboard.press(key)
-    for name in VIEWS:
+    for name in views:
         page.evaluate("name => (location.hash = name)", name)
         page.wait_for_timeout(150)
         assert serious(page, axe) == [], name
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_no_view_has_a_serious_fault(axe, path, open_page, width, scheme):  # noqa: F811
+    page = open_page(path, "cards", width=width, height=850, scheme=scheme)
+    check_views(page, axe, VIEWS)
     page.evaluate("location.hash = 'cards'")
     for key in ("?", "/"):
         page.keyboard.press(key)
@@ -75,24 +80,14 @@ def row_of(ident):
 def test_no_view_of_texts_and_rows_has_a_serious_fault(axe, alike, tmp_path, open_page, example, width, scheme):
     report = make_report(alike, tmp_path / "report.html", images=example, top=60)
     page = open_page(report, "cards", width=width, height=850, scheme=scheme)
-    for key in "k1du":
-        page.keyboard.press(key)
-    for name in VIEWS[1:-1]:
-        page.evaluate("name => (location.hash = name)", name)
-        page.wait_for_timeout(150)
-        assert serious(page, axe) == [], name
+    check_views(page, axe, VIEWS[1:-1])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_the_page_of_a_reviewer_has_no_serious_fault(axe, alike, colours, tmp_path, open_page, width, scheme):  # noqa: F811
     (report,) = alike.report(tmp_path / "r.html", images=colours, reviewers=["ann"], top=60)
     page = open_page(report, "cards", width=width, height=850, scheme=scheme)
-    for key in "k1du":
-        page.keyboard.press(key)
-    for name in VIEWS[1:-1]:
-        page.evaluate("name => (location.hash = name)", name)
-        page.wait_for_timeout(150)
-        assert serious(page, axe) == [], name
+    check_views(page, axe, VIEWS[1:-1])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])

@@ -30,6 +30,7 @@ import sgoif
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.metrics import average_precision
 from benchmarks.tables.rows import latest, table
+from benchmarks.timing import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 _SAID = {
@@ -115,10 +116,12 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 def _try(words: list[str], place: Path) -> dict[str, Any]:
     """Scan and make the page in the fresh environment; compare with the labels that were made wrong."""
     source, out = words[1], words[words.index("--out") + 1]
-    program, shim = str(place / "env/bin/sgoif"), {"PYTHONPATH": str(place)} if _needs_timm(words) else {}
-    scanned = _timed([program, *words], place / "data", shim)
-    page = ["report", out, "--images", "run", "--out", f"{out}.html"]
-    shown = _timed([program, *page], place / "data", {})
+    program, page = str(place / "env/bin/sgoif"), ["report", out, "--images", "run", "--out", f"{out}.html"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SGOIF"))}
+    own["HF_HUB_OFFLINE"] = "1"
+    shim = {"PYTHONPATH": str(place)} if _needs_timm(words) else {}
+    scanned = run_command([program, *words], place / "data", own | shim)
+    shown = run_command([program, *page], place / "data", own)
     with (place / "data" / f"{Path(source).stem}.wrong.csv").open(newline="") as lines:
         wrong = {row["id"] for row in csv.DictReader(lines)}
     found = sgoif.load(place / "data" / out).label_issues()
@@ -138,23 +141,9 @@ def _try(words: list[str], place: Path) -> dict[str, Any]:
     }
 
 
-def _timed(command: list[str], folder: Path, more: dict[str, str]) -> dict[str, float]:
-    """Run a command with one thread and nothing of this environment: wall and CPU seconds."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SGOIF"))}
-    env = {**kept, **more, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{shlex.join(command)} failed: {said.decode()[-2000:]}")
-    return {"seconds": time.perf_counter() - started, "cpu_seconds": used.ru_utime + used.ru_stime}
-
-
 def five_commands() -> str:
     """What each command found, and how long it took."""
-    found, rows = {run["source"]: run for run in latest("fresh.jsonl", key=lambda run: run["source"])}, []
+    found, rows = {run["source"]: run for run in latest("readme_commands.jsonl", key=lambda run: run["source"])}, []
     for run in (found[source] for source in _SAID if source in found):
         rows.append(
             [
@@ -175,7 +164,7 @@ def describe(row: dict[str, Any]) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="fresh",
+    name="readme_commands",
     settings=Settings,
     run=run,
     tables={"five_commands": five_commands},
