@@ -66,6 +66,7 @@ function show(cards) {
   showMode();
 }
 
+// Where each row of cards is; they are drawn by `paint`, once the page is scrolled to where it will be.
 function layOut() {
   if (mode !== "cards" || find("review").hidden) return;
   const toolbar = document.querySelector(".toolbar");
@@ -90,7 +91,6 @@ function layOut() {
   grid.style.height = `${y}px`;
   for (const element of drawn.values()) element.remove();
   drawn.clear();
-  paint();
 }
 
 function rowAt(y) {

@@ -159,7 +159,7 @@ function showAgain() {
 function resized() {
   if (view === "overview") drawMap();
   else if (view !== "review" || queue !== "labels") return;
-  else if (mode === "cards") layOut();
+  else if (mode === "cards") layOut(), paint();
   else if (mode === "batches") refitBatch();
 }
 

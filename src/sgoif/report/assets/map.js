@@ -6,18 +6,19 @@ let loop = null; // points of the loop that is being drawn
 let cursor = -1; // the card that the arrow keys are on
 let isWalking = false; // whether keys are used; who points sees no cursor
 
+let [mapWidth, mapHeight] = [0, 0]; // as it was drawn last: to ask the canvas is slow
+
 function placeOnMap(i) {
-  const canvas = find("map");
   const point = DOC.map.cards[i];
-  return point && [10 + ((canvas.clientWidth - 20) * point[0]) / MAP_SIDE, 10 + ((canvas.clientHeight - 20) * (MAP_SIDE - point[1])) / MAP_SIDE];
+  return point && [10 + ((mapWidth - 20) * point[0]) / MAP_SIDE, 10 + ((mapHeight - 20) * (MAP_SIDE - point[1])) / MAP_SIDE];
 }
 
 const hueOf = (label) => (label * 137.5) % 360; // neighbouring numbers differ in hue
 
-function colourOfCard(i, by, style) {
+function colourOfCard(i, by, colours) {
   if (by === "class") return `hsl(${hueOf(CARDS.given[i])} 65% 50%)`;
-  const name = by === "p" ? "--accent" : { keep: "--good", unsure: "--doubt" }[decided.get(i)?.decision] ?? (decided.get(i)?.decision ? "--bad" : "--edge");
-  return style.getPropertyValue(name);
+  const decision = decided.get(i)?.decision;
+  return colours[by === "p" ? "accent" : { keep: "good", unsure: "doubt" }[decision] ?? (decision ? "bad" : "edge")];
 }
 
 // Decisions differ in shape too: a ring is open, a disc is kept, a triangle changed, a square is unsure.
@@ -34,12 +35,14 @@ function drawMap() {
   const canvas = find("map");
   if (!DOC.map || find("overview").hidden || !canvas.clientWidth) return;
   const [w, h, scale] = [canvas.clientWidth, canvas.clientHeight, devicePixelRatio || 1];
+  [mapWidth, mapHeight] = [w, h];
   Object.assign(canvas, { width: w * scale, height: h * scale });
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
+  const colours = Object.fromEntries(["accent", "good", "doubt", "bad", "edge", "ink"].map((name) => [name, style.getPropertyValue(`--${name}`)]));
   const by = find("map-by").value;
   pen.scale(scale, scale);
-  pen.fillStyle = style.getPropertyValue("--edge");
+  pen.fillStyle = colours.edge;
   pen.globalAlpha = by === "class" ? 0.5 : 0.28;
   for (const [x, y, label] of DOC.map.others) {
     if (by === "class") pen.fillStyle = `hsl(${hueOf(label)} 45% 55%)`;
@@ -50,12 +53,12 @@ function drawMap() {
     const place = placeOnMap(i);
     if (!place) continue;
     pen.globalAlpha = by === "p" ? 0.15 + 0.8 * (CARDS.p[i] ?? 0.5) : 0.85;
-    pen.fillStyle = pen.strokeStyle = colourOfCard(i, by, style);
+    pen.fillStyle = pen.strokeStyle = colourOfCard(i, by, colours);
     const decision = decided.get(i)?.decision;
     mark(pen, place, by !== "decision" ? "disc" : !decision ? "ring" : decision === "keep" ? "disc" : decision === "unsure" ? "square" : "triangle");
   }
   pen.globalAlpha = 1;
-  pen.strokeStyle = style.getPropertyValue("--ink");
+  pen.strokeStyle = colours.ink;
   if (isWalking && cursor >= 0) drawCursor(pen, placeOnMap(cursor));
   if (!loop) return;
   pen.setLineDash([4, 3]);
