@@ -203,6 +203,21 @@ def test_cards_are_reached_with_the_tab_key_and_said_in_order(page):
     assert places == sorted(places)
 
 
+def test_a_file_of_a_thousand_decisions_is_taken_up_whole_and_taken_back_at_once(tmp_path, open_page):
+    """It is read in parts, so that the page stays awake; it is still one step."""
+    count = 1_000
+    url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.5, count), np.zeros(count, int), np.ones(count, int)))
+    page = open_page(make_report(load(url), tmp_path / "report.html", top=None))
+    page.keyboard.press("d")
+    mine, other = decided(page), page.evaluate("sgoif.document.cards.id.slice(1)")
+    lines = "".join(f"{name},0,keep,,,2020-01-01T00:00:00Z\r\n" for name in other)
+    head = "id,given_label,decision,label,note,decided_at\r\n"
+    assert loaded(page, tmp_path, (head + lines + lines).encode()).startswith(f"{len(other)} decisions loaded.")
+    assert {decision for _, decision, _, _ in decided(page)} == {"drop", "keep"} and len(decided(page)) == len(other) + 1
+    page.keyboard.press("z")
+    assert decided(page) == mine
+
+
 def test_letters_can_be_switched_off(page):
     page.keyboard.press("?")
     page.locator("#keys input[type=checkbox]").uncheck()

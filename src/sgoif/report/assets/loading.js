@@ -31,23 +31,36 @@ function compareWith(i, { decision, labels }, reviewer) {
   if (mine.decision === decision && mine.labels.join() === labels.join()) agreement.same++;
 }
 
+const AT_ONCE = 400; // rows that are taken up between two frames: the browser keeps each decision by itself
+
 // Newer decisions win; rows of other people, of other cards, and those that cannot be read are counted.
-function load(text) {
-  const changes = new Map();
+async function load(text) {
+  const rows = fromCsv(text);
+  const before = new Map(); // one step, to be taken back at once
   const counts = { taken: 0, older: 0, others: 0, strangers: 0, unreadable: 0 };
-  for (const row of fromCsv(text)) {
+  for (let start = 0; start < rows.length; start += AT_ONCE) {
+    if (start) await new Promise((done) => setTimeout(done));
+    const changes = readChanges(rows.slice(start, start + AT_ONCE), before, counts);
+    if (changes.size) for (const [i, value] of change([...changes])) if (!before.has(i)) before.set(i, value);
+  }
+  counts.taken = before.size;
+  if (before.size) history.push(before);
+  return counts;
+}
+
+function readChanges(rows, before, counts) {
+  const changes = new Map();
+  for (const row of rows) {
     const place = PLACE.get(`${SHELF}${row.id}\u0000${(row.given_label ?? "").trim()}`);
     const value = place === undefined ? null : readRow(row, place);
-    if (value) compareWith(place, value, row.reviewer ?? "");
+    if (value && !before.has(place)) compareWith(place, value, row.reviewer ?? "");
     if (place === undefined) counts.strangers++;
     else if (!value) counts.unreadable++;
     else if (DOC.reviewer && row.reviewer && row.reviewer !== DOC.reviewer) counts.others++;
     else if (value.at && (changes.get(place) ?? decided.get(place))?.at > value.at) counts.older++;
     else changes.set(place, { ...value, at: value.at || now() });
   }
-  counts.taken = changes.size;
-  if (changes.size) history.push(change([...changes]));
-  return counts;
+  return changes;
 }
 
 function loadedText({ taken, older, others, strangers, unreadable }) {

@@ -87,7 +87,7 @@ async function loadFile(event) {
   const file = event.target.files[0];
   event.target.value = "";
   if (!file) return;
-  say(loadedText(load(await file.text())));
+  say(loadedText(await load(await file.text())));
   soon();
 }
 
