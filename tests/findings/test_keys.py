@@ -29,8 +29,8 @@ def rows(given, suggested, p, probable=None):
 
 def test_a_class_that_all_neighbours_have_gets_a_key_that_the_model_did_not_give_it():
     found = class_keys(rows([0], [[1, 2, 3]], [0.8], [[0.7, 0.05, 0.02]]), np.full((1, 6), 7))
-    assert found.labels.tolist() == [[1, 2, 7]]
-    np.testing.assert_allclose(found.shares, [[0.56, 0.04, 0.16]])
+    assert found.labels.tolist() == [[1, 7, 2]]
+    np.testing.assert_allclose(found.shares, [[0.56, 0.16, 0.04]])
     assert found.agreeing.tolist() == [0] and not found.in_bulk[0]
 
 

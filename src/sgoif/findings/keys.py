@@ -41,7 +41,8 @@ _AT_ONCE = 1 << 16
 class ClassKeys:
     """The classes on the keys of some examples, best first; never the given one.
 
-    Shares need not descend: they weigh the model by its probabilities, the order by rank.
+    Which classes, and which is first, is weighed by rank, and shares weigh the model by its probabilities: the first
+    need not have the largest share. The others descend.
     """
 
     labels: Ints  # [N, 3], -1 for none
@@ -176,4 +177,7 @@ def _rank(given: Ints, suggested: Ints, probable: Floats, p: Floats, near: Ints)
     labels, score, share, votes = (np.take_along_axis(each, order, 1) for each in (named, score, share, votes))
     labels = np.where(score >= 0, labels, -1)
     shares = np.where(is_measured[:, None] & (labels >= 0), share, np.nan)
+    # of the others a reviewer looks for the likeliest first
+    rest = 1 + np.argsort(-np.nan_to_num(shares[:, 1:], nan=-1.0), axis=1, kind="stable")
+    labels[:, 1:], shares[:, 1:] = np.take_along_axis(labels, rest, 1), np.take_along_axis(shares, rest, 1)
     return labels, shares, np.where(labels[:, 0] >= 0, votes[:, 0], 0)

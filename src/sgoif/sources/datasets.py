@@ -71,7 +71,8 @@ class FunctionPictures(PicturePlace):
     """``function(id)``: a picture, its path, a text, a row as a dict; or None where there is none."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__(f"the function '{getattr(function, '__name__', type(function).__name__)}'")
+        name = getattr(function, "__name__", type(function).__name__)
+        super().__init__("a function" if name == "<lambda>" else f"the function '{name}'")
         self._function = function
 
     def value(self, id: Any) -> Any | None:
