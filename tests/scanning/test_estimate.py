@@ -300,3 +300,29 @@ def test_tied_exponents_keep_their_ratios_and_are_sharpened():
     free, tied = (fit_pool(logs, given, noise, start, is_tied=is_tied).exponents for is_tied in (False, True))
     torch.testing.assert_close(tied / tied.sum(), start / start.sum())
     assert free[1] > free[0] and tied[0] != start[0]
+
+
+def near_classes(kind, rate=0.04, seed=0):
+    """Forty classes in pairs that look alike; wrong labels are the other of the pair, or any other."""
+    rng, classes = np.random.default_rng(seed), 40
+    centres = np.repeat(rng.normal(size=(classes // 2, 120)), 2, axis=0) + 0.45 * rng.normal(size=(classes, 120))
+    truth = np.arange(3200) % classes
+    rows = centres[truth] + 1.6 * rng.normal(size=(len(truth), 120))
+    wrong = rng.random(len(truth)) < rate
+    other = truth ^ 1 if kind == "near" else (truth + rng.integers(1, classes, len(truth))) % classes
+    return torch.from_numpy(rows.astype(np.float32)), np.where(wrong, other, truth), wrong
+
+
+@pytest.mark.parametrize("kind", ["near", "any"])
+def test_errors_that_go_to_near_classes_are_believed_where_labels_are_likelier_so(monkeypatch, kind):
+    """A few errors a class are too few to count which class they go to; which classes are near says it."""
+    rows, given, wrong = near_classes(kind)
+    found = estimate(rows, given, 40)
+    monkeypatch.setattr("sgoif.scanning.estimate._find_near", lambda world: None)
+    without = estimate(rows, given, 40)
+    before, after = (average_precision(one.p, wrong) for one in (without, found))
+    if kind == "any":
+        np.testing.assert_allclose(found.p, without.p)
+    else:
+        assert after > before + 0.1, (before, after)
+        assert abs(np.log(found.p.sum() / wrong.sum())) < abs(np.log(without.p.sum() / wrong.sum()))

@@ -3,9 +3,10 @@
 The classifier never saw the label that it is compared with. Among its surest predictions of a class nearly all examples
 are of that class, so that the labels they carry are counts of the noise, and not of what the classifier confuses.
 
-Counts are shrunk twice. Which other class is given is pulled towards *any other alike* (a Dirichlet-multinomial), and
-how often one is given towards the rate of all classes (a beta-binomial). Each pull is the strongest whose evidence is
-within 2 nats of the best: a few errors are spread noise, and only many errors in few pairs of classes are a pattern.
+Counts are shrunk twice. Which other class is given is pulled towards *any other alike*, or towards the classes that are
+near (a Dirichlet-multinomial), and how often one is given towards the rate of all classes (a beta-binomial). Each pull
+is the strongest whose evidence is within 2 nats of the best: a few errors are spread noise, and only many errors in few
+pairs of classes are a pattern.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ def count_sure(predicted: Ints, confidence: NDArray[np.floating], given: Ints, n
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def shrink_counts(counts: Ints, slack: float = _SLACK) -> Floats:
+def shrink_counts(counts: Ints, slack: float = _SLACK, near: Floats | None = None) -> Floats:
     """The transition ``P(given | true)`` that the counts can carry, ``[C, C]``.
 
     Args:
         counts: by :func:`count_sure`.
         slack: nats of evidence that the stronger pull may cost; 0 where other evidence says that there is a pattern.
+        near: which other class is given for each before anything is counted, ``[C, C]``; any alike if left out.
 
     >>> few, many = np.array([[99, 1, 0], [0, 100, 0], [0, 0, 100]]), np.array([[60, 40, 0], [0, 99, 1], [0, 0, 99]])
     >>> shrink_counts(few)[0].round(3).tolist()  # one error is no pattern
@@ -75,14 +77,14 @@ def shrink_counts(counts: Ints, slack: float = _SLACK) -> Floats:
     size, totals = len(counts), counts.sum(1)
     wrong = totals - np.diag(counts)
     mean = (wrong.sum() + 0.5) / (totals.sum() + 1)
-    pull = 1.0
+    pull, usual = 1.0, 1 / (size - 1) if near is None else near
     if size > 2:
-        off = counts[(counts > 0) & ~np.eye(size, dtype=bool)]
-        values, times = np.unique(off, return_counts=True)
-        pull = _strongest(lambda t: _pair_evidence(wrong, values, times, t, size), slack)
+        is_found = (counts > 0) & ~np.eye(size, dtype=bool)
+        expected = np.full(1, usual) if near is None else near[is_found]
+        pull = _strongest(lambda t: _pair_evidence(wrong, counts[is_found], expected, t), slack)
     rate_pull = _strongest(lambda a: _rate_evidence(wrong, totals, mean, a), slack)
     rate = (wrong + rate_pull * mean) / (totals + rate_pull)
-    shares = (counts + pull / (size - 1)) / (wrong[:, None] + pull)
+    shares = (counts + pull * usual) / (wrong[:, None] + pull)
     np.fill_diagonal(shares, 0.0)
     found = rate[:, None] * shares / shares.sum(1, keepdims=True)
     np.fill_diagonal(found, 1 - rate)
@@ -144,12 +146,12 @@ def _strongest(evidence: Callable[[float], float], slack: float) -> float:
 _log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
-def _pair_evidence(wrong: Ints, values: Ints, times: Ints, strength: float, size: int) -> float:
-    """Log evidence of which other classes were given, where ``strength`` examples say that all are alike."""
-    each = strength / (size - 1)
+def _pair_evidence(wrong: Ints, found: Ints, expected: Floats, strength: float) -> float:
+    """Log evidence of which other classes were given, where ``strength`` examples say what is expected."""
     rows, repeats = np.unique(wrong, return_counts=True)
     by_row = (repeats * (math.lgamma(strength) - _log_gamma(strength + rows))).sum()
-    return float(by_row + (times * (_log_gamma(each + values) - math.lgamma(each))).sum()) if len(values) else 0.0
+    each = strength * expected
+    return float(by_row + (_log_gamma(each + found) - _log_gamma(each)).sum()) if len(found) else 0.0
 
 
 def _rate_evidence(wrong: Ints, totals: Ints, mean: float, strength: float) -> float:

@@ -1,9 +1,10 @@
 """How likely each label is wrong, from features alone; the data must support each assumption about the noise.
 
 Cross-fitted heads are pooled by the likelihood of labels that they have not seen (:mod:`sgoif.scanning.pool`). Which
-class is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`). What was
-counted is believed as far as it makes unseen labels likelier: a pattern of classes only if it beats errors spread
-evenly, and as many errors as labels and counts agree on. Heads are fitted again through a pattern, or through many
+class is given for which is counted among their surest predictions and shrunk (:mod:`sgoif.evidence.counts`), towards
+errors spread evenly or towards classes that the heads confuse, whichever makes unseen labels likelier. What was counted
+is believed as far as it does so: a pattern of classes only if it beats errors spread evenly, and as many errors as
+labels and counts agree on. Heads are fitted again through a pattern, or through many
 errors; that is given up where a class would vanish.
 
 A weak head is wrong where it is unsure, and noise is everywhere. So the share of labels that the very surest
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,8 @@ from sgoif.types import Floats, Ints
 __all__ = ["LabelEstimate", "estimate_features", "estimate_labels", "make_heads"]
 
 
+_Shrink = Callable[[Ints], Floats]
+
 _SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
 _JUDGED = 20_000  # others that are judged at once: a head may make hundreds of features of each
 _COUNTED = 3  # times that the noise is counted on the first fits
@@ -54,6 +58,8 @@ _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
 # what a pattern has to gain: standard errors, nats, and the share of what it could
 _SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 5.0, 0.1
+_LEAST_NEAR_SHARE = 0.2  # hard examples beside errors that are spread evenly win up to an eighth with near classes
+_FAR = 0.1  # of the errors of a class that go to any other alike, where the others go to near ones
 _MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
 _SURE_SCALE = 2.0  # standard errors of the likelihood
 _SCALE_STEP, _LEAST_SCALE = 1.4, 0.02  # of the number of errors that is believed, in units of what was counted
@@ -193,13 +199,13 @@ def _learn(heads: Sequence[Head], given: Ints, num_classes: int, progress: Progr
     for _ in range(_COUNTED - 1):
         counts = _World(base, shrink_counts(counts), labels).count()
     found, is_refitted = _through(base.logs, base.exponents, spread_errors(counts), labels), False
-    pattern = _through(base.logs, base.exponents, shrink_counts(counts, slack=0.0), labels)
-    has_pattern = _is_likelier(pattern, found)
-    believed = pattern if has_pattern else found
+    near = _find_near(plain) if num_classes > 2 else None
+    believed, shrink = _find_pattern(base, counts, near, found)
     first = _World(base, believed.transition, labels)
-    if has_pattern or _rate(counts) > _MANY:
+    if shrink is not None or _rate(counts) > _MANY:
+        recounts = [spread_errors] if shrink is None else [shrink] * _REFITS
         for most in _MOST_LEAK:
-            last, last_counts = _refit(heads, first, believed.pool.exponents, most, has_pattern, tell)
+            last, last_counts = _refit(heads, first, believed.pool.exponents, most, recounts, tell)
             if (last.class_sizes() >= _VANISHED * first.class_sizes()).all():
                 found, counts, is_refitted = last, last_counts, True
                 break
@@ -219,16 +225,47 @@ def _through(
     return _World(pool, transition, given, is_recovered=True)
 
 
-def _is_likelier(pattern: _World, even: _World) -> bool:
+def _find_near(world: _World) -> Floats:
+    """Which other class is given for each, if errors go where predictions do, ``[C, C]``.
+
+    Squared: the nearest class takes more of the errors than of the predictions. Some errors go to any other class, lest
+    those that go far were thought impossible.
+    """
+    size = world.pool.num_classes
+    total = torch.zeros(size, size, dtype=torch.float64)
+    for some in world.blocks():
+        total.index_add_(0, world.given[some], world.true(some).double())
+    shares = (total / total.sum(1, keepdim=True)).square().fill_diagonal_(0)
+    near = (1 - _FAR) * shares / shares.sum(1, keepdim=True).clamp_min(1e-300) + _FAR / (size - 1)
+    return near.fill_diagonal_(0).numpy()
+
+
+def _find_pattern(base: Pool, counts: Ints, near: Floats | None, even: _World) -> tuple[_World, _Shrink | None]:
+    """The pattern of classes that makes the labels likeliest, and how its counts were shrunk; or errors spread evenly.
+
+    Heads that confuse classes see near errors in hard examples, so that these have to win more.
+    """
+    candidates: list[tuple[_Shrink, float]] = [(partial(shrink_counts, slack=0.0), _LEAST_SHARE)]
+    if near is not None:
+        candidates.append((partial(shrink_counts, slack=0.0, near=near), _LEAST_NEAR_SHARE))
+    best: tuple[_World, _Shrink | None] = even, None
+    for shrink, least in candidates:
+        found = _through(base.logs, base.exponents, shrink(counts), even.given)
+        if _is_likelier(found, even, least) and found.total() > best[0].total():
+            best = found, shrink
+    return best
+
+
+def _is_likelier(pattern: _World, even: _World, least: float) -> bool:
     """Whether a pattern of classes makes unseen labels likelier than errors that are spread evenly.
 
-    The gain must be beyond chance, and some of what is won where all errors of a class go to one other: heads that
-    confuse classes see patterns too.
+    The gain must be beyond chance, and the least share of what is won where all errors of a class go to one other:
+    heads that confuse classes see patterns too.
     """
     gain = pattern.log_likelihood() - even.log_likelihood()
     chance = float(gain.std()) * math.sqrt(len(gain))
     most = float(1 - even.transition[0, 0]) * len(gain) * math.log(len(even.transition) - 1)
-    return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, _LEAST_SHARE * most)
+    return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, least * most)
 
 
 def _refit(
@@ -236,7 +273,7 @@ def _refit(
     first: _World,
     exponents: Tensor,
     most: float,
-    has_pattern: bool,
+    recounts: Sequence[_Shrink],
     tell: Callable[[Tensor], Tensor],
 ) -> tuple[_World, Ints]:
     """Fit all heads anew, some times, through what was counted before; a class may leak so much at most.
@@ -246,15 +283,14 @@ def _refit(
     """
     world, given = first, first.given
     counts = np.zeros(0, np.int64)
-    for number in range(_REFITS if has_pattern else 1):
+    for number, recount in enumerate(recounts):
         through = limit_leaks(world.transition, most)
         noise = torch.from_numpy(through).float()
         logs = [tell(head.refit(given, noise, world.posterior, restart=number == 0)) for head in heads]
         counts = _through(logs, exponents, through, given, is_tied=True).count()
-        recounted = shrink_counts(counts, slack=0.0) if has_pattern else spread_errors(counts)
         # few counts may no longer show a pattern that labels were likelier with
-        worlds = [_through(logs, exponents, one, given, is_tied=True) for one in (recounted, world.transition)]
-        world = max(worlds, key=lambda one: float(one.log_likelihood().sum()))
+        worlds = [_through(logs, exponents, one, given, is_tied=True) for one in (recount(counts), world.transition)]
+        world = max(worlds, key=_World.total)
     return world, counts
 
 
@@ -318,6 +354,10 @@ class _World:
         """Log probability of every given label, ``[N]``."""
         parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in self.blocks()]
         return torch.cat(parts).double().clamp_min(1e-12).log()
+
+    def total(self) -> float:
+        """Log probability of all given labels."""
+        return float(self.log_likelihood().sum())
 
     def predict_all(self) -> tuple[Tensor, Tensor]:
         """The most probable true class of every example, and its probability, ``[N]`` both."""
