@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from benchmarks.records import read_results
 from benchmarks.tables.rows import Run, latest, table
 from benchmarks.trust.cells import REPORTED, Cell
 
@@ -92,6 +94,10 @@ class CellRuns:
         return float(np.mean(found)) if found else None
 
 
+def _cell(settings: Mapping[str, Any]) -> Cell:
+    return Cell(*(settings[name] for name in ("data", "noise", "size", "shape", "expects")))
+
+
 def read_cells(method: str, keep: Callable[[Cell], bool] = lambda cell: True) -> Sequence[CellRuns]:
     """Every reported cell that a method was run on, in the order of the grid."""
 
@@ -100,8 +106,7 @@ def read_cells(method: str, keep: Callable[[Cell], bool] = lambda cell: True) ->
         for run in runs:
             settings = run["settings"]
             if settings["group"] == "reported" and settings["method"] == wanted:
-                cell = Cell(*(settings[name] for name in ("data", "noise", "size", "shape", "expects")))
-                found.setdefault(cell, {})[run["seed"]] = run
+                found.setdefault(_cell(settings), {})[run["seed"]] = run
         return found
 
     ours, rivals = by_cell(latest("trust.jsonl"), method), by_cell(latest("trust_rivals.jsonl"), RIVALS)
@@ -230,11 +235,23 @@ def real() -> str:
 
 def cost_ratios(cells: Sequence[CellRuns]) -> list[tuple[str, float, float]]:
     """Cells of 5,000 examples: our CPU seconds, and how many times those of logistic regression and cleanlab."""
-    found = []
+    found, spent = [], _read_seconds()
     for item in cells:
-        if item.cell.size == 5_000 and item.shared:
-            theirs = float(np.mean(item.theirs(BASE, "seconds")))
-            found.append((item.name, item.mean("seconds"), item.mean("seconds") / theirs))
+        if item.cell.size == 5_000:
+            rivals = {seed: run for seed, run in item.rivals.items() if (item.cell, seed, run["host"]["cpu"]) in spent}
+            if rivals:
+                mine = float(np.mean([spent[item.cell, seed, run["host"]["cpu"]] for seed, run in rivals.items()]))
+                theirs = float(np.mean([run["report"][BASE]["seconds"] for run in rivals.values()]))
+                found.append((item.name, mine, mine / theirs))
+    return found
+
+
+def _read_seconds() -> dict[tuple[Cell, int, str], float]:
+    """Our CPU seconds by cell, seed and processor, the last measured: seconds of two processors are not compared."""
+    found = {}
+    for run in read_results("trust.jsonl"):
+        if run["settings"]["group"] == "reported" and run["settings"]["method"] == NEW:
+            found[_cell(run["settings"]), run["seed"], run["host"]["cpu"]] = float(run["report"]["ours"]["seconds"])
     return found
 
 
