@@ -56,9 +56,8 @@ _REFITS = 2
 # given for the other nearly every second time cannot be told apart, and one vanishes: then the leaks are halved.
 _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
-# what a pattern has to gain: standard errors, nats, and the share of what it could
-_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE = 3.0, 5.0, 0.1
-_LEAST_NEAR_SHARE = 0.2  # hard examples beside errors that are spread evenly win up to an eighth with near classes
+# what a pattern has to gain: standard errors, nats, and the share of what it could, more where it is of near classes
+_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE, _LEAST_NEAR_SHARE = 3.0, 5.0, 0.1, 0.2
 _FAR = 0.1  # of the errors of a class that go to any other alike, where the others go to near ones
 _MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
 _SURE_SCALE = 2.0  # standard errors of the likelihood
@@ -243,28 +242,33 @@ def _find_near(world: _World) -> Floats:
 def _find_pattern(base: Pool, counts: Ints, near: Floats | None, even: _World) -> tuple[_World, _Shrink | None]:
     """The pattern of classes that makes the labels likeliest, and how its counts were shrunk; or errors spread evenly.
 
-    Heads that confuse classes see near errors in hard examples, so that these have to win more.
+    Heads that confuse classes take hard examples for near errors. So these have to gain more; also over what was
+    counted, and over as many errors spread evenly as suit the labels best: clean sets have fewer than were counted.
     """
-    candidates: list[tuple[_Shrink, float]] = [(partial(shrink_counts, slack=0.0), _LEAST_SHARE)]
-    if near is not None:
-        candidates.append((partial(shrink_counts, slack=0.0, near=near), _LEAST_NEAR_SHARE))
     best: tuple[_World, _Shrink | None] = even, None
-    for shrink, least in candidates:
-        found = _through(base.logs, base.exponents, shrink(counts), even.given)
-        if _is_likelier(found, even, least) and found.total() > best[0].total():
-            best = found, shrink
-    return best
+    shrink: _Shrink = partial(shrink_counts, slack=0.0)
+    found = _through(base.logs, base.exponents, shrink(counts), even.given)
+    if _is_likelier(found, even, _LEAST_SHARE):
+        best = found, shrink
+    if near is None:
+        return best
+    shrink = partial(shrink_counts, slack=0.0, near=near)
+    found = _through(base.logs, base.exponents, shrink(counts), even.given)
+    if not (_is_likelier(found, even, _LEAST_NEAR_SHARE) and _is_likelier(found, best[0])):
+        return best
+    scaled, fewer = (_scale(world, counts, is_refitted=False) for world in (found, even))
+    return (found, shrink) if _is_likelier(scaled, fewer) else best
 
 
-def _is_likelier(pattern: _World, even: _World, least: float) -> bool:
-    """Whether a pattern of classes makes unseen labels likelier than errors that are spread evenly.
+def _is_likelier(pattern: _World, other: _World, least: float = 0.0) -> bool:
+    """Whether a pattern of classes makes unseen labels likelier than another, or than errors that are spread evenly.
 
-    The gain must be beyond chance, and the least share of what is won where all errors of a class go to one other:
-    heads that confuse classes see patterns too.
+    The gain must be beyond chance, and the least share of what is won where all errors of a class go to one other
+    instead of any: heads that confuse classes see patterns too.
     """
-    gain = pattern.log_likelihood() - even.log_likelihood()
+    gain = pattern.log_likelihood() - other.log_likelihood()
     chance = float(gain.std()) * math.sqrt(len(gain))
-    most = float(1 - even.transition[0, 0]) * len(gain) * math.log(len(even.transition) - 1)
+    most = float(1 - other.transition[0, 0]) * len(gain) * math.log(len(other.transition) - 1)
     return float(gain.sum()) > max(_SURE_GAIN * chance, _LEAST_GAIN, least * most)
 
 
