@@ -54,6 +54,26 @@ def test_faithfulness_joins_subjects_and_says_what_was_missed(tmp_path):
     assert last[2:] == ["0.430", "**missed**"] and "regularization 0.1: 0.460" in last[1]
 
 
+def test_seconds_are_compared_on_one_processor(tmp_path, monkeypatch):
+    from benchmarks import records
+    from benchmarks.tables import rows
+    from benchmarks.trust import tables as trust
+    from benchmarks.trust.cells import Cell
+
+    def line(method, cpu, name, seconds):
+        settings = {**asdict(Cell("cifar10", "sym-2")), "group": "reported", "method": method}
+        report = {name: {"ap": 90.0, "seconds": seconds}}
+        known = {"settings": settings, "seed": 1, "examples": 5_000, "errors": 100, "host": {"cpu": cpu}}
+        return json.dumps({**known, "report": report})
+
+    ours = [line("pool", "fast", "ours", 8.0), line("pool", "fast", "ours", 6.0), line("pool", "slow", "ours", 20.0)]
+    (tmp_path / "trust.jsonl").write_text("\n".join(ours))
+    (tmp_path / "trust_rivals.jsonl").write_text(line("rivals", "fast", trust.BASE, 2.0))
+    for module in (records, rows):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    assert trust.cost_ratios(trust.read_cells("pool")) == [("cifar10/sym-2", 6.0, 3.0)]
+
+
 def test_trust_bars_say_what_was_missed(tmp_path, monkeypatch):
     from benchmarks import records
     from benchmarks.tables import rows
@@ -63,7 +83,8 @@ def test_trust_bars_say_what_was_missed(tmp_path, monkeypatch):
 
     def line(cell, method, seed, report, errors):
         settings = {**asdict(cell), "group": "reported", "method": method}
-        return json.dumps({"settings": settings, "seed": seed, "examples": 1_000, "errors": errors, "report": report})
+        known = {"seed": seed, "examples": 1_000, "errors": errors, "host": {"cpu": "one"}}
+        return json.dumps({"settings": settings, "report": report, **known})
 
     def mine(ap, **more):
         return {
@@ -76,7 +97,9 @@ def test_trust_bars_say_what_was_missed(tmp_path, monkeypatch):
     ours = [
         line(pair, "pool", 1, mine(75.0, flag_precision=80.0, flag_recall=50.0, ece=1.0), 50),
         line(pair, "pool", 2, mine(55.0, flag_precision=40.2, flag_recall=50.0, ece=1.0), 50),
-        line(clean, "pool", 1, {"ours": {"total": 9.0, "num_flagged": 1, "left_after_relabelling": 1}}, 0),
+        line(
+            clean, "pool", 1, {"ours": {"total": 9.0, "num_flagged": 1, "left_after_relabelling": 1, "seconds": 5.0}}, 0
+        ),
     ]
     (tmp_path / "trust.jsonl").write_text("\n".join(ours))
     (tmp_path / "trust_rivals.jsonl").write_text("\n".join(line(pair, "rivals", seed, rival, 50) for seed in (1, 2)))
