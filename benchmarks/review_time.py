@@ -199,7 +199,8 @@ def describe(row: Row) -> str:
 def review_time_table() -> str:
     """A line per list and policy, means over seeds."""
     rows = []
-    measured = dict(group_runs(latest("review_time.jsonl"), ("dataset",)))
+    runs = latest("review_time.jsonl", key=lambda run: (run["settings"]["dataset"], run["seed"]))
+    measured = dict(group_runs(runs, ("dataset",)))
     for name in REPORTED:
         runs = measured.get((name,), [])
         if not runs:
