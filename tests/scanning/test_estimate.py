@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import data
 from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts, spread_errors
 from sgoif.scanning.estimate import _sample_rows, _scale, _World, estimate_features, estimate_labels, make_heads
 from sgoif.scanning.head import LOWEST, Fold, PredictedHead, make_folds
 from sgoif.scanning.linear import LinearHead, fit_softmax
 from sgoif.scanning.neighbours import NeighbourHead
 from sgoif.scanning.pool import Pool, fit_pool
+from sgoif.scanning.standardise import check_features, standardise
 from sgoif.scanning.tabular import TreeHead
 
 
@@ -326,3 +328,13 @@ def test_errors_that_go_to_near_classes_are_believed_where_labels_are_likelier_s
     else:
         assert after > before + 0.1, (before, after)
         assert abs(np.log(found.p.sum() / wrong.sum())) < abs(np.log(without.p.sum() / wrong.sum()))
+
+
+@pytest.mark.data
+def test_hard_images_of_a_small_clean_set_are_no_pattern_of_errors():
+    """Of these labels 27 are flagged where a pattern has to gain only over as many spread errors as were counted."""
+    images = data.fashion_mnist("train", 20_000)
+    rows = np.random.default_rng(5).choice(20_000, 500, replace=False)
+    pixels = check_features(images.pixels[rows].reshape(500, -1) / np.float32(255), 500)
+    found = estimate(standardise(pixels, np.ones(500, bool)).inputs, images.labels[rows], 10)
+    assert (found.p > 0.5).sum() <= 5

@@ -242,22 +242,23 @@ def _find_near(world: _World) -> Floats:
 def _find_pattern(base: Pool, counts: Ints, near: Floats | None, even: _World) -> tuple[_World, _Shrink | None]:
     """The pattern of classes that makes the labels likeliest, and how its counts were shrunk; or errors spread evenly.
 
-    Heads that confuse classes take hard examples for near errors. So these have to gain more; also over what was
-    counted, and over as many errors spread evenly as suit the labels best: clean sets have fewer than were counted.
+    Hard examples are counted as errors, so that a clean set is likelier under any pattern than under as many errors
+    spread evenly. A pattern must gain over as many of these as suit the labels best, too. Heads that confuse classes
+    take hard examples for near errors: these have to gain more, also over the pattern that was counted.
     """
+    candidates: list[tuple[_Shrink, float]] = [(partial(shrink_counts, slack=0.0), _LEAST_SHARE)]
+    if near is not None:
+        candidates.append((partial(shrink_counts, slack=0.0, near=near), _LEAST_NEAR_SHARE))
     best: tuple[_World, _Shrink | None] = even, None
-    shrink: _Shrink = partial(shrink_counts, slack=0.0)
-    found = _through(base.logs, base.exponents, shrink(counts), even.given)
-    if _is_likelier(found, even, _LEAST_SHARE):
-        best = found, shrink
-    if near is None:
-        return best
-    shrink = partial(shrink_counts, slack=0.0, near=near)
-    found = _through(base.logs, base.exponents, shrink(counts), even.given)
-    if not (_is_likelier(found, even, _LEAST_NEAR_SHARE) and _is_likelier(found, best[0])):
-        return best
-    scaled, fewer = (_scale(world, counts, is_refitted=False) for world in (found, even))
-    return (found, shrink) if _is_likelier(scaled, fewer) else best
+    fewer: _World | None = None
+    for shrink, least in candidates:
+        found = _through(base.logs, base.exponents, shrink(counts), even.given)
+        if not (_is_likelier(found, even, least) and _is_likelier(found, best[0])):
+            continue
+        fewer = fewer or _scale(even, counts, is_refitted=False)
+        if _is_likelier(_scale(found, counts, is_refitted=False), fewer):
+            best = found, shrink
+    return best
 
 
 def _is_likelier(pattern: _World, other: _World, least: float = 0.0) -> bool:
