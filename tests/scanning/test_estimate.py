@@ -326,8 +326,8 @@ def test_errors_that_go_to_near_classes_are_believed_where_labels_are_likelier_s
     if kind == "any":
         np.testing.assert_allclose(found.p, without.p)
     else:
-        assert after > before + 0.1, (before, after)
-        assert abs(np.log(found.p.sum() / wrong.sum())) < abs(np.log(without.p.sum() / wrong.sum()))
+        assert after > max(0.9, before - 0.02), (before, after)
+        assert 0.8 < found.p.sum() / wrong.sum() < 1.25 and without.p.sum() < 0.5 * wrong.sum()
 
 
 @pytest.mark.data

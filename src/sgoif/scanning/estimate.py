@@ -57,7 +57,7 @@ _REFITS = 2
 _MOST_LEAK = (0.5, 0.25)
 _SUREST, _LEAST_SUREST = 0.03, 100  # share and number of predictions whose labels are wrong by noise alone
 # what a pattern has to gain: standard errors, nats, and the share of what it could, more where it is of near classes
-_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE, _LEAST_NEAR_SHARE = 3.0, 5.0, 0.1, 0.2
+_SURE_GAIN, _LEAST_GAIN, _LEAST_SHARE, _LEAST_NEAR_SHARE, _CLEAR_SHARE = 3.0, 5.0, 0.1, 0.2, 0.5
 _FAR = 0.1  # of the errors of a class that go to any other alike, where the others go to near ones
 _MANY = 0.05  # wrong labels among the surest predictions, from which on heads are fitted again without a pattern too
 _SURE_SCALE = 2.0  # standard errors of the likelihood
@@ -243,8 +243,9 @@ def _find_pattern(base: Pool, counts: Ints, near: Floats | None, even: _World) -
     """The pattern of classes that makes the labels likeliest, and how its counts were shrunk; or errors spread evenly.
 
     Hard examples are counted as errors, so that a clean set is likelier under any pattern than under as many errors
-    spread evenly. A pattern must gain over as many of these as suit the labels best, too. Heads that confuse classes
-    take hard examples for near errors: these have to gain more, also over the pattern that was counted.
+    spread evenly. A pattern must gain over as many of these as suit the labels best, too, unless its errors go to one
+    class each: hard examples do not. Heads that confuse classes take hard examples for near errors: these have to gain
+    more, also over the pattern that was counted.
     """
     candidates: list[tuple[_Shrink, float]] = [(partial(shrink_counts, slack=0.0), _LEAST_SHARE)]
     if near is not None:
@@ -255,9 +256,11 @@ def _find_pattern(base: Pool, counts: Ints, near: Floats | None, even: _World) -
         found = _through(base.logs, base.exponents, shrink(counts), even.given)
         if not (_is_likelier(found, even, least) and _is_likelier(found, best[0])):
             continue
-        fewer = fewer or _scale(even, counts, is_refitted=False)
-        if _is_likelier(_scale(found, counts, is_refitted=False), fewer):
-            best = found, shrink
+        if not _is_likelier(found, even, _CLEAR_SHARE):
+            fewer = fewer or _scale(even, counts, is_refitted=False)
+            if not _is_likelier(_scale(found, counts, is_refitted=False), fewer):
+                continue
+        best = found, shrink
     return best
 
 
