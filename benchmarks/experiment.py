@@ -115,6 +115,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "multilabel": Entry("benchmarks.multilabel", "extra and missing tags found while a network trains"),
     "sequences": Entry("benchmarks.sequences", "wrong completions found while a language model trains"),
     "sequence_overhead": Entry("benchmarks.sequence_overhead", "what watching a language model costs"),
+    "sequence_cleaning": Entry("benchmarks.sequence_cleaning", "a language model trained again without the worst"),
+    "sequence_selection": Entry("benchmarks.sequence_selection", "a tenth of a mixture, chosen for one domain"),
     "text_training": Entry("benchmarks.modalities", "label errors found in texts while an adapter is fine-tuned"),
     "table_training": Entry("benchmarks.modalities", "label errors found in tables while an MLP trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),

@@ -194,9 +194,10 @@ def cross_validate(inputs: Tensor, targets: Tensor, rows: Labels, fold: NDArray[
     return found
 
 
-def frozen_places() -> list[tuple[tuple[str, ...], list[Run]]]:
-    """Runs by setting and hold-out, in the order of the other tables."""
-    found = group_runs(latest("frozen_noise.jsonl"), ("setting", "holdout"))
+def frozen_places(settings: Sequence[str] = SETTINGS) -> list[tuple[tuple[str, ...], list[Run]]]:
+    """Runs of some settings by setting and hold-out, in the order of the other tables."""
+    runs = [run for run in latest("frozen_noise.jsonl") if run["settings"]["setting"] in settings]
+    found = group_runs(runs, ("setting", "holdout"))
     return sorted(found, key=lambda item: (ORDER.index(item[0][0]), item[0][1] != "trusted"))
 
 

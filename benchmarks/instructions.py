@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -66,6 +66,11 @@ class Instructions:
         labels = [-100] * len(prompt) + answer
         return {"input_ids": torch.tensor(prompt + answer), "labels": torch.tensor(labels)}
 
+    @property
+    def held_items(self) -> Items:
+        """The evaluation sequences."""
+        return [self.item(q, self.completion(int(c))) for q, c in zip(self.held_queries, self.held_intents)]
+
     def groups(self, count: int) -> dict[str, Items]:
         """Evaluation sequences, with intents of like queries in one group."""
         from sklearn.cluster import KMeans
@@ -73,9 +78,25 @@ class Instructions:
         means = np.stack([self.rows[self.intents == c].mean(0) for c in range(len(self.names))])
         member = KMeans(count, n_init=3, random_state=0).fit_predict(means / np.linalg.norm(means, axis=1)[:, None])
         found: dict[str, Items] = {f"group {number}": [] for number in range(count)}
-        for query, intent in zip(self.held_queries, self.held_intents):
-            found[f"group {member[intent]}"].append(self.item(query, self.completion(int(intent))))
+        for item, intent in zip(self.held_items, self.held_intents):
+            found[f"group {member[intent]}"].append(item)
         return found
+
+    def split_held(self) -> tuple[Instructions, Instructions]:
+        """The same with every other evaluation query of an intent, and with the rest."""
+        seen = np.zeros(len(self.names), np.int64)
+        is_first = np.zeros(len(self.held_intents), bool)
+        for place, intent in enumerate(self.held_intents):
+            is_first[place] = seen[intent] % 2 == 0
+            seen[intent] += 1
+        return tuple(  # type: ignore[return-value]
+            replace(
+                self,
+                held_queries=[self.held_queries[j] for j in np.flatnonzero(some)],
+                held_intents=self.held_intents[some],
+            )
+            for some in (is_first, ~is_first)
+        )
 
 
 def load_instructions(source: str, each: int, held: int, intents: int | None = None) -> Instructions:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks import data
 from benchmarks.experiment import Experiment, option
-from benchmarks.label_noise_tables import best_free, is_judged, places, values
+from benchmarks.frozen_noise import LABEL_FREE, aps, frozen_places
+from benchmarks.label_noise_tables import PUBLISHED, best_free, is_judged, places, values
 from benchmarks.metrics import best_other, detection_report
 from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
 
@@ -49,19 +50,21 @@ def measure(setup: Setup) -> dict[str, Any]:
 
 
 def published() -> str:
-    """The twelve published noises: ours, the free rivals of the same training, and confident learning's own; AP (P@1%).
+    """The twelve published noises: ours, rivals of the same training or features, confident learning's own; AP (P@1%).
 
     Where a run has no probabilities, its ranking is by the margin.
     """
     ours = {setting: runs for (_, setting, holdout), runs in places() if holdout == "as-given"}
+    scans = {setting: runs for (setting, holdout), runs in frozen_places(PUBLISHED) if holdout == "as-given"}
     names, rows = ("self-confidence", "normalised margin"), []
     for (rate, sparsity), runs in group_runs(latest(EXPERIMENT.results), ("rate", "sparsity")):
         whole = next(run["report"] for run in runs if run["settings"]["images"] == "all")
         theirs = [f"{whole[name]['ap']:.1f} ({whole[name]['p@1%']:.0f})" for name in names]
         setting = f"cl-{rate}-{f'.{int(sparsity) // 10}' if int(sparsity) else '0'}"
-        rows.append([setting, *_cells_of(ours.get(setting, [])), *theirs])
+        rows.append([setting, *_cells_of(ours.get(setting, [])), *_scanned(scans.get(setting, [])), *theirs])
     header = ("setting", "watched", "`p_mislabeled`", "`worst`", "best free rival")
-    return table((*header, *(f"confident learning, {name}" for name in names)), rows)
+    scanned = ("frozen features, `p_mislabeled`", "best rival on them")
+    return table((*header, *scanned, *(f"confident learning, {name}" for name in names)), rows)
 
 
 def _cells_of(runs: list[dict[str, Any]]) -> list[str]:
@@ -72,6 +75,16 @@ def _cells_of(runs: list[dict[str, Any]]) -> list[str]:
     cells = [f"{means(values(runs, name))} ({np.mean(values(runs, name, 'p@1%')):.0f})" for name in (signal, "worst")]
     cells[0] += "" if is_judged(runs) else ", by margin: no probabilities"
     return [describe_seeds(runs), *cells, f"{means(aps)} ({rival})"]
+
+
+def _scanned(runs: list[dict[str, Any]]) -> list[str]:
+    if not runs:
+        return ["not run", ""]
+    rival = max((name for name in LABEL_FREE if aps(runs, name)), key=lambda name: np.mean(aps(runs, name)))
+    precise = np.mean([run["report"]["p_mislabeled"]["p@1%"] for run in runs])
+    is_judged = all(run["errors"]["expected"] is not None for run in runs)
+    mine = f"{means(aps(runs, 'p_mislabeled'))} ({precise:.0f})" if is_judged else "no probabilities"
+    return [mine, f"{means(aps(runs, rival))} ({rival})"]
 
 
 _ALL = {"rate": (20, 40, 70), "sparsity": (0, 20, 40, 60)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import sgoif
+from benchmarks import sequence_rivals as rivals
 from benchmarks.experiment import Experiment, option
 from benchmarks.instructions import ERRORS, SOURCES, Items, load_instructions, plant_wrong_completions
 from benchmarks.metrics import detection_report
@@ -62,27 +64,19 @@ def run(setup: Setup) -> dict[str, Any]:
     """Train once, watched by all methods, and report how each score ranks the wrong completions."""
     data = load_instructions(setup.source, setup.each, 20, setup.intents)
     items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
-    torch.manual_seed(setup.seed)
-    model = build(setup.width, setup.depth, len(data.vocabulary))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     groups = data.groups(setup.groups)
-    settings: dict[str, Any] = {"train_size": len(items), "task": "sequences", "seed": setup.seed}
-    monitors = {
-        name: sgoif.watch(
-            model, optimizer, anchors=groups, budget=sgoif.Budget(plan=PLAN), method=sgoif.Method(**method), **settings
-        )
-        for name, method in METHODS.items()
-    }
     started = time.perf_counter()
-    _train(model, optimizer, items, monitors, setup)
+    model, runs = train(setup, len(data.vocabulary), items, groups, METHODS)
     seconds = time.perf_counter() - started
-    scores, counters = {"final loss": final_losses(model, items)}, {}
-    for name, monitor in monitors.items():
-        found = monitor.close()
-        counters[name] = found.info["counters"]
-        assert counters[name]["faults"] == 0, found.info["faults"]
-        scores |= read_scores(found, name, len(items))
     held = [item for group in groups.values() for item in group]
+    scores = {"final loss": final_losses(model, items)}
+    for name, found in runs.items():
+        scores |= read_scores(found, name, len(items))
+    scores |= {
+        "embedding outliers": rivals.find_outliers(rivals.embed(model, items, prompts_only=False)),
+        "neighbours": rivals.disagree_with_neighbours(rivals.embed(model, items, prompts_only=True), items),
+        "EK-FAC, last checkpoint": rivals.score_by_ekfac(model, items, held, setup.seed),
+    }
     return {
         "num_sequences": len(items),
         "num_wrong": int(is_wrong.sum()),
@@ -93,7 +87,23 @@ def run(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, items: Items, monitors: Any, setup: Setup) -> None:
+def train(
+    setup: Setup,
+    vocabulary: int,
+    items: Items,
+    groups: Mapping[str, Items] | None = None,
+    methods: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[nn.Module, dict[str, sgoif.Run]]:
+    """Train a model from scratch, watched by some methods at once; returns it and the run of each."""
+    torch.manual_seed(setup.seed)
+    model = build(setup.width, setup.depth, vocabulary)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    settings: dict[str, Any] = {"train_size": len(items), "task": "sequences", "seed": setup.seed}
+    settings |= {"anchors": groups, "budget": sgoif.Budget(plan=PLAN)}
+    monitors = {
+        name: sgoif.watch(model, optimizer, method=sgoif.Method(**method), **settings)
+        for name, method in (methods or {}).items()
+    }
     generator = torch.Generator().manual_seed(setup.seed)
     steps = setup.epochs * -(-len(items) // setup.batch)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 - step / steps))
@@ -108,6 +118,10 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, items: Items, mon
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+    runs = {name: monitor.close() for name, monitor in monitors.items()}
+    for found in runs.values():
+        assert found.info["counters"]["faults"] == 0, found.info["faults"]
+    return model, runs
 
 
 def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np.float64]]:
@@ -162,6 +176,6 @@ EXPERIMENT = Experiment(
         {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
     ),
     small={"each": 4, "epochs": 1, "seed": 0},
-    needs=("transformers",),
+    needs=("transformers", "kronfluence"),
     describe=describe,
 )

@@ -1,0 +1,62 @@
+"""Train a small GPT-2 again without the first tenth of its sequences, by harm, by loss and at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiment import Experiment
+from benchmarks.instructions import ERRORS, load_instructions, plant_wrong_completions
+from benchmarks.sequences import METHODS, Setup, exact_match, final_losses, read_scores, train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningSetup(Setup):
+    """What is trained, watched, and trained again."""
+
+    dropped: float = 0.1  # of all sequences
+
+
+def run(setup: CleaningSetup) -> dict[str, Any]:
+    """Watch one training, and train again without some; half of the evaluation queries are anchors, half are judged."""
+    data = load_instructions(setup.source, setup.each, 20, setup.intents)
+    anchored, judged = data.split_held()
+    items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
+    size, evaluation = len(data.vocabulary), judged.held_items
+    model, runs = train(setup, size, items, anchored.groups(setup.groups), METHODS)
+    scores = {"final loss": final_losses(model, items), "random": np.random.default_rng(setup.seed).random(len(items))}
+    for name, found in runs.items():
+        scores |= read_scores(found, name, len(items))
+    kept = ("final loss", "mean loss", "random", *(f"{name} harm" for name in METHODS))
+    orders = {name: np.argsort(-scores[name], kind="stable") for name in kept}
+    orders["the wrong ones first"] = np.argsort(~is_wrong, kind="stable")
+    count = round(setup.dropped * len(items))
+    rows = {"all": _judge(model, evaluation)}
+    for name, order in orders.items():
+        again, _ = train(
+            replace(setup, seed=setup.seed + 100), size, [items[place] for place in np.sort(order[count:])]
+        )
+        rows[name] = _judge(again, evaluation) | {"wrong_dropped": float(is_wrong[order[:count]].mean())}
+    return {"num_dropped": count, "num_wrong": int(is_wrong.sum()), "without": rows}
+
+
+def _judge(model: Any, evaluation: Any) -> dict[str, float]:
+    return {"exact_match": exact_match(model, evaluation), "loss": float(final_losses(model, evaluation).mean())}
+
+
+def describe(row: dict[str, Any]) -> str:
+    """One line."""
+    return "; ".join(f"{name} {found['exact_match']:.1%}" for name, found in row["without"].items())
+
+
+EXPERIMENT = Experiment(
+    name="sequence_cleaning",
+    settings=CleaningSetup,
+    run=run,
+    full={"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
+    small={"each": 4, "epochs": 1, "intents": 6, "groups": 2, "seed": 0},
+    needs=("transformers",),
+    describe=describe,
+)
