@@ -10,7 +10,10 @@ from typing import Any
 
 _HOMES = {
     **dict.fromkeys(
-        ("datalab_issues", "fiftyone_samples", "label_studio_config", "label_studio_tasks", "with_findings"),
+        (
+            *("datalab_issues", "fiftyone_samples", "label_studio_config", "label_studio_tasks"),
+            *("sequence_rows", "with_findings"),
+        ),
         "sgoif.export",
     ),
     **dict.fromkeys(

@@ -34,9 +34,11 @@ __all__ = [
     "label_studio_config",
     "label_studio_kind",
     "label_studio_tasks",
+    "sequence_rows",
     "with_findings",
 ]
 
+_AT_ONCE = 50_000  # sequences whose effects are looked up together
 _LOOKED_AT = 8  # examples by which it is told what all of them are
 
 _NUMBERS = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "label_score", "harm", "worst", "confidence")
@@ -68,6 +70,31 @@ def datalab_issues(run: Run) -> pa.Table:
         names = np.array([class_name(int(label), run.class_names) for label in known], dtype=object)
         rows[name] = names[place] if run.class_names else values
     return pa.table(rows)
+
+
+def sequence_rows(run: Run, *, by: str = "harm", top: int | None = None) -> Iterator[dict[str, Any]]:
+    """Give one dictionary per sequence of a language model, most suspicious first, for a JSONL file.
+
+    The columns of :meth:`Run.sequence_issues`; ``harm_by_group``, null where a sequence was never judged; and
+    ``decision``, which is null and yours to fill in.
+
+    Args:
+        run: what was found.
+        by: what they are ranked by.
+        top: how many; None or 0 for all.
+    """
+    issues = run.sequence_issues(by=by, top=top)
+    for start in range(0, len(issues), _AT_ONCE):
+        rows = issues.slice(start, _AT_ONCE).to_pylist()
+        effects = run.sql(
+            "select id::varchar as id, group_name, harm from group_effects where id::varchar in (select unnest($ids))",
+            ids=[str(row["id"]) for row in rows],
+        )
+        harm: dict[str, dict[str, float]] = {}
+        for id, group, value in zip(*(effects[name].to_pylist() for name in ("id", "group_name", "harm"))):
+            harm.setdefault(id, {})[group] = value
+        for row in rows:
+            yield {**row, "harm_by_group": harm.get(str(row["id"])), "decision": None}
 
 
 def fiftyone_samples(run: Run, images: Any, fiftyone: Any, *, top: int | None = None) -> Iterator[Any]:

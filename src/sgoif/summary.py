@@ -432,7 +432,10 @@ class SequenceSummary:
             last = group.get("last_loss")
             loss = "never looked at" if last is None else f"last mean loss per token {last:.3g}"
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
-        return [*lines, f"No probabilities, so ranked by `score`: {clean(self.no_p_reason or 'not noted why')}."]
+        return [
+            *lines,
+            f"No probabilities, so ranked by `harm` or `loss`: {clean(self.no_p_reason or 'not noted why')}.",
+        ]
 
 
 def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> SequenceSummary:

@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sgoif.cli.options import Images, RunPath, how_many, require
-from sgoif.cli.output import clean, count, print_lines
+from sgoif.cli.output import clean, count, plain, print_lines
 from sgoif.cli.report import open_images
 from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
-from sgoif.files.tables import write_csv, write_parquet, write_text
+from sgoif.files.tables import replacing, write_csv, write_parquet, write_text
 
 if TYPE_CHECKING:
     from sgoif.run import Run
 
-_ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",)}
+_ENDINGS = {"cleanlab": (".parquet", ".csv"), "label-studio": (".json",), "jsonl": (".jsonl",)}
 
 
 def export(
     run: RunPath,
-    to: Annotated[str, require("TOOL", "Write for this tool: cleanlab or label-studio.")],
-    out: Annotated[str, require("FILE", "Write to this file: .csv or .parquet for cleanlab, .json for Label Studio.")],
+    to: Annotated[str, require("TOOL", "Write for this tool: cleanlab, label-studio, or jsonl for sequences.")],
+    out: Annotated[
+        str, require("FILE", "Write to this file: .csv or .parquet for cleanlab, .json for Label Studio, or .jsonl.")
+    ],
     images: Images = None,
     top: Annotated[int, how_many("tasks")] = 500,
 ) -> None:
@@ -36,9 +38,11 @@ def export(
         raise SgoifError(f"{clean(out)!r} must end in {' or '.join(_ENDINGS[to])} for {to}.")
     from sgoif.run import load
 
-    open_run(run, needs_examples=True)
+    open_run(run, needs_examples=True, takes_sequences=to == "jsonl")
     opened = load(run)
-    if to == "cleanlab":
+    if to == "jsonl":
+        _write_sequences(opened, out, top)
+    elif to == "cleanlab":
         _write_datalab(opened, out)
     else:
         _write_tasks(opened, run, out, images, top)
@@ -66,6 +70,27 @@ def _write_datalab(run: Run, out: str) -> None:
     said = f"{count(len(table), 'example')} written to {clean(out)}, as Datalab.get_issues('label') has them: "
     said += f"{count(len(table) - held)} of the training data, {count(held)} held out."
     print_lines([said, *describe_left_out(run)])
+
+
+def _write_sequences(run: Run, out: str, top: int) -> None:
+    from sgoif.export import sequence_rows
+
+    if not run.has_sequences:
+        raise SgoifError(
+            "--to jsonl is there for sequences of a language model; write the labels of this run with `sgoif issues "
+            "--csv FILE` or `--parquet FILE`, or for --to cleanlab."
+        )
+    written = 0
+    with replacing(out) as file:
+        for row in sequence_rows(run, top=top):
+            file.write(json.dumps(plain(row), allow_nan=False).encode() + b"\n")
+            written += 1
+    lines = [
+        f"{count(written)} of {count(run.num_examples, 'sequence')} written to {clean(out)}, the most harmful first."
+    ]
+    if written < run.num_examples:
+        lines.append("--top 0 writes all of them.")
+    print_lines(lines)
 
 
 def _write_tasks(run: Run, url: str, out: str, images: str | None, top: int) -> None:

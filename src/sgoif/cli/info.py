@@ -30,7 +30,7 @@ _LOST = {
 
 def info(run: RunPath, as_json: Json = False) -> None:
     """Show how a run went: state, cost, faults, calibration, versions."""
-    opened = open_run(run, takes_values=True)
+    opened = open_run(run, takes_values=True, takes_sequences=True)
     document = describe(opened)
     if as_json:
         return emit_json("info", **document)
@@ -97,6 +97,8 @@ def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
         found.append(("to add up", clean(describe_unclosed(run.files.url, info).partition("probabilities: ")[2])))
     if facts.get("num_not_judged"):
         where = "whenever they were seen, the scores could not be trusted yet; see `sgoif score --only-unjudged`"
+        if run.has_sequences:
+            where = "they were seen before the first look at the evaluation sequences only, or have no token to predict"
         found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))
     if facts.get("path"):
         lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]
@@ -136,7 +138,7 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
 def _describe_calibration(run: Run) -> Facts:
     from sgoif.summary import describe_checked, kind_of_holdout
 
-    if run.info.get("task") in ("regression", "annotators"):  # they hold nothing out
+    if run.info.get("task") in ("regression", "annotators", "sequences"):  # they hold nothing out
         return _parts(run.summary().lines()[1:])
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")

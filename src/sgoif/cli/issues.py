@@ -1,6 +1,7 @@
 """``sgoif issues``: which labels are wrong, most suspicious first; or how many in each group of the user's own.
 
-Of a multi-label run: which tags are too many, and which are missing. Of a regression: which values are wrong.
+Of a multi-label run: which tags are too many, and which are missing. Of a regression: which values are wrong. Of a
+language model: which training sequences are suspicious.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ def issues(
     ] = None,
     by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show error rates by this column of --table.")] = None,
     table: Table = None,
+    rank_by: Annotated[
+        MaybeText, typer.Option(metavar="COLUMN", help="Show sequences in the order of harm, worst, cosine or loss.")
+    ] = None,
     show: Annotated[
         MaybeText,
         typer.Option(metavar="run|FILE", help="Show texts or rows too; `run` means where the scan read them."),
@@ -57,13 +61,17 @@ def issues(
         if show is not None:
             raise SgoifError("--by shows groups, and --show examples; pass one of them.")
         return _show_groups(open_run(run), by, table, as_json=as_json)
-    opened = open_run(run, needs_examples=True, takes_values=True)
-    noun = "value" if opened.has_values else "tag" if has_tags(opened) else "label"
+    opened = open_run(run, needs_examples=True, takes_values=True, takes_sequences=True)
+    noun = _noun_of(opened)
+    if noun != "sequence" and rank_by is not None:
+        raise SgoifError(f"--rank-by goes with sequences of a language model; this run judged {noun}s.")
     if noun != "tag" and min_p is not None:
         need_probabilities(opened)
-    if noun == "value":
-        if of_class is not None:
-            raise SgoifError("--class goes with labels; this run judged values.")
+    if noun in ("value", "sequence") and of_class is not None:
+        raise SgoifError(f"--class goes with labels; this run judged {noun}s.")
+    if noun == "sequence":
+        found = opened.sequence_issues(by=rank_by or "harm", top=top)
+    elif noun == "value":
         found = opened.value_issues(top=top, min_p=min_p)
     elif noun == "tag":
         tag = None if of_class is None else opened.find_class(of_class)
@@ -84,10 +92,19 @@ def issues(
         print_lines([f"No {noun} matches."])
     elif noun == "tag":
         _show_tags(found.to_pylist(), is_calibrated=summary.is_calibrated)
+    elif noun == "sequence":
+        _show_sequences(found.to_pylist())
     elif noun == "value":
         show_values(found.to_pylist(), is_calibrated=summary.is_calibrated)
     else:
         show_labels(opened, found)
+
+
+def _noun_of(run: Run) -> str:
+    """What a run judged, for messages."""
+    if run.has_sequences:
+        return "sequence"
+    return "value" if run.has_values else "tag" if has_tags(run) else "label"
 
 
 def has_tags(run: Run) -> bool:
@@ -164,6 +181,25 @@ def _show_tags(rows: Sequence[dict[str, Any]], *, is_calibrated: bool) -> None:
     print_table(
         ranked, columns, right=["#", "visits"], wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id", "tag"]
     )
+
+
+def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
+    """Print sequences of a language model in the order of the table."""
+    columns: dict[str, Callable[[Any], object]] = {
+        "#": lambda row: row["rank"],
+        "id": lambda row: shorten(row["id"]),
+        "harm": lambda row: _number(row["harm"]),
+        "worst group": lambda row: "?" if row["worst_group"] is None else clean(row["worst_group"]),
+        "harm to it": lambda row: _number(row["worst"]),
+        "loss": lambda row: _number(row["loss"]),
+        "tokens": lambda row: count(row["num_tokens"]),
+        "visits": lambda row: count(row["n_visits"]),
+    }
+    if rows and _EXAMPLE in rows[0]:
+        columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
+    ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
+    numbers = ["#", "harm", "harm to it", "loss", "tokens", "visits"]
+    print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
 
 
 def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool, is_brief: bool = False) -> None:

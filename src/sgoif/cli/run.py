@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from sgoif.run import Run
 
 
-def open_run(url: str, *, needs_examples: bool = False, takes_values: bool = False) -> Run:
+def open_run(
+    url: str, *, needs_examples: bool = False, takes_values: bool = False, takes_sequences: bool = False
+) -> Run:
     """Open a run without a word about its state; where examples are needed and there are none, say what to do.
 
-    Most commands are about classes. Those that can show a regression too say so with ``takes_values``.
+    Most commands are about classes. Those that can show a regression too say so with ``takes_values``, and those
+    that can show a language model with ``takes_sequences``.
     """
     from sgoif.run import open_run as open_any
 
     run = open_any(url)
-    if not takes_values:
+    if not (takes_values and run.has_values) and not (takes_sequences and run.has_sequences):
         run.need_classes()
     if needs_examples:
         need_examples(run)

@@ -1,0 +1,113 @@
+"""Runs of language models on the command line: ranked, explained by `info`, and written as JSONL."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sgoif
+from sgoif.findings.sequences import NO_PROBABILITIES
+from sgoif.store import ParquetSink
+from tests.cli.runs import answer, invoke, noisy, write_run
+
+IDS = ["a", "b\x1b[2J", "never judged", "d"]
+HARM = np.array([[0.5, -0.1], [0.1, 0.9], [np.nan, np.nan], [-0.3, -0.2]])  # by group: math, code
+LOSS = np.array([2.0, 1.0, 3.0, 0.5])
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    is_judged = np.isfinite(HARM[:, 0])
+    mean = HARM.mean(1)
+    examples = {
+        "id": np.array(IDS),
+        "n_visits": np.array([3, 3, 1, 3]),
+        "n_judged": np.where(is_judged, 2, 0),
+        "confidence": np.where(is_judged, 2 / 3, 0),
+        "num_tokens": np.array([7, 1200, 3, 4]),
+        **{name: LOSS for name in ("loss", "loss_first", "loss_last")},
+        "harm": mean,
+        "worst": HARM.max(1),
+        "worst_group": np.array(["math", "code", None, "code"], object),
+        "cosine": mean,
+        **{f"p_mislabeled{tail}": np.full(4, np.nan) for tail in ("", "_low", "_high")},
+        "no_p_reason": np.array([NO_PROBABILITIES] * 4, object),
+    }
+    kept = HARM[is_judged]
+    effects = {
+        "id": np.repeat(np.array(IDS)[is_judged], 2),
+        "group_name": np.array(["math", "code"] * 3, object),
+        "harm": kept.reshape(-1),
+        "cosine": kept.reshape(-1),
+    }
+    group = {"num_sequences": 5, "last_loss": 1.5}
+    facts = {"task": "sequences", "kind": "watch", "groups": {"math": group, "code": group}, "num_not_judged": 1}
+    facts |= {"method": {"curvature": "kfac", "layers": ["lm_head"]}, "no_p_reason": NO_PROBABILITIES}
+    sink = ParquetSink("run", facts=facts)
+    sink.write_table("examples", examples)
+    sink.write_table("group_effects", effects)
+    sink.close()
+    return "run"
+
+
+def test_sequences_are_ranked_by_harm_or_by_another_column(run):
+    document = answer("issues", run)
+    assert [row["id"] for row in document["issues"]] == [IDS[1], IDS[0], IDS[3], IDS[2]]
+    assert document["issues"][-1]["harm"] is None and document["issues"][-1]["worst_group"] is None
+    assert document["summary"]["num_judged"] == 3 and document["summary"]["groups"]["math"]["num_sequences"] == 5
+    assert [row["id"] for row in answer("issues", run, "--rank-by", "loss", "--top", 2)["issues"]] == [IDS[2], IDS[0]]
+    assert "ranked by one of harm" in invoke("issues", run, "--rank-by", "score").stderr
+
+
+def test_the_table_shows_harm_group_and_loss(run):
+    done = invoke("issues", run)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    header = next(place for place, line in enumerate(lines) if "worst group" in line)
+    shown = [line.split() for line in lines[header + 1 :] if line.strip() and not set(line) & set("─━")]
+    assert shown[0][2:] == ["0.5", "code", "0.9", "1", "1,200", "3"]
+    assert shown[1] == ["2", "a", "0.2", "math", "0.5", "2", "7", "3"]
+    assert shown[3][-6:] == ["?", "?", "?", "3", "3", "1"]
+    assert "\x1b" not in done.stdout and "ranked by `harm` or `loss`" in done.stdout
+
+
+def test_texts_stand_beside_the_sequences(run, tmp_path):
+    texts = [{"id": id, "text": f"text of {place}", "label": "x"} for place, id in enumerate(IDS)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(item) + "\n" for item in texts))
+    assert "text of 1" in invoke("issues", run, "--show", "texts.jsonl").stdout
+    rows = answer("issues", run, "--show", "texts.jsonl", "--top", 1)["issues"]
+    assert rows[0]["example"] == "text of 1"
+
+
+def test_what_does_not_go_with_sequences_is_refused(run, tmp_path):
+    assert "this run judged sequences" in invoke("issues", run, "--class", "cat").stderr
+    assert "has no probabilities" in invoke("issues", run, "--min-p", 0.5).stderr
+    for arguments in (["classes", run], ["duplicates", run], ["export", run, "--to", "cleanlab", "--out", "x.csv"]):
+        done = invoke(*arguments)
+        assert done.exit_code == 2 and "`sgoif issues`" in done.stderr, arguments
+    labels = write_run(tmp_path / "labels", noisy())
+    assert "this run judged labels" in invoke("issues", labels, "--rank-by", "loss").stderr
+    done = invoke("export", labels, "--to", "jsonl", "--out", "x.jsonl")
+    assert done.exit_code == 2 and "sequences of a language model" in done.stderr
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_info_tells_of_groups_and_of_no_hold_out(run):
+    done = invoke("info", run)
+    assert done.exit_code == 0, done.stderr
+    assert "group math" in done.stdout and "5 evaluation sequences" in done.stdout
+    assert "hold-out" not in done.stdout and "only-unjudged" not in done.stdout
+
+
+def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path):
+    done = invoke("export", run, "--to", "jsonl", "--out", "out/x.jsonl")
+    assert done.exit_code == 0 and "4 of 4 sequences written" in done.stdout, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out/x.jsonl").read_text().splitlines()]
+    table = sgoif.load(run).sequence_issues().to_pylist()
+    extra = ("harm_by_group", "decision")
+    assert [{name: value for name, value in row.items() if name not in extra} for row in rows] == table
+    assert rows[0]["harm_by_group"] == {"math": 0.1, "code": 0.9} and rows[3]["harm_by_group"] is None
+    assert all(row["decision"] is None for row in rows)
+    done = invoke("export", run, "--to", "jsonl", "--out", "x.jsonl", "--top", 1)
+    assert "1 of 4 sequences written" in done.stdout and "--top 0 writes all" in done.stdout
