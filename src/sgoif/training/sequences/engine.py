@@ -24,6 +24,7 @@ from sgoif.training.method import ADAM, Method
 __all__ = ["SequenceEngine"]
 
 _WIDEST = 2048  # inputs of a layer with a Kronecker factor: one that is wider would cost d³ at every refresh
+_NO_GRADIENT = 1e-5  # of the largest in a layer: where no gradient arrives, float32 leaves about 1e-7
 _OBSERVED = 4  # sequences of a step that curvature is read from: they have hundreds of positions each
 
 
@@ -186,6 +187,11 @@ class SequenceEngine:
 
 
 def _without_padding(rows: GradientRows) -> GradientRows:
-    """Inputs set to zero where no gradient arrives: padding tokens are no data, and would be in the input factor."""
-    is_used = (rows.output_grads != 0).any(2, keepdim=True)
+    """Inputs set to zero where no gradient arrives: padding tokens are no data, and would be in the input factor.
+
+    The query of a first token has no gradient either, for it attends to one key; what arrives there is rounding error,
+    and must not decide.
+    """
+    size = rows.output_grads.abs().amax(2, keepdim=True)
+    is_used = size > _NO_GRADIENT * size.max()
     return GradientRows(rows.layer, rows.inputs * is_used.to(rows.inputs.dtype), rows.output_grads)
