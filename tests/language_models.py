@@ -1,4 +1,4 @@
-"""Tiny language models of three families from their configs, and batches of them with padding, masks and packing."""
+"""Tiny language models of four families from their configs, and batches of them with padding, masks and packing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 VOCABULARY = 23
 TARGETS = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "v_proj", "down_proj"], "t5": ["q", "v", "wo"]}
+TARGETS |= {"bert": ["query", "value"]}
 
 
 def gpt2(**settings):
@@ -36,7 +37,13 @@ def t5(**settings):
     return transformers.T5ForConditionalGeneration(config)
 
 
-FAMILIES = {"gpt2": gpt2, "llama": llama, "t5": t5}
+def bert(**settings):
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 32}
+    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=VOCABULARY, **(sizes | off | settings)))
+
+
+FAMILIES = {"gpt2": gpt2, "llama": llama, "t5": t5, "bert": bert}
 
 
 def build(family, *, lora, seed=0, **settings):
@@ -45,7 +52,7 @@ def build(family, *, lora, seed=0, **settings):
     model = FAMILIES[family](**settings)
     if lora:
         peft = pytest.importorskip("peft")
-        kind = "SEQ_2_SEQ_LM" if family == "t5" else "CAUSAL_LM"
+        kind = {"t5": "SEQ_2_SEQ_LM", "bert": None}.get(family, "CAUSAL_LM")  # PEFT has no kind for masked models
         config = peft.LoraConfig(r=3, lora_alpha=6, lora_dropout=0.0, target_modules=TARGETS[family], task_type=kind)
         model = peft.get_peft_model(model, config)
     with torch.no_grad():
@@ -83,6 +90,12 @@ def padded_batch(family, side, count=4, longest=9, seed=1):
     if family == "t5":
         targets = torch.randint(1, VOCABULARY, (count, 6), generator=generator)
         return batch | {"labels": torch.where(torch.arange(6) < lengths[:, None] - 3, targets, -100)}
+    if family == "bert":  # some tokens are masked, and only these are to be predicted
+        is_masked = is_real & ((torch.rand(tokens.shape, generator=generator) < 0.4) | (place == 1))
+        return batch | {
+            "input_ids": torch.where(is_masked, 0, tokens),
+            "labels": torch.where(is_masked, tokens, -100),
+        }
     return batch | {"labels": torch.where(is_answer, tokens, -100)}
 
 

@@ -21,22 +21,26 @@ PLAN = sgoif.Plan(refresh_every=2, examples_per_refresh=4, observe_every=2, earl
 COUNT, BATCH = 10, 2
 
 
-def items(count=COUNT, seed=3):
-    batch = padded_batch("gpt2", "right", count=count, seed=seed)
+def items(count=COUNT, seed=3, family="gpt2"):
+    batch = padded_batch(family, "right", count=count, seed=seed)
+    if family == "t5":  # labels have a length of their own
+        return [{key: value[i].tolist() for key, value in batch.items()} for i in range(count)]
     sizes = batch["attention_mask"].sum(1).tolist()
     return [{key: batch[key][i, :n].tolist() for key in ("input_ids", "labels")} for i, n in enumerate(sizes)]
 
 
-def train(folder, *, watched, accumulate=1, collate=pad_items, bf16=False, family="gpt2"):
+def train(folder, *, watched, accumulate=1, collate=pad_items, bf16=False, family="gpt2", checkpoint=False):
     model = build(family, lora=True, **({"resid_pdrop": 0.1} if family == "gpt2" else {}))
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), max_steps=6, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulate,
         learning_rate=1e-2, seed=1, remove_unused_columns=False, report_to=[], save_strategy="no", use_cpu=True,
         logging_strategy="no", disable_tqdm=True, bf16=bf16,
+        gradient_checkpointing=checkpoint, gradient_checkpointing_kwargs={"use_reentrant": False},
     )  # fmt: skip
-    data = sgoif.with_ids(items()) if watched else items()
+    own = items(family=family)
+    data = sgoif.with_ids(own) if watched else own
     trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=collate)
-    groups = {"math": items(5, seed=20), "code": items(4, seed=21)}
+    groups = {"math": items(5, seed=20, family=family), "code": items(4, seed=21, family=family)}
     watching = None
     if watched:
         watching = watch_trainer(trainer, groups, task="sequences", budget=sgoif.Budget(plan=PLAN))
@@ -55,6 +59,16 @@ def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp
     assert counters["visits"] == counters["visits_offered"] == (6 * BATCH if accumulate == 1 else 2 * COUNT)
     assert watching.run.sequence_issues(top=3).num_rows == 3
     assert watching.run.most_helpful("code", 2).num_rows == 2
+    assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
+
+
+@pytest.mark.parametrize(("family", "checkpoint"), [("t5", False), ("bert", False), ("llama", True), ("t5", True)])
+def test_other_models_and_checkpointing_through_the_trainer(family, checkpoint, tmp_path):
+    settings = {"accumulate": 2, "family": family, "checkpoint": checkpoint}
+    _, bare = train(tmp_path, watched=False, **settings)
+    watching, weights = train(tmp_path, watched=True, **settings)
+    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    assert watching.monitor.faults == {} and watching.run.info["num_not_judged"] == 0
     assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
 
 
