@@ -21,7 +21,7 @@ from sgoif.inputs.items import is_map_style, move_to
 from sgoif.rng import find_generators, preserve_rng
 from sgoif.tasks.sequences import IGNORED, count_tokens, next_tokens, sequence_losses, token_losses
 
-__all__ = ["AnchorGroups", "GroupGradients", "pad_items"]
+__all__ = ["AnchorGroups", "GroupGradients", "batch_of_one", "pad_items"]
 
 Forward = Callable[[Mapping[str, Any]], Tensor]  # a batch to logits [B, T, V]
 
@@ -44,6 +44,23 @@ def pad_items(items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         ones = [torch.ones(len(item["input_ids"]), dtype=torch.long) for item in items]
         batch["attention_mask"] = nn.utils.rnn.pad_sequence(ones, batch_first=True)
     return batch
+
+
+def batch_of_one(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch with one sequence, of an item of a dataset or of such a batch.
+
+    Raises:
+        SgoifError: it has no ``input_ids`` and ``labels``, or more than one sequence.
+    """
+    if not isinstance(item, Mapping) or "input_ids" not in item or "labels" not in item:
+        found = ", ".join(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
+        raise SgoifError(f"a sequence is a dictionary with input_ids and labels, got {found}.")
+    sizes = torch.as_tensor(item["labels"]).shape
+    if len(sizes) == 1:
+        return dict(pad_items([item]))
+    if len(sizes) != 2 or sizes[0] != 1:
+        raise SgoifError(f"pass one sequence, with labels [T] or [1, T]; these labels have shape {tuple(sizes)}.")
+    return {name: value for name, value in item.items() if name != "id"}
 
 
 class AnchorGroups:

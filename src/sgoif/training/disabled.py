@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sgoif.training.base import Reading
 from sgoif.training.schedule import Plan
+from sgoif.types import Columns
 
 __all__ = ["NoMonitor"]
 
@@ -36,6 +38,8 @@ class NoMonitor:
         accumulate: float | Tensor | None = None,
         is_last: bool | None = None,
         weights: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> AbstractContextManager[None]:
         """Surround a step, doing nothing."""
         return nullcontext()
@@ -61,6 +65,10 @@ class NoMonitor:
     def weights(self, ids: Any) -> Tensor:
         """All examples count alike."""
         return torch.ones(len(ids), device=ids.device if isinstance(ids, Tensor) else "cpu")
+
+    def explain_tokens(self, item: Any, group: str | None = None) -> Columns:
+        """No token has a harm."""
+        return {name: np.zeros(0) for name in ("position", "token", "loss", "harm")}
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to save."""

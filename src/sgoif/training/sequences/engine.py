@@ -87,6 +87,21 @@ class SequenceEngine:
         """Mean loss per token of each group in its last draw. Waits for the device."""
         return dict(zip(self.groups.names, self._gradients.losses.tolist()))
 
+    def direction(self, group: str | None = None) -> dict[str, Tensor]:
+        """``H⁻¹g_v`` of a group by layer, ``[G, O, I]``; without a name, the mean over the groups.
+
+        Raises:
+            SgoifError: there is no such group, or no look at the groups yet.
+        """
+        names = self.groups.names
+        if group is not None and group not in names:
+            raise SgoifError(f"there is no group {group!r}; there are {', '.join(names)}.")
+        if self._directions is None:
+            raise SgoifError("the groups have not been looked at yet, so nothing is known of harm; train first.")
+        if group is None:
+            return {name: part[: len(names)].mean(0) for name, part in self._directions.items()}
+        return {name: part[names.index(group)] for name, part in self._directions.items()}
+
     # Scoring: reads the state, never changes it.
 
     def score(self, calls: Sequence[LayerCapture]) -> Tensor:

@@ -11,13 +11,17 @@ from torch import Tensor
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients.segments import Segments
-from sgoif.tasks.sequences import next_tokens
+from sgoif.influence.groups import batch_of_one
+from sgoif.influence.tokens import differentiate_tokens
+from sgoif.inputs.items import move_to
+from sgoif.tasks.sequences import IGNORED, next_tokens
 from sgoif.training.base import BaseMonitor, Reading, Step, WatchedLoop
 from sgoif.training.sequences.capture import SequenceBatch, SequenceCapture
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.recorder import SequenceRecorder
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.step_ids import IdNotices
+from sgoif.types import Columns
 
 __all__ = ["SequenceMonitor"]
 
@@ -163,6 +167,33 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
     def weights(self, ids: Any) -> Tensor:
         """There are no weights of sequences yet."""
         raise SgoifError("weights() is there for one class per example, not for sequences.")
+
+    def explain_tokens(self, item: Mapping[str, Any], group: str | None = None) -> Columns:
+        """Which tokens of a sequence carry its harm to a group, during or after the training.
+
+        One row per token that is to be predicted, in their order: ``position`` in the labels, ``token``, its ``loss``,
+        and its share of the ``harm``, positive where learning it raises the group's loss. The shares add up to the harm
+        that the sequence has with the weights as they are now, without dropout, and with the direction of the last look
+        at the groups; ``Run.sequence_issues`` has the mean over the visits. Costs about five forward passes.
+
+        Args:
+            item: the sequence as the dataset has it, with ``input_ids`` and ``labels``; or a batch of one.
+            group: name of the group, a key of ``anchors=``; without one, the mean over the groups.
+
+        Raises:
+            SgoifError: there is no such group, nothing was looked at yet, or the item is not one sequence.
+        """
+        direction = self.engine.direction(group)
+        batch = move_to(batch_of_one(item), self._device)
+        targets = next_tokens(batch["labels"], is_causal=self.engine.is_causal)
+        losses, slopes = differentiate_tokens(self.model, self._forward, self.engine.layers, direction, batch, targets)
+        rows = (targets[0] != IGNORED).nonzero()[:, 0]
+        return {
+            "position": (rows + int(self.engine.is_causal)).cpu().numpy(),
+            "token": targets[0, rows].cpu().numpy(),
+            "loss": losses[0, rows].double().cpu().numpy(),
+            "harm": -slopes[0, rows].double().cpu().numpy(),
+        }
 
     def snapshot(self, path: str | None = None) -> None:
         """A snapshot judges classes; of sequences there is none, which is said and stops nothing."""
