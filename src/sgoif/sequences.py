@@ -6,13 +6,15 @@ Experimental: arguments, columns and scores may change with any minor version.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from sgoif.distributed import Peers
+from sgoif.distributed import Peers, is_sharded
 from sgoif.errors import SgoifError
 from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.finish import loop_facts, save_run
@@ -23,6 +25,7 @@ from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
 from sgoif.tasks.sequences import is_causal
 from sgoif.training.base import WatchedLoop
+from sgoif.training.checkpoint import gather_states
 from sgoif.training.schedule import Plan
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.monitor import SequenceMonitor
@@ -55,8 +58,8 @@ def watch_sequences(
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
-    if not peers.is_alone:
-        raise SgoifError("task='sequences' watches one process so far.")
+    if is_sharded(*request.model.parameters()):
+        raise SgoifError("task='sequences' does not watch sharded models yet; train with DistributedDataParallel.")
     if request.is_compiled:
         raise SgoifError("task='sequences' does not watch compiled models yet; train without torch.compile.")
     method, model = settings.method, request.model
@@ -65,7 +68,7 @@ def watch_sequences(
     for layer in layers:
         refuse_in_pieces(layer)
     groups = AnchorGroups(request.anchors, device=request.device, seed=request.seed)
-    engine = SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model))
+    engine = SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model), peers=peers)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
     facts = request.facts | {"train_size": train_size, "task": "sequences", "is_experimental": True}
     facts["method"] = {
@@ -76,9 +79,16 @@ def watch_sequences(
         "layers": [layer.name for layer in layers],
     }
     log.info("task='sequences' is experimental: %d layers are scored.", len(layers))
-    loop = WatchedLoop(model, optimizer, forward or _forward_of(model), settings.loss, governor, facts)
-    recorder = SequenceRecorder(groups.names)
-    return SequenceMonitor(loop, engine, recorder=recorder, train_size=train_size, sink=sink, on_close=finish_sequences)
+    call = forward or _forward_of(model)
+    loop = WatchedLoop(model, optimizer, call, settings.loss, governor, facts, peers=peers)
+    return SequenceMonitor(
+        loop,
+        engine,
+        recorder=SequenceRecorder(groups.names),
+        train_size=train_size,
+        sink=sink if peers.rank == 0 else None,
+        on_close=finish_sequences,
+    )
 
 
 def _forward_of(model: nn.Module) -> Forward:
@@ -100,16 +110,47 @@ def empty_sequences() -> Run:
 
 
 def finish_sequences(monitor: SequenceMonitor) -> Run:
-    """Add up what a monitor recorded and write the run down."""
+    """Add up what a monitor recorded and write the run down.
+
+    Among several processes every one of them gets the run of all, and rank 0 writes it.
+    """
+    facts = loop_facts(monitor)
+    if not monitor.peers.is_alone:
+        facts |= _merge_processes(monitor, facts)
     recorder, engine = monitor.recorder, monitor.engine
     examples = _complete(recorder.examples())
     groups = {
         name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
         for (name, loss), size in zip(engine.group_losses.items(), engine.groups.sizes)
     }
-    facts = loop_facts(monitor) | {"groups": groups, "no_p_reason": NO_PROBABILITIES}
+    facts |= {"groups": groups, "no_p_reason": NO_PROBABILITIES}
     info = facts | {"num_examples": len(examples["id"]), "num_not_judged": int((examples["n_judged"] == 0).sum())}
     return save_run(monitor.sink, info, {"examples": examples, "group_effects": recorder.effects()})
+
+
+def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the visits and counters of all other processes to this one's; without them where they cannot be reached."""
+    peers = monitor.peers
+    own = {"recorder": monitor.recorder.state_dict(), "counters": facts["counters"], "faults": facts["faults"]}
+    found: dict[str, Any] = {"world_size": peers.size, "rank": peers.rank}
+    try:
+        states = gather_states(peers, own)
+    except Exception as error:
+        text = f"visits of the other {peers.size - 1} processes are missing, for these could not be reached: {error}"
+        log.warning("%s", text)
+        return found | {"warnings": {**facts.get("warnings", {}), "ranks_missing": text}}
+    finally:
+        peers.abort()
+    counters, faults = dict(facts["counters"]), Counter[str](facts["faults"])
+    for rank, state in enumerate(states):
+        if rank == peers.rank:
+            continue
+        monitor.recorder.merge(state["recorder"])
+        faults.update(state["faults"])
+        for name in counters:
+            if name == "faults" or name.startswith("visits"):
+                counters[name] += int(state["counters"][name])
+    return found | {"counters": counters, "faults": dict(faults)}
 
 
 def _complete(examples: Columns) -> Columns:

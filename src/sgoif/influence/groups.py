@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, Space, combine_gradients, quiet_eval
 from sgoif.influence.anchors import HORIZON
@@ -149,12 +150,20 @@ class GroupGradients:
         spaces: the scored layers.
         is_causal: whether labels are shifted by the model.
         dtype: of the averages.
+        peers: the processes that train together. Each draws for itself, and what they found is averaged.
     """
 
     def __init__(
-        self, groups: AnchorGroups, spaces: Mapping[str, Space], *, is_causal: bool, dtype: torch.dtype
+        self,
+        groups: AnchorGroups,
+        spaces: Mapping[str, Space],
+        *,
+        is_causal: bool,
+        dtype: torch.dtype,
+        peers: Peers | None = None,
     ) -> None:
         self.groups, self._spaces, self._is_causal = groups, dict(spaces), is_causal
+        self._peers = peers or SingleProcess()
         like: dict[str, Any] = {"device": groups.device, "dtype": dtype}
         self._sums = {name: torch.zeros(len(groups), *space.shape.dims, **like) for name, space in spaces.items()}
         self._weight = torch.zeros(len(groups), **like)
@@ -168,7 +177,7 @@ class GroupGradients:
             for group in range(len(self.groups)):
                 batches = self.groups.draw(group, each)
                 count = sum(len(batch["labels"]) for batch in batches)
-                self._take_in(group, count, *self._differentiate(capture, forward, batches))
+                self._take_in(group, count, *self._average(*self._differentiate(capture, forward, batches)))
                 seen += count
         return seen
 
@@ -193,6 +202,12 @@ class GroupGradients:
                 total[name] = total[name] + part[0] if name in total else part[0]
             capture.clear()
         return total, value
+
+    def _average(self, gradients: Mapping[str, Tensor], loss: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The means over the processes, so that all of them hold the same directions to the bit."""
+        names = sorted(gradients)
+        loss, *parts = self._peers.all_reduce_sum([loss, *(gradients[name] for name in names)])
+        return {name: part / self._peers.size for name, part in zip(names, parts)}, loss / self._peers.size
 
     def _targets(self, batch: Mapping[str, Any]) -> Tensor:
         return next_tokens(batch["labels"], is_causal=self._is_causal)

@@ -123,9 +123,10 @@ class InfluenceCallback(TrainerCallback):
         divisor = self._divisor(model, inputs, num_items)
         if self.settings.get("task") != "sequences" or not self.monitor.is_on:
             return about | {"accumulate": divisor}
-        about |= (
-            {"grad_factor": float(num_items)} if self._is_divided and num_items is not None else {"accumulate": divisor}
-        )
+        if self._is_divided and num_items is not None:
+            about["grad_factor"] = float(num_items) / self._num_counted()
+        else:
+            about["accumulate"] = divisor
         if not is_packed(inputs):
             return about
         if not self._has_checked_packing:
@@ -135,6 +136,11 @@ class InfluenceCallback(TrainerCallback):
 
     def _is_last(self) -> bool:
         return bool(self.trainer.accelerator.sync_gradients)
+
+    def _num_counted(self) -> int:
+        """How many processes' items a number of items is about; the Trainer multiplies the loss by as many."""
+        trainer = self.trainer
+        return int(trainer.accelerator.num_processes) if trainer.args.average_tokens_across_devices else 1
 
     def _divisor(self, model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> Any:
         """What the mean loss of a micro-batch is divided by.
@@ -146,7 +152,7 @@ class InfluenceCallback(TrainerCallback):
         trainer = self.trainer
         if num_items is None or getattr(trainer, "loss_is_scaled_for_ga", None) is False:
             return trainer.current_gradient_accumulation_steps
-        processes = trainer.accelerator.num_processes if trainer.args.average_tokens_across_devices else 1
+        processes = self._num_counted()
         if self._is_divided is None and self.monitor.is_on:
             is_own = trainer.label_smoother is None and trainer.compute_loss_func is None
             self._is_divided = not is_own or _divides_loss(plain_model(model), inputs, num_items)

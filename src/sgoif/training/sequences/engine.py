@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.curvature import AdamCurvature, Curvature, DiagonalCurvature, create
+from sgoif.curvature import AdamCurvature, Curvature, DiagonalCurvature, Statistic, create
+from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, dot_directions, gradient_norms2, rows_by_layer
 from sgoif.gradients.contractions import dots_and_norm2
 from sgoif.influence.groups import AnchorGroups, Forward, GroupGradients
 from sgoif.records import GradientRows
+from sgoif.training.exchange import reduce_curvature
 from sgoif.training.method import ADAM, Method
 
 __all__ = ["SequenceEngine"]
@@ -37,6 +39,7 @@ class SequenceEngine:
         method: curvature and its settings.
         optimizer: whose second moments are read where the curvature is ``"adam"``.
         is_causal: whether the model shifts its labels.
+        peers: the processes that train together. All hold the same state: what goes into it is exchanged first.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class SequenceEngine:
         *,
         optimizer: torch.optim.Optimizer | None = None,
         is_causal: bool = True,
+        peers: Peers | None = None,
     ) -> None:
+        self.peers = peers or SingleProcess()
         self.layers, self.groups, self.is_causal = tuple(layers), groups, is_causal
         self.spaces = {layer.name: ExactSpace(layer) for layer in layers}
         weight = next(iter(self.layers[0].parameters.values()))
         self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self._gradients = GroupGradients(groups, self.spaces, is_causal=is_causal, dtype=self.dtype)
+        self._gradients = GroupGradients(groups, self.spaces, is_causal=is_causal, dtype=self.dtype, peers=self.peers)
         self._optimizer = optimizer
         self.curvatures = self._make_curvatures(method, groups.device)
         self._directions: dict[str, Tensor] | None = None  # solved, then as they are, [2K, G, O, I]
@@ -127,15 +132,24 @@ class SequenceEngine:
 
     # Updating: once per optimiser step.
 
-    def observe(self, calls: Sequence[LayerCapture]) -> None:
-        """Take a few sequences of a step into the curvature."""
+    def measure(self, calls: Sequence[LayerCapture]) -> list[dict[str, Statistic]]:
+        """What a few sequences of a step say of each curvature; changes nothing."""
         rows = rows_by_layer(calls, self.spaces)
         few = [
             _without_padding(GradientRows(n, r.inputs[:_OBSERVED], r.output_grads[:_OBSERVED])) for n, r in rows.items()
         ]
-        for curvature in self.curvatures:
+        return [
+            {}
+            if isinstance(curvature, AdamCurvature)
+            else curvature.measure(r for r in few if r.layer in curvature.shapes)
+            for curvature in self.curvatures
+        ]
+
+    def absorb(self, measured: Sequence[Mapping[str, Statistic]]) -> None:
+        """Take what all processes have measured into the curvatures."""
+        for curvature, statistics in zip(self.curvatures, measured, strict=True):
             if not isinstance(curvature, AdamCurvature):
-                curvature.observe([row for row in few if row.layer in curvature.shapes])
+                curvature.absorb(reduce_curvature(self.peers, statistics))
 
     def refresh(self, model: nn.Module, capture: Capture, forward: Forward, per_refresh: int) -> int:
         """Draw from the groups and solve for their directions; returns the number of sequences seen."""

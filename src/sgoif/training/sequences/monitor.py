@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgoif.curvature import Statistic
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients.segments import Segments
@@ -44,6 +45,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         super().__init__(loop, hooks, engine.layers, sink=sink, device=device, on_close=on_close)
         self.engine, self.recorder, self.sink = engine, recorder, sink
         self._notices = IdNotices(train_size, self._warn_once, None)
+        self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
 
     def step(
         self,
@@ -74,6 +76,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             raise SgoifError("task='sequences' has no weights of examples; leave weights= out.")
         if position_ids is not None and cu_seqlens is not None:
             raise SgoifError("pass position_ids= or cu_seqlens= for packed sequences, not both.")
+        self._refuse_folder()
         self._prepare_step()
         batch = targets
         if isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point() and self.is_on:
@@ -81,6 +84,23 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             segments = Segments.from_positions(position_ids) if position_ids is not None else segments
             batch = SequenceBatch(next_tokens(targets, is_causal=self.engine.is_causal), segments)
         return Step(self, ids, batch, grad_factor, accumulate, is_last, None)
+
+    def _refuse_folder(self) -> None:
+        """Among several processes, the first alone writes: what it refuses is refused by all of them."""
+        if self.peers.is_alone or self._has_looked or not self.is_on:
+            return
+        refusal = None
+        try:
+            if self._sink is not None:
+                self._sink.check_folder()
+        except SgoifError as error:
+            refusal = str(error)
+        try:
+            refusal = self.peers.broadcast(refusal)
+        except Exception as error:
+            self._fault(error)
+        if refusal is not None:
+            raise SgoifError(refusal)
 
     def _check_targets(self, targets: Any) -> None:
         if isinstance(targets, SequenceBatch):
@@ -98,11 +118,18 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         with torch.no_grad():
             scores = self.engine.score(seen.calls) if self.engine.is_ready else None
             if kept is not None:
-                self.recorder.add(kept, seen.losses, seen.num_tokens, scores)
+                self.recorder.add(self.step_count, kept, seen.losses, seen.num_tokens, scores)
             self._unaccounted = 0
             if self.governor.plan.is_observe(self.step_count) or scores is None:
                 with self.governor.timer.part("curvature"):
-                    self.engine.observe(seen.calls)
+                    self._measured.append(self.engine.measure(seen.calls))
+                    if self.peers.is_alone:
+                        self._absorb()
+
+    def _absorb(self) -> None:
+        measured, self._measured = self._measured, []
+        for each in measured:
+            self.engine.absorb(each)
 
     def _check_once(self) -> None:
         """On the first step: is the gradient at the logits what the declared loss says?"""
@@ -122,13 +149,23 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             )
 
     def _update(self, step: int) -> None:
-        if self.governor.plan.is_refresh(step):
+        plan = self.governor.plan
+        is_refresh = plan.is_refresh(step)
+        if not self.peers.is_alone and (is_refresh or plan.is_observe(step) or not self.engine.is_ready):
+            self.peers.check_in_sync(step, len(self._measured), is_refresh)
+            with self.governor.timer.part("curvature"):
+                self._absorb()
+        if is_refresh:
             with self.governor.timer.part("refresh"):
                 self.refreshes += 1
                 per_refresh = self.governor.plan.examples_per_refresh
                 self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, per_refresh)
                 self._flush()
                 self._decide_plan(step)
+
+    def flush(self) -> None:
+        """Record the visits so far; that takes no other process."""
+        self._flush()
 
     def _flush(self) -> None:
         self.recorder.flush(self._lose, self._notices)
@@ -162,7 +199,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         return {"visits_not_finite": self.recorder.num_not_finite, "visits_without_tokens": self.recorder.num_empty}
 
     def _end(self, was_on: bool) -> None:
-        self._notices.close(len(self.recorder.index))
+        self._notices.close(len(self.recorder.index) if self.peers.is_alone else None)  # others have seen other ids
 
     def weights(self, ids: Any) -> Tensor:
         """There are no weights of sequences yet."""
@@ -200,8 +237,14 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self.fault_log.note(SgoifError("a snapshot of sequences cannot be taken yet."), "no snapshot was made.")
 
     def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"engine": self.engine.state_dict(), "recorder": self.recorder.state_dict()}, {}
+        return {"engine": self.engine.state_dict()}, {"recorder": self.recorder.state_dict()}
 
     def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
-        self.recorder.load_state_dict(shared["recorder"])
+        first, *others = [own["recorder"] for own in owned if "recorder" in own] or [None]
+        if first is None and "recorder" in shared:  # states from before
+            first = shared["recorder"]
+        if first is not None:
+            self.recorder.load_state_dict(first)
+        for other in others:
+            self.recorder.merge(other)

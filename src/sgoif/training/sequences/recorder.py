@@ -19,11 +19,15 @@ from sgoif.types import Columns
 
 __all__ = ["SequenceRecorder"]
 
-_ARRAYS = ("_visits", "_judged", "_tokens", "_loss", "_first", "_last", "_sums")
+_ADDED = ("_visits", "_judged", "_loss", "_sums")
+_STEPS = ("_first_step", "_last_step")  # by which the first and the last of several processes' visits are known
+_ARRAYS = (*_ADDED, "_tokens", "_first", "_last", *_STEPS)
+_COUNTS = ("num_visits", "num_not_finite", "num_empty")
 
 
 @dataclass(frozen=True, slots=True)
 class _Visits:
+    step: int
     ids: Any
     packed: Tensor  # loss per token, tokens, then of SequenceEngine.score; [S, 2 + 2K]
 
@@ -40,17 +44,20 @@ class SequenceRecorder:
         self._visits, self._judged = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._tokens, self._loss = np.zeros(0, np.int64), np.zeros(0)
         self._first, self._last = np.zeros(0), np.zeros(0)
+        self._first_step, self._last_step = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._sums = np.zeros((0, 2 * len(self.groups)))
         self.num_visits = self.num_not_finite = self.num_empty = 0
         self._waiting: list[_Visits] = []
 
-    def add(self, ids: Any, losses: Tensor, num_tokens: Tensor, scores: Tensor | None) -> None:
+    def add(self, step: int, ids: Any, losses: Tensor, num_tokens: Tensor, scores: Tensor | None) -> None:
         """Keep one micro-step's visits on the device until :meth:`flush`; ids are the caller's own copy."""
         tokens = num_tokens.to(losses.dtype)
         if scores is None:
             scores = losses.new_full((len(losses), self._sums.shape[1]), torch.nan)
         mean = losses / tokens.clamp_min(1)
-        self._waiting.append(_Visits(ids, torch.cat([mean[:, None], tokens[:, None], scores.to(losses.dtype)], 1)))
+        self._waiting.append(
+            _Visits(step, ids, torch.cat([mean[:, None], tokens[:, None], scores.to(losses.dtype)], 1))
+        )
 
     def flush(self, on_failure: OnFailure | None = None, notices: IdNotices | None = None) -> None:
         """Bring everything to the host and add it up; what fails costs its own micro-step.
@@ -62,7 +69,7 @@ class SequenceRecorder:
             before = self.num_visits
             try:
                 ids = as_ids(item.ids)
-                self._add_up(ids, item.packed.cpu().double().numpy())
+                self._add_up(item.step, ids, item.packed.cpu().double().numpy())
                 if notices is not None:
                     notices.note(ids, None)
             except Exception as error:
@@ -70,10 +77,14 @@ class SequenceRecorder:
                     raise
                 on_failure(len(item.packed) if self.num_visits == before else 0, error)
 
-    def _add_up(self, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+    def _find_rows(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         rows = self.index.add(ids)
         for name in _ARRAYS:
             setattr(self, name, grow_rows(getattr(self, name), len(self.index)))
+        return rows
+
+    def _add_up(self, step: int, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+        rows = self._find_rows(ids)
         loss, tokens, scores = packed[:, 0], packed[:, 1].astype(np.int64), packed[:, 2:]
         self.num_visits += len(ids)
         self.num_empty += int((tokens == 0).sum())
@@ -85,6 +96,7 @@ class SequenceRecorder:
         is_new = self._visits[sound] == 0
         self._first[sound[is_new]] = loss[is_sound][is_new]
         self._last[sound] = loss[is_sound]
+        self._first_step[sound[is_new]], self._last_step[sound] = step, step
         self._tokens[rows] = tokens
         np.add.at(self._visits, sound, 1)
         np.add.at(self._loss, sound, loss[is_sound])
@@ -130,17 +142,36 @@ class SequenceRecorder:
     def state_dict(self) -> dict[str, Any]:
         """All that later visits add to."""
         self.flush()
-        counts = {name: getattr(self, name) for name in ("num_visits", "num_not_finite", "num_empty")}
+        counts = {name: getattr(self, name) for name in _COUNTS}
         arrays = {name: getattr(self, name)[: len(self.index)].copy() for name in _ARRAYS}
         return {"ids": self.index.ids, **arrays, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another recorder stood."""
         self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()
-        for name in _ARRAYS:
-            setattr(self, name, np.array(state[name]))
-        for name in ("num_visits", "num_not_finite", "num_empty"):
+        for name in _ARRAYS:  # states from before know no steps
+            setattr(self, name, np.array(state[name] if name in state else np.zeros(len(state["ids"]), np.int64)))
+        for name in _COUNTS:
             setattr(self, name, int(state[name]))
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Add what another process recorded; the first and last loss are those of the first and last step."""
+        self.flush()
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + int(state[name]))
+        if not len(state["ids"]):
+            return
+        rows = self._find_rows(as_ids(state["ids"]))
+        is_seen, was_seen = state["_visits"] > 0, self._visits[rows] > 0
+        is_first = is_seen & (~was_seen | (state["_first_step"] < self._first_step[rows]))
+        is_last = is_seen & (~was_seen | (state["_last_step"] > self._last_step[rows]))
+        for names, taken in ((("_first", "_first_step"), is_first), (("_last", "_last_step"), is_last)):
+            for name in names:
+                getattr(self, name)[rows[taken]] = state[name][taken]
+        is_newer = is_last | ~was_seen
+        self._tokens[rows[is_newer]] = state["_tokens"][is_newer]
+        for name in _ADDED:
+            getattr(self, name)[rows] += state[name]
 
 
 def _divide(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

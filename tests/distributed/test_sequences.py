@@ -1,0 +1,82 @@
+"""Language models with DDP: one run of all ranks, with the scores of one process on the same global batches."""
+
+import numpy as np
+import pytest
+
+import sgoif
+from tests.distributed.sequence_loops import Recipe, refused, trained
+
+SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
+
+
+def assert_close(one, many, gap=1e-8):
+    assert one["examples"]["id"] == many["examples"]["id"]
+    for name in ("n_visits", "n_judged", "num_tokens", "worst_group"):
+        assert one["examples"][name] == many["examples"][name], name
+    for table, names in (("examples", SCORES), ("effects", ("harm", "cosine"))):
+        for name in names:
+            first, second = (np.array(found[table][name], float) for found in (one, many))
+            largest = np.nanmax(np.abs(first))
+            assert largest > 0
+            np.testing.assert_allclose(first, second, atol=gap * largest, rtol=0, err_msg=name)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("curvature", ["identity", "kfac", "diagonal"])
+def test_scores_of_two_ranks_are_those_of_one_process(worlds, curvature, accumulate):
+    recipe = Recipe(curvature, accumulate=accumulate)
+    one, parts = trained(recipe), worlds.run(2, trained, recipe)
+    for part in parts:
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        assert_close(one, part, 1e-8 if curvature == "identity" else 1e-6)
+        assert part["info"]["counters"]["visits"] == one["info"]["counters"]["visits"] == 8 * 4 * accumulate
+    for name, value in parts[0]["directions"].items():
+        np.testing.assert_array_equal(value, parts[1]["directions"][name])
+
+
+def test_weights_are_those_without_a_monitor_to_the_bit(worlds):
+    bare, watched = (worlds.run(2, trained, Recipe("kfac", is_watched=is_watched)) for is_watched in (False, True))
+    for one, two in zip(bare, watched):
+        for name, value in one["weights"].items():
+            np.testing.assert_array_equal(value, two["weights"][name])
+
+
+def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds, tmp_path):
+    recipe = Recipe(out=str(tmp_path / "run"))
+    parts = worlds.run(2, trained, recipe)
+    run = sgoif.load(recipe.out)
+    assert run.sql("select * from examples order by id")["harm"].to_pylist() == parts[0]["examples"]["harm"]
+    assert run.info["world_size"] == 2 and run.sequence_issues().num_rows == parts[1]["info"]["num_examples"]
+    messages = worlds.run(2, refused, recipe.out)
+    assert messages[0] == messages[1] and "run" in messages[0]
+
+
+def test_a_failing_rank_ends_the_watching_of_all_and_says_so(worlds):
+    parts = worlds.run(2, trained, Recipe("kfac", breaks=1))
+    bare = worlds.run(2, trained, Recipe("kfac", is_watched=False))
+    for part, plain in zip(parts, bare):
+        assert part["info"]["switched_off"] is not None
+        assert "visits of the other 1 processes are missing" in part["warnings"]["ranks_missing"]
+        for name, value in plain["weights"].items():
+            np.testing.assert_array_equal(value, part["weights"][name])
+
+
+def test_a_resumed_run_ends_as_the_unbroken_one(worlds):
+    recipe = Recipe("kfac")
+    whole = worlds.run(2, trained, recipe)
+    first, second = worlds.run(2, trained, Recipe("kfac", saves_at=5))
+    state = {"step": 5, "model": first["model"], "monitor": [first["monitor"], second["monitor"]]}
+    resumed = worlds.run(2, trained, Recipe("kfac", state=state))
+    for one, two in zip(whole, resumed):
+        assert_close(one, two, 1e-12)
+    # one process takes over from both
+    ranks = {
+        place: block
+        for saved in (second, first)
+        for place, block in saved["monitor"]["ranks"].items()
+        if block is not None
+    }
+    alone = trained(
+        Recipe("kfac", state={**state, "monitor": [{"shared": first["monitor"]["shared"], "ranks": ranks}]})
+    )
+    assert_close(whole[0], alone, 1e-6)
