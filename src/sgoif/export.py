@@ -76,7 +76,7 @@ def sequence_rows(run: Run, *, by: str = "harm", top: int | None = None) -> Iter
     """Give one dictionary per sequence of a language model, most suspicious first, for a JSONL file.
 
     The columns of :meth:`Run.sequence_issues`; ``harm_by_group``, null where a sequence was never judged; and
-    ``decision``, which is null and yours to fill in.
+    ``decision``, null until you write keep, drop or unsure there for ``sgoif apply``.
 
     Args:
         run: what was found.

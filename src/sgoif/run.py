@@ -271,8 +271,8 @@ class Run:
         if self.has_sequences:
             raise SgoifError(
                 f"{self.url or 'this run'} judged sequences of a language model and has no classes; ask it for its "
-                "sequence_issues() and most_helpful(group), or `sgoif issues`, `sgoif info` and `sgoif export --to "
-                "jsonl` on the command line."
+                "sequence_issues() and most_helpful(group), or `sgoif issues`, `sgoif info`, `sgoif export --to "
+                "jsonl` and `sgoif apply` on the command line."
             )
         if self.has_values:
             raise SgoifError(

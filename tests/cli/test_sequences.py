@@ -1,6 +1,7 @@
 """Runs of language models on the command line: ranked, explained by `info`, and written as JSONL."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,3 +112,58 @@ def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path)
     assert all(row["decision"] is None for row in rows)
     done = invoke("export", run, "--to", "jsonl", "--out", "x.jsonl", "--top", 1)
     assert "1 of 4 sequences written" in done.stdout and "--top 0 writes all" in done.stdout
+
+
+def fill_in(path, decisions, **columns):
+    """Fill in the decisions of an exported file, by id."""
+    rows = [json.loads(line) for line in Path("x.jsonl").read_text().splitlines()]
+    filled = [{**row, **columns, "decision": decisions.get(row["id"])} for row in rows]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in filled))
+
+
+@pytest.mark.parametrize("end", ["parquet", "csv"])
+def test_decisions_come_back_as_a_manifest_to_train_on(run, end):
+    assert invoke("export", run, "--to", "jsonl", "--out", "x.jsonl").exit_code == 0
+    fill_in("ann.jsonl", {"a": "drop", "d": "Keep", "b\x1b[2J": "drop"})
+    fill_in("bo.jsonl", {"a": "drop", "d": "unsure", "b\x1b[2J": "keep"}, reviewer="Bo")
+    out = f"manifest.{end}"
+    done = invoke("apply", run, "ann.jsonl", "bo.jsonl", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert "6 decisions read: ann 3, Bo 3." in done.stdout and "1 dropped" in done.stdout
+    assert "People disagree about 2 sequences" in done.stdout
+    document = answer("apply", run, "ann.jsonl", "--out", out)
+    assert document["counts"] == {"keep": 1, "drop": 2, "unsure": 0, "unreviewed": 1}
+    items = [{"input_ids": [place], "labels": [place]} for place in range(4)]
+    kept = sgoif.cleaned(sgoif.with_ids(items, IDS), out)
+    assert [kept[i]["id"] for i in range(len(kept))] == ["never judged", "d"] == list(kept.ids)
+    assert kept[1]["input_ids"] == [3]
+
+
+def test_tables_of_texts_are_cleaned_by_id(run):
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    for decided, left in (({"a": "drop"}, IDS[1:]), ({"a": "keep"}, IDS)):
+        assert invoke("export", run, "--to", "jsonl", "--out", "x.jsonl").exit_code == 0
+        fill_in("ann.jsonl", decided)
+        assert invoke("apply", run, "ann.jsonl", "--out", "manifest.parquet").exit_code == 0
+        columns = {"id": IDS, "prompt": list("pqrs"), "completion": list("tuvw")}
+        found = sgoif.cleaned(datasets.Dataset.from_dict(columns), "manifest.parquet")
+        assert found["id"] == left and found.column_names == list(columns)
+        assert sgoif.cleaned(pandas.DataFrame(columns), "manifest.parquet")["id"].tolist() == left
+
+
+def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
+    def refused(text, name="ann.jsonl", options=()):
+        (tmp_path / name).write_text(text)
+        done = invoke("apply", run, name, "--out", "manifest.parquet", *options)
+        assert done.exit_code == 2 and not (tmp_path / "manifest.parquet").exists()
+        return done.stderr
+
+    assert "one of keep, drop, unsure, got 'relabel'" in refused('{"id": "a", "decision": "relabel"}')
+    assert "line 2 of 'ann.jsonl' is no JSON" in refused('{"id": "a", "decision": null}\n{')
+    assert "every decision is empty" in refused('{"id": "a", "decision": null}')
+    assert "no id" in refused('{"decision": "drop"}')
+    assert "must end in .jsonl or .csv" in refused("x", "ann.txt")
+    assert "by decisions alone" in refused('{"id": "a", "decision": "drop"}', options=["--drop-from", "90%"])
+    (tmp_path / "ann.csv").write_text("id,decision\nx,drop\na,drop\n")
+    done = invoke("apply", run, "ann.csv", "--out", "manifest.parquet")
+    assert done.exit_code == 0 and "the run has no such id, for example 'x'" in done.stdout

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sgoif.cli.apply_sequences import apply_sequences
 from sgoif.cli.export import describe_left_out
 from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table, need_both, parse_share, require
 from sgoif.cli.output import clean, count, emit_json, percent, percents, print_lines, shorten
@@ -117,7 +118,15 @@ def apply(
         name: parse_share(text, f"--{name.replace('_', '-')}") for name, text in unseen.items() if text is not None
     }
     own = None if by is None or table is None else (by, table)
-    found = _apply(open_run(run, needs_examples=True), run, files or [], own, shares)
+    opened = open_run(run, needs_examples=True, takes_sequences=True)
+    if opened.has_sequences:
+        if shares or own is not None or disagreements is not None or images is not None:
+            raise SgoifError(
+                "sequences of a language model are kept or dropped by decisions alone: pass the filled-in JSONL file "
+                "of `sgoif export`, --out and --json."
+            )
+        return apply_sequences(opened, run, files or [], out, as_json=as_json)
+    found = _apply(opened, run, files or [], own, shares)
     write_manifest(found.run.files, found.settled, out, found.run.class_names)
     second = None
     if disagreements is not None and found.disagreements:

@@ -25,7 +25,7 @@ _ROWS = 65_536  # read at a time
 class Change:
     """What happens to one example: a new label, or none where it goes."""
 
-    given_label: int
+    given_label: int | None  # None for a sequence, which has no class
     label: int | None
 
 
@@ -55,6 +55,12 @@ class Changes:
                 found |= {str(given_name): int(given)} | ({} if name in (None, "") else {str(name): int(label)})
         return found
 
+    def has_labels(self) -> bool:
+        """Whether the manifest is about classes; that of sequences of a language model is not."""
+        if self.by_id:
+            return any(change.given_label is not None for change in self.by_id.values())
+        return any(value not in (None, "") for (given,) in _pieces(self.path, ("given_label",)) for value in given)
+
     def first_id(self) -> str:
         """The first id of the manifest, for messages."""
         return next((piece[0] for piece in _ids(self.path) if piece), "none: it has no rows")
@@ -70,12 +76,15 @@ def read_changes(path: str | os.PathLike[str]) -> Changes:
     for piece in _pieces(os.fspath(path), _COLUMNS):
         for id, given, label, action in zip(*piece):
             if action in _CHANGING:
-                found[str(id)] = Change(int(given), int(label) if action == "relabel" else None)
+                reviewed = None if given in (None, "") else int(given)
+                found[str(id)] = Change(reviewed, int(label) if action == "relabel" else None)
     return Changes(os.fspath(path), found)
 
 
 def need_reviewed(change: Change, old: Any, id: object, path: str) -> None:
     """Raise where an example's label is neither the one that was reviewed nor the new one already."""
+    if change.given_label is None:
+        return
     if int(old) not in (change.given_label, change.label):
         raise SgoifError(
             f"example {id!r} has the label {int(old)} in this dataset, but {change.given_label} was reviewed, says "

@@ -32,7 +32,8 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
         dataset: map-style, of ``(input, label)`` or ``(input, label, id)``; a Hugging Face ``Dataset``; a pandas
             ``DataFrame``; or an iterable of dictionaries with ``__key__`` and ``cls``, such as a WebDataset. Ids
             are those of ``sgoif.with_ids``: the dataset's own, else positions in the dataset that everything was cut
-            from; for a folder of pictures relative paths, if the manifest has these.
+            from; for a folder of pictures relative paths, if the manifest has these. Items for a language model need
+            no label.
         manifest: the file that ``sgoif apply`` wrote.
         label: name of the label's column or key; found for a Hugging Face dataset or a frame, ``cls`` for an iterable.
 
@@ -228,6 +229,9 @@ def _list_labels(dataset: Any, name: str) -> Sequence[Any] | None:
 
 def _clean_columns(dataset: Any, changes: Changes, label: str | None) -> Any:
     """Clean a Hugging Face ``Dataset``, known by its methods: columns other than the label's are not copied."""
+    if not changes.has_labels():
+        ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
+        return dataset.select(_clean_rows([0] * len(dataset), ids, changes, "dataset"))
     with_classes = [name for name, feature in dataset.features.items() if hasattr(feature, "names")]
     name = _label_column(dataset.column_names, label or (with_classes[0] if len(with_classes) == 1 else None))
     ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
@@ -243,6 +247,9 @@ def _clean_columns(dataset: Any, changes: Changes, label: str | None) -> Any:
 def _clean_frame(frame: Any, changes: Changes, label: str | None) -> Any:
     """Clean a pandas ``DataFrame``, known by its methods."""
     names = [str(name) for name in frame.columns]
+    if not changes.has_labels():
+        ids = frame["id"].tolist() if "id" in names else range(len(frame))
+        return frame.iloc[_clean_rows([0] * len(frame), ids, changes, "table")]
     column = _label_column(names, label)
     ids, labels = frame["id"].tolist() if "id" in names else range(len(frame)), frame[column].tolist()
     kept = _clean_rows(labels, ids, changes, "table")

@@ -1,0 +1,59 @@
+"""``sgoif apply`` for a language model: decisions about training sequences become a manifest to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
+from sgoif.errors import SgoifError
+
+if TYPE_CHECKING:
+    from sgoif.review.sequences import DecidedSequences
+    from sgoif.run import Run
+
+_ACTIONS = {
+    "drop": "dropped",
+    "keep": "kept",
+    "unsure": "unsure (kept)",
+    "unreviewed": "not looked at",
+}
+
+
+def apply_sequences(run: Run, url: str, files: Sequence[str], out: str, *, as_json: bool) -> None:
+    """Write the manifest of a run of sequences and say what is in it."""
+    from sgoif.review.sequences import decide_sequences, read_sequence_decisions, write_sequence_manifest
+
+    decisions = [item for path in files for item in read_sequence_decisions(path)]
+    if not decisions:
+        raise SgoifError(f"nothing is decided in {', '.join(map(repr, files))}: every decision is empty.")
+    decided = decide_sequences(run.sql, decisions)
+    write_sequence_manifest(run.sql, decided, out)
+    if as_json:
+        return emit_json(
+            "apply",
+            run=url,
+            out=out,
+            decisions=decided.num_decisions,
+            counts=decided.counts(),
+            not_in_run=len(decided.strangers),
+            disagreements=decided.disagreements,
+        )
+    print_lines([*_describe(decided), f"The manifest is in {clean(out)}. Train on it:"])
+    print_lines([f"  dataset = sgoif.cleaned(dataset, {out!r})"])
+
+
+def _describe(decided: DecidedSequences) -> list[str]:
+    people = [f"{clean(name)} {count(number)}" for name, number in decided.num_decisions.items()]
+    counts = decided.counts()
+    became = [f"{count(counts[kind])} {text}" for kind, text in _ACTIONS.items() if counts[kind]]
+    lines = [f"{count(sum(decided.num_decisions.values()), 'decision')} read: {', '.join(people)}."]
+    lines.append(f"Of {count(decided.num_sequences, 'sequence')}: {', '.join(became)}.")
+    if decided.disagreements:
+        lines.append(f"People disagree about {count(len(decided.disagreements), 'sequence')}, kept.")
+    if decided.strangers:
+        lines.append(
+            f"Warning: {count(len(decided.strangers), 'decision')} not applied: the run has no such id, for example "
+            f"{shorten(decided.strangers[0], 80)!r}."
+        )
+    return lines
