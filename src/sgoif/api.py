@@ -51,7 +51,7 @@ from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_exa
 from sgoif.training.base import WatchedLoop
 from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, warn_of_few, with_ids
-from sgoif.training.disabled import NoMonitor
+from sgoif.training.disabled import NoMonitor, NoSequenceMonitor
 from sgoif.training.engine import Engine
 from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
@@ -131,7 +131,8 @@ def watch(
     if os.environ.get("SGOIF_DISABLE") == "1":
         empty = _EMPTY[task]()
         log.warning("SGOIF_DISABLE=1 is set: nothing is scored and no run is written.")
-        return NoMonitor(settings.budget.plan, on_close=lambda: empty)
+        kind = NoSequenceMonitor if task == "sequences" else NoMonitor
+        return kind(settings.budget.plan, on_close=lambda: empty)
     plain = plain_model(model)
     request = Request(
         plain,

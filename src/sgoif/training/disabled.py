@@ -15,7 +15,7 @@ from sgoif.training.base import Reading
 from sgoif.training.schedule import Plan
 from sgoif.types import Columns
 
-__all__ = ["NoMonitor"]
+__all__ = ["NoMonitor", "NoSequenceMonitor"]
 
 
 class NoMonitor:
@@ -38,8 +38,6 @@ class NoMonitor:
         accumulate: float | Tensor | None = None,
         is_last: bool | None = None,
         weights: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
     ) -> AbstractContextManager[None]:
         """Surround a step, doing nothing."""
         return nullcontext()
@@ -66,10 +64,6 @@ class NoMonitor:
         """All examples count alike."""
         return torch.ones(len(ids), device=ids.device if isinstance(ids, Tensor) else "cpu")
 
-    def explain_tokens(self, item: Any, group: str | None = None) -> Columns:
-        """No token has a harm."""
-        return {name: np.zeros(0) for name in ("position", "token", "loss", "harm")}
-
     def state_dict(self) -> dict[str, Any]:
         """Nothing to save."""
         return {}
@@ -84,3 +78,26 @@ class NoMonitor:
         """Nothing is waiting."""
 
     detach = flush
+
+
+class NoSequenceMonitor(NoMonitor):
+    """The same for a language model, whose monitor is asked for more."""
+
+    def step(
+        self,
+        ids: Any,
+        targets: Any,
+        *,
+        grad_factor: float | Tensor | None = None,
+        accumulate: float | Tensor | None = None,
+        is_last: bool | None = None,
+        weights: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> AbstractContextManager[None]:
+        """Surround a step, doing nothing."""
+        return nullcontext()
+
+    def explain_tokens(self, item: Mapping[str, Any], group: str | None = None) -> Columns:
+        """No token has a harm."""
+        return {name: np.zeros(0) for name in ("position", "token", "loss", "harm")}

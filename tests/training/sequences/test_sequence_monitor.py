@@ -1,6 +1,7 @@
 """A watched language model: exact scores, honest tables, and a training that does not feel it."""
 
 import gc
+import inspect
 import io
 
 import pytest
@@ -10,6 +11,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.sequences import SEQUENCE_PLAN
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+from sgoif.training.sequences.monitor import SequenceMonitor
 from tests.language_models import build, packed_batch, padded_batch
 
 PLAN = sgoif.Plan(refresh_every=3, examples_per_refresh=6, observe_every=2, early_steps=0)
@@ -286,8 +288,15 @@ def test_rows_without_tokens_are_counted(caplog):
 
 def test_switched_off_and_the_own_plan(monkeypatch):
     monkeypatch.setenv("SGOIF_DISABLE", "1")
-    run = watch(build("gpt2", lora=True)).close()
+    disabled = watch(build("gpt2", lora=True))
+    with disabled.step([1], torch.ones(1, 3, dtype=torch.long), position_ids=torch.arange(3)[None]):
+        pass
+    assert disabled.explain_tokens(sequences()[0], "math")["harm"].size == 0
+    run = disabled.close()
     assert run.sequence_issues().num_rows == 0
+    for name in ("step", "explain_tokens", "close", "state_dict", "load_state_dict"):
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (SequenceMonitor, type(disabled)))
+        assert ours.parameters == theirs.parameters, name
     monkeypatch.delenv("SGOIF_DISABLE")
     monitor = sgoif.watch(build("gpt2", lora=True), anchors=groups(), train_size=COUNT, task="sequences")
     assert monitor.governor.plan == SEQUENCE_PLAN
