@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
@@ -96,6 +98,16 @@ def refused(out):
     """The message of every rank where the folder holds another run."""
     try:
         trained(Recipe(steps=1, out=out))
+    except SgoifError as error:
+        return str(error)
+    return None
+
+
+def sharded():
+    """The message for a model in pieces."""
+    model = fully_shard(build("llama", lora=False), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    try:
+        watch(model, None, Recipe())
     except SgoifError as error:
         return str(error)
     return None

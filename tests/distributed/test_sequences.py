@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sgoif
-from tests.distributed.sequence_loops import Recipe, refused, trained
+from tests.distributed.sequence_loops import Recipe, refused, sharded, trained
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
 
@@ -80,3 +80,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(worlds):
         Recipe("kfac", state={**state, "monitor": [{"shared": first["monitor"]["shared"], "ranks": ranks}]})
     )
     assert_close(whole[0], alone, 1e-6)
+
+
+def test_sharded_models_are_refused(worlds):
+    assert all("does not watch sharded models yet" in (message or "") for message in worlds.run(2, sharded))
