@@ -49,14 +49,15 @@ class Setup:
     seed: int = 0
 
 
-def build(width: int, depth: int, vocabulary: int, longest: int = 128) -> nn.Module:
-    """A GPT-2 from its config, without dropout."""
+def build(width: int, depth: int, vocabulary: int, longest: int = 128, *, tied: bool = True) -> nn.Module:
+    """A GPT-2 from its config, without dropout; ``tied`` output weights are those of the embedding."""
     with suppress(ImportError):  # where the build of torchvision does not fit that of torch
         importlib.import_module("tests.integrations.torchvision_operators")
     from transformers import GPT2Config, GPT2LMHeadModel
 
     settings: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     settings |= {"n_embd": width, "n_layer": depth, "n_head": width // 32, "n_positions": longest}
+    settings["tie_word_embeddings"] = tied
     return GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, bos_token_id=3, eos_token_id=3, **settings))
 
 
