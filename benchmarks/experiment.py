@@ -118,6 +118,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "sequence_cleaning": Entry("benchmarks.sequence_cleaning", "a language model trained again without the worst"),
     "sequence_selection": Entry("benchmarks.sequence_selection", "a tenth of a mixture, chosen for one domain"),
     "sequence_retraining": Entry("benchmarks.sequence_retraining", "losses of a language model retrained on halves"),
+    "sequence_faithfulness": Entry("benchmarks.sequence_faithfulness", "scores of sequences against retraining"),
     "text_training": Entry("benchmarks.modalities", "label errors found in texts while an adapter is fine-tuned"),
     "table_training": Entry("benchmarks.modalities", "label errors found in tables while an MLP trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),

@@ -1,0 +1,172 @@
+"""Other scores of training sequences for the same model: without gradients, of first order, and by other libraries.
+
+All are arrays ``[n, V]``, positive where training sequence i harms passage v. kronfluence (Grosse et al. 2023) knows no
+``Conv1D``, so it is given the same model with linear layers in its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.sequence_retraining import held_losses
+
+__all__ = ["Scores", "Trained", "attribute_kronfluence", "gradient_products", "score_at_the_end", "sum_products"]
+
+Scores = NDArray[np.float64]
+Scales = Mapping[str, Mapping[str, Tensor] | None]  # what gradients are divided by, by parameter; None for nothing
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model trained on all sequences, and what is asked of it."""
+
+    model: nn.Module
+    train: Tensor  # [n, T]
+    passages: Tensor  # [V, G, T]
+    layers: Mapping[str, Sequence[str]]  # names of modules, by what they are called in the results
+    moments: Mapping[str, Tensor]  # Adam's second moments by parameter, with their bias corrected
+
+
+def score_at_the_end(trained: Trained) -> dict[str, Scores]:
+    """Scores of the finished model that need no curvature."""
+    size = len(trained.passages)
+    losses = held_losses(trained.model, trained.train)
+    found = {"final loss": np.repeat(losses[:, None], size, 1), "text similarity": -similarity(trained)}
+    roots = {name: value.sqrt() + 1e-8 for name, value in trained.moments.items()}
+    products = gradient_products(trained, {"gradient product": None, "gradient product, Adam": roots})
+    return found | {name: -values for name, values in products.items()}
+
+
+def similarity(trained: Trained) -> Scores:
+    """Cosine of the frequencies of one to three characters in a row, weighted by their rarity."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = ["".join(chr(0x100 + token) for token in row) for row in trained.train.tolist()]
+    asked = ["".join(chr(0x100 + token) for token in row) for row in trained.passages.flatten(1).tolist()]
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), lowercase=False, sublinear_tf=True)
+    rows = vectorizer.fit_transform(texts)
+    found: Scores = (rows @ vectorizer.transform(asked).T).toarray()
+    return found
+
+
+def gradient_products(trained: Trained, scales: Scales) -> dict[str, Scores]:
+    """``g_v · g_i`` over all parameters and over the named layers, after ``g_v`` was divided by each of the scales."""
+    model = trained.model.eval()
+    asked = [_gradient(model, rows, mean=True) for rows in trained.passages]
+    names = list(asked[0])
+    directions: dict[str, Tensor] = {}
+    for name in names:
+        plain = torch.stack([gradient[name].flatten() for gradient in asked])
+        parts = [plain if scale is None else plain / scale[name].flatten() for scale in scales.values()]
+        directions[name] = torch.cat(parts)  # [scales · V, P]
+    found = np.zeros((len(names), len(trained.train), len(scales), len(asked)))
+    for place, row in enumerate(trained.train):
+        gradient = _gradient(model, row[None])
+        for number, name in enumerate(names):
+            products = directions[name] @ gradient[name].flatten()
+            found[number, place] = products.view(len(scales), len(asked)).numpy()
+    parts_of = {"all parameters": range(len(names))} | {
+        part: [number for number, name in enumerate(names) if name.rpartition(".")[0] in modules]
+        for part, modules in trained.layers.items()
+    }
+    return {
+        f"{scale}, {part}": found[list(chosen)].sum(0)[:, number]
+        for number, scale in enumerate(scales)
+        for part, chosen in parts_of.items()
+    }
+
+
+def _gradient(model: nn.Module, rows: Tensor, *, mean: bool = False) -> dict[str, Tensor]:
+    """Of the summed loss of some sequences, or of their mean per token."""
+    model.zero_grad()
+    _sum_losses(model(input_ids=rows).logits, rows).div((rows.shape[1] - 1) * len(rows) if mean else 1).backward()
+    found = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def _sum_losses(logits: Tensor, rows: Tensor) -> Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten(), reduction="sum")
+
+
+def sum_products(parts: Sequence[tuple[float, dict[str, Scores]]]) -> dict[str, Scores]:
+    """Sum products of several checkpoints, each times its learning rate (TracIn, Pruthi et al. 2020)."""
+    return {name: sum(rate * products[name] for rate, products in parts) for name in parts[0][1]}
+
+
+def use_linear_layers(model: nn.Module) -> nn.Module:
+    """A copy with ``nn.Linear`` in place of every ``Conv1D``."""
+    from transformers.pytorch_utils import Conv1D
+
+    found = copy.deepcopy(model)
+    for name, module in list(found.named_modules()):
+        if isinstance(module, Conv1D):
+            linear = nn.Linear(*module.weight.shape)
+            linear.weight.data, linear.bias.data = module.weight.data.T.contiguous(), module.bias.data
+            parent, _, last = name.rpartition(".")
+            setattr(found.get_submodule(parent), last, linear)
+    return found.eval()
+
+
+def attribute_kronfluence(trained: Trained) -> dict[str, Scores]:
+    """EK-FAC of the finished model, with the default damping and with a tenth of each layer's mean eigenvalue."""
+    found: dict[str, Scores] = {}
+    for layers in ("all linear layers", "last block"):
+        for name, scores in fit_kronfluence(trained, list(trained.layers[layers])).items():
+            found[f"kronfluence EK-FAC, {name}, {layers}"] = scores
+    return found
+
+
+def fit_kronfluence(trained: Trained, modules: list[str], strategy: str = "ekfac") -> dict[str, Scores]:
+    """Fit the factors on the training sequences and score all pairs, by damping."""
+    from kronfluence.analyzer import Analyzer, prepare_model
+    from kronfluence.arguments import FactorArguments, ScoreArguments
+    from kronfluence.task import Task
+
+    class NextToken(Task):  # type: ignore[misc]
+        def compute_train_loss(self, batch: Any, model: nn.Module, sample: bool = False) -> Tensor:
+            (rows,) = batch
+            logits = model(input_ids=rows).logits
+            if sample:
+                drawn = torch.multinomial(logits.detach()[:, :-1].flatten(0, 1).softmax(1), 1)
+                rows = torch.cat([rows[:, :1], drawn.view(len(rows), -1)], 1)
+            return _sum_losses(logits, rows)
+
+        def compute_measurement(self, batch: Any, model: nn.Module) -> Tensor:
+            return self.compute_train_loss(batch, model)
+
+        def get_influence_tracked_modules(self) -> list[str]:
+            return modules
+
+    task, quiet = NextToken(), {"log_level": logging.ERROR, "disable_tqdm": True}
+    train, asked = TensorDataset(trained.train), TensorDataset(trained.passages.flatten(0, 1))
+    shape = len(trained.passages), -1, len(trained.train)
+    torch.manual_seed(0)  # the Fisher matrix samples its labels
+    found: dict[str, Scores] = {}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # kronfluence's own
+        model = prepare_model(use_linear_layers(trained.model), task)
+        analyzer = Analyzer("analysed", model, task, cpu=True, output_dir=folder, **quiet)
+        factors, sizes = FactorArguments(strategy=strategy), {"per_device_train_batch_size": 32}
+        analyzer.fit_all_factors("factors", train, per_device_batch_size=32, factor_args=factors)
+        for name, damping in (("default damping", 1e-8), ("heuristic damping", None)):
+            dampings = ScoreArguments(damping_factor=damping)
+            analyzer.compute_pairwise_scores(
+                name, "factors", asked, train, per_device_query_batch_size=32, **sizes, score_args=dampings
+            )
+            pairs = analyzer.load_pairwise_scores(name)["all_modules"]  # [V·G, n], positive where helpful
+            found[name] = -pairs.view(shape).mean(1).T.double().numpy()
+    return found
