@@ -104,7 +104,7 @@ def _sum_losses(logits: Tensor, rows: Tensor) -> Tensor:
 
 def sum_products(parts: Sequence[tuple[float, dict[str, Scores]]]) -> dict[str, Scores]:
     """Sum products of several checkpoints, each times its learning rate (TracIn, Pruthi et al. 2020)."""
-    return {name: sum(rate * products[name] for rate, products in parts) for name in parts[0][1]}
+    return {name: np.sum([rate * products[name] for rate, products in parts], axis=0) for name in parts[0][1]}
 
 
 def use_linear_layers(model: nn.Module) -> nn.Module:

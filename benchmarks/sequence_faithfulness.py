@@ -23,9 +23,11 @@ from benchmarks.exactness import Subsets
 from benchmarks.experiment import Experiment
 from benchmarks.sequence_attributors import Scores
 from benchmarks.sequence_retraining import members_of, read_bank
-from benchmarks.sequence_scores import Settings, keep_scores, query_places
+from benchmarks.sequence_scores import LAYERS, Settings, keep_scores, query_places
+from benchmarks.tables.rows import latest, table
 
 _DRAWS = 1000  # of the bootstrap
+_COLUMNS = (*LAYERS.values(), "all parameters", "no gradients")
 
 
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -76,6 +78,20 @@ def describe(row: Mapping[str, Any]) -> str:
     return f"{row['method']}: LDS {row['lds']:.3f} ({row['low']:.3f} to {row['high']:.3f}; by seed {seeds}){reach}"
 
 
+def make_table() -> str:
+    """The LDS of every score by the layers that it is computed from, with half its interval."""
+    found: dict[str, dict[str, str]] = {}
+    for row in latest(
+        EXPERIMENT.results, lambda run: (str(sorted(run["settings"].items())), run["seed"], run["method"])
+    ):
+        name, _, last = row["method"].rpartition(", ")
+        score, layers = (name, last) if last in _COLUMNS else (row["method"], _COLUMNS[-1])
+        half = (row["high"] - row["low"]) / 2
+        found.setdefault(score, {})[layers] = f"{row['lds']:.2f} ± {half:.2f}"
+    rows = [[name, *(cells.get(column, "") for column in _COLUMNS)] for name, cells in found.items()]
+    return table(("score", *_COLUMNS), rows)
+
+
 _TINY = {"sequences": 16, "held": 8, "length": 16, "width": 32, "depth": 1, "epochs": 2, "queries": 2, "halves": 4}
 
 EXPERIMENT = Experiment(
@@ -89,4 +105,5 @@ EXPERIMENT = Experiment(
     small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "end"}),
     needs=("transformers",),
     describe=describe,
+    tables={"sequence_faithfulness": make_table},
 )

@@ -130,7 +130,7 @@ def train(
     model.train()
     for step, ids in enumerate(chosen):
         if on_step is not None:
-            on_step(step, schedule.get_last_lr()[0])
+            on_step(step, float(schedule.get_last_lr()[0]))
         with ExitStack() as stack:
             for monitor in monitors:
                 stack.enter_context(monitor.step(ids, rows[ids]))

@@ -153,7 +153,7 @@ def read_effects(found: sgoif.Run, count: int, groups: list[str]) -> dict[str, S
 def find_layers(model: nn.Module) -> dict[str, list[str]]:
     """The linear layers that are scored, by what they are called here."""
     linear = [name for name in (layer.module_name for layer in survey(model).layers) if name.endswith(_LINEAR)]
-    last = max(name.split(".h.")[1].split(".")[0] for name in linear if ".h." in name)
+    last = max(int(name.split(".h.")[1].split(".")[0]) for name in linear if ".h." in name)
     block = [name for name in linear if f".h.{last}." in name]
     return {LAYERS["block"]: block, LAYERS["all"]: linear, LAYERS["head"]: ["lm_head"]}
 
