@@ -119,6 +119,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "sequence_selection": Entry("benchmarks.sequence_selection", "a tenth of a mixture, chosen for one domain"),
     "sequence_retraining": Entry("benchmarks.sequence_retraining", "losses of a language model retrained on halves"),
     "sequence_faithfulness": Entry("benchmarks.sequence_faithfulness", "scores of sequences against retraining"),
+    "sequence_parts": Entry("benchmarks.sequence_parts", "which part of a sequence's score agrees with retraining"),
     "text_training": Entry("benchmarks.modalities", "label errors found in texts while an adapter is fine-tuned"),
     "table_training": Entry("benchmarks.modalities", "label errors found in tables while an MLP trains"),
     "controller": Entry("benchmarks.controller", "whether the gate earns its place"),

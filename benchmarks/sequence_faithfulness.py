@@ -99,8 +99,8 @@ EXPERIMENT = Experiment(
     settings=Settings,
     run=run,
     full=(
-        {"by": "watch", "layers": ("block", "all", "head")},
-        {"by": ("end", "checkpoints", "kronfluence")},
+        {"by": "watch", "layers": ("block", "all", "head"), "seeds": [(0,)]},
+        {"by": ("end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
     ),
     small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "end"}),
     needs=("transformers",),
