@@ -6,7 +6,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from benchmarks import records, sequence_attributors, sequence_retraining, sequence_scores
+from benchmarks import records, sequence_attributors, sequence_parts, sequence_retraining, sequence_scores
 from benchmarks.experiment import cells, measure
 from benchmarks.sequence_faithfulness import describe_bank, judge
 from benchmarks.sequence_retraining import Half, Recipe
@@ -156,3 +156,14 @@ def test_layers_are_those_of_the_whole_model_the_last_block_and_the_output():
         "last block": 4, "all linear layers": 9, "output layer": 1,
     }  # fmt: skip
     assert all(".h.1." in name for name in layers["last block"])
+
+
+def test_parts_are_changed_one_at_a_time():
+    settings = Settings(**TINY, queries=2, group=3, refresh=2, halves=5, seeds=(0,))
+    found = {row["method"]: row for row in sequence_parts.run(settings)}
+    assert list(found) == list(sequence_parts.PARTS)
+    assert all(row["failed"] == 0 for row in found.values())
+    watched = sequence_scores.score(settings)["harm, kfac, last block"]
+    bank = sequence_retraining.read_bank(settings.recipe, 5, (0,))[:, :, sequence_scores.query_places(settings)].mean(3)
+    members = sequence_retraining.members_of(settings.recipe, 5)
+    assert judge(members, bank, watched)["lds"] == pytest.approx(found["default"]["lds"])
