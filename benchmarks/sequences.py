@@ -22,6 +22,7 @@ from benchmarks import sequence_rivals as rivals
 from benchmarks.experiment import Experiment, option
 from benchmarks.instructions import ERRORS, SOURCES, Items, load_instructions, plant_wrong_completions
 from benchmarks.metrics import detection_report
+from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
 from sgoif.influence.groups import pad_items
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
@@ -128,7 +129,7 @@ def train(
 def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np.float64]]:
     """A run's columns by position; those without curvature are the same in all runs."""
     columns = found.table
-    names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss"}
+    names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss", "loss_last": "last loss"}
     scores = {}
     for column in ("harm", "worst", *names):
         values = np.full(count, -np.inf)
@@ -168,10 +169,34 @@ def describe(row: dict[str, Any]) -> str:
     return f"exact match {row['exact_match']:.0%}; AP: {', '.join(found)}; {row['seconds']:.0f} s"
 
 
+SHOWN = {
+    **{name: name for name in ("final loss", "last loss", "mean loss", "gradient cosine")},
+    **{f"{name} {column}": f'`{column}`, `"{name}"`' for name in METHODS for column in ("harm", "worst")},
+    "EK-FAC, last checkpoint": "EK-FAC at the end",
+    **{name: name for name in ("embedding outliers", "neighbours")},
+}
+TITLES = {"banking77": "Banking77 (development)", "clinc150": "CLINC150"}
+
+
+def ranking() -> str:
+    """Average precision of every score by draw, mean over seeds."""
+    rows = []
+    names = ("source", "intents", "errors", "rate")
+    for (source, intents, errors, rate), runs in group_runs(latest(EXPERIMENT.results), names):
+        title = f"{TITLES[source]}, {intents or 'all'} intents"
+        match = f"{100 * np.mean([run['exact_match'] for run in runs]):.0f}"
+        found = [[run["scores"][name]["ap"] for run in runs if name in run["scores"]] for name in SHOWN]
+        cells = [means(values) if values else "" for values in found]
+        rows.append([title, f"{errors}, {100 * float(rate):.0f}%", describe_seeds(runs), match, *cells])
+    rows.sort(key=lambda row: (row[0].startswith("Banking"), row[0]))
+    return table(("set", "wrong completions", "seeds", "exact match, %", *SHOWN.values()), rows)
+
+
 EXPERIMENT = Experiment(
     name="sequences",
     settings=Setup,
     run=run,
+    tables={"sequences": ranking},
     full=(
         {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.05, "seed": (1, 2, 3)},
         {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
