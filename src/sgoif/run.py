@@ -200,7 +200,7 @@ class Run:
             raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
         return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
 
-    def sequence_issues(self, *, by: str = "harm", top: int | None = None) -> pa.Table:
+    def sequence_issues(self, *, by: str = "loss_last", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
         Columns: ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful);
@@ -209,8 +209,8 @@ class Run:
         ``p_mislabeled`` is null, and ``no_p_reason`` says why.
 
         Args:
-            by: what they are ranked by: ``"harm"``, ``"worst"``, ``"cosine"``, ``"loss"``, ``"loss_first"`` or
-                ``"loss_last"``. Look at the first by harm and the first by loss: they find different errors.
+            by: what they are ranked by: ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``, ``"worst"`` or
+                ``"cosine"``. The loss at the last visit found most wrong completions where that was measured.
             top: how many rows; None or 0 for all.
 
         Raises:

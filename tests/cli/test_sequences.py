@@ -52,13 +52,13 @@ def run(tmp_path, monkeypatch):
     return "run"
 
 
-def test_sequences_are_ranked_by_harm_or_by_another_column(run):
+def test_sequences_are_ranked_by_their_last_loss_or_by_another_column(run):
     document = answer("issues", run)
-    assert [row["id"] for row in document["issues"]] == [IDS[1], IDS[0], IDS[3], IDS[2]]
-    assert document["issues"][-1]["harm"] is None and document["issues"][-1]["worst_group"] is None
+    assert [row["id"] for row in document["issues"]] == [IDS[2], IDS[0], IDS[1], IDS[3]]
+    assert document["issues"][0]["harm"] is None and document["issues"][0]["worst_group"] is None
     assert document["summary"]["num_judged"] == 3 and document["summary"]["groups"]["math"]["num_sequences"] == 5
-    assert [row["id"] for row in answer("issues", run, "--rank-by", "loss", "--top", 2)["issues"]] == [IDS[2], IDS[0]]
-    assert "ranked by one of harm" in invoke("issues", run, "--rank-by", "score").stderr
+    assert [row["id"] for row in answer("issues", run, "--rank-by", "harm", "--top", 2)["issues"]] == [IDS[1], IDS[0]]
+    assert "ranked by one of loss_last" in invoke("issues", run, "--rank-by", "score").stderr
 
 
 def test_the_table_shows_harm_group_and_loss(run):
@@ -67,18 +67,18 @@ def test_the_table_shows_harm_group_and_loss(run):
     lines = done.stdout.splitlines()
     header = next(place for place, line in enumerate(lines) if "worst group" in line)
     shown = [line.split() for line in lines[header + 1 :] if line.strip() and not set(line) & set("─━")]
-    assert shown[0][2:] == ["0.5", "code", "0.9", "1", "1,200", "3"]
-    assert shown[1] == ["2", "a", "0.2", "math", "0.5", "2", "7", "3"]
-    assert shown[3][-6:] == ["?", "?", "?", "3", "3", "1"]
-    assert "\x1b" not in done.stdout and "ranked by `harm` or `loss`" in done.stdout
+    assert shown[0][-7:] == ["3", "3", "?", "?", "?", "3", "1"]
+    assert shown[1] == ["2", "a", "2", "2", "0.2", "math", "0.5", "7", "3"]
+    assert shown[2][-7:] == ["1", "1", "0.5", "code", "0.9", "1,200", "3"]
+    assert "\x1b" not in done.stdout and "ranked by `loss_last`" in done.stdout
 
 
 def test_texts_stand_beside_the_sequences(run, tmp_path):
     texts = [{"id": id, "text": f"text of {place}", "label": "x"} for place, id in enumerate(IDS)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(item) + "\n" for item in texts))
-    assert "text of 1" in invoke("issues", run, "--show", "texts.jsonl").stdout
+    assert "text of 2" in invoke("issues", run, "--show", "texts.jsonl").stdout
     rows = answer("issues", run, "--show", "texts.jsonl", "--top", 1)["issues"]
-    assert rows[0]["example"] == "text of 1"
+    assert rows[0]["example"] == "text of 2"
 
 
 def test_what_does_not_go_with_sequences_is_refused(run, tmp_path):
@@ -108,7 +108,7 @@ def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path)
     table = sgoif.load(run).sequence_issues().to_pylist()
     extra = ("harm_by_group", "decision")
     assert [{name: value for name, value in row.items() if name not in extra} for row in rows] == table
-    assert rows[0]["harm_by_group"] == {"math": 0.1, "code": 0.9} and rows[3]["harm_by_group"] is None
+    assert rows[2]["harm_by_group"] == {"math": 0.1, "code": 0.9} and rows[0]["harm_by_group"] is None
     assert all(row["decision"] is None for row in rows)
     done = invoke("export", run, "--to", "jsonl", "--out", "x.jsonl", "--top", 1)
     assert "1 of 4 sequences written" in done.stdout and "--top 0 writes all" in done.stdout

@@ -85,9 +85,8 @@ def _write_sequences(run: Run, out: str, top: int) -> None:
         for row in sequence_rows(run, top=top):
             file.write(json.dumps(plain(row), allow_nan=False).encode() + b"\n")
             written += 1
-    lines = [
-        f"{count(written)} of {count(run.num_examples, 'sequence')} written to {clean(out)}, the most harmful first."
-    ]
+    written_of = f"{count(written)} of {count(run.num_examples, 'sequence')} written to {clean(out)}"
+    lines = [f"{written_of}, the largest last loss first."]
     if written < run.num_examples:
         lines.append("--top 0 writes all of them.")
     print_lines(lines)

@@ -45,7 +45,8 @@ def issues(
     by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show error rates by this column of --table.")] = None,
     table: Table = None,
     rank_by: Annotated[
-        MaybeText, typer.Option(metavar="COLUMN", help="Show sequences in the order of harm, worst, cosine or loss.")
+        MaybeText,
+        typer.Option(metavar="COLUMN", help="Show sequences in the order of loss_last, loss, harm, worst or cosine."),
     ] = None,
     show: Annotated[
         MaybeText,
@@ -70,7 +71,7 @@ def issues(
     if noun in ("value", "sequence") and of_class is not None:
         raise SgoifError(f"--class goes with labels; this run judged {noun}s.")
     if noun == "sequence":
-        found = opened.sequence_issues(by=rank_by or "harm", top=top)
+        found = opened.sequence_issues(by=rank_by or "loss_last", top=top)
     elif noun == "value":
         found = opened.value_issues(top=top, min_p=min_p)
     elif noun == "tag":
@@ -188,17 +189,18 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     columns: dict[str, Callable[[Any], object]] = {
         "#": lambda row: row["rank"],
         "id": lambda row: shorten(row["id"]),
+        "last loss": lambda row: _number(row["loss_last"]),
+        "mean loss": lambda row: _number(row["loss"]),
         "harm": lambda row: _number(row["harm"]),
         "worst group": lambda row: "?" if row["worst_group"] is None else clean(row["worst_group"]),
         "harm to it": lambda row: _number(row["worst"]),
-        "loss": lambda row: _number(row["loss"]),
         "tokens": lambda row: count(row["num_tokens"]),
         "visits": lambda row: count(row["n_visits"]),
     }
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    numbers = ["#", "harm", "harm to it", "loss", "tokens", "visits"]
+    numbers = ["#", "last loss", "mean loss", "harm", "harm to it", "tokens", "visits"]
     print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
 
 

@@ -1,7 +1,7 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-There are no probabilities, and no score that mixes loss and harm: nothing that was checked says which of the two finds
-the errors of a set. Near-right completions were found by harm and missed by the loss, random ones the other way round.
+There are no probabilities, and no score that mixes loss and harm. Wrong completions were found best by the loss at the
+last visit, when the model has learnt most; harm says which group a sequence hurts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["NO_PROBABILITIES", "most_helpful", "sequence_issues"]
 NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
 )
-_ORDERS = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
+_ORDERS = ("loss_last", "loss", "loss_first", "harm", "worst", "cosine")
 _SHOWN = (
     *("loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged", "p_mislabeled", "no_p_reason"),
 )
 
 
-def sequence_issues(sql: Sql, *, by: str = "harm", top: int | None = None) -> Any:
+def sequence_issues(sql: Sql, *, by: str = "loss_last", top: int | None = None) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
     Args:

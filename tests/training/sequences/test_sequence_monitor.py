@@ -181,9 +181,10 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     reopened = sgoif.load(str(tmp_path / "run"))
     for found in (run, reopened):
         issues = found.sequence_issues(top=5)
-        assert issues["harm"].to_pylist() == sorted(found.table["harm"], reverse=True)[:5]
+        assert issues["loss_last"].to_pylist() == sorted(found.table["loss_last"], reverse=True)[:5]
+        assert found.sequence_issues(by="harm", top=1)["harm"][0].as_py() == found.table["harm"].max()
         assert found.sequence_issues(by="loss", top=1)["loss"][0].as_py() == found.table["loss"].max()
-        with pytest.raises(SgoifError, match=r"ranked by one of harm, worst, .*, got 'score'"):
+        with pytest.raises(SgoifError, match=r"ranked by one of loss_last, loss, .*, got 'score'"):
             found.sequence_issues(by="score")
         assert set(issues["p_mislabeled"].to_pylist()) == {None}
         assert "not calibrated" in issues["no_p_reason"][0].as_py()
@@ -208,7 +209,7 @@ def test_sequences_that_were_never_judged_come_last(tmp_path):
     monitor = watch(model, optimizer, out=str(tmp_path / "run"))
     train(model, optimizer, monitor, steps=5)
     for run in (monitor.close(), sgoif.load(str(tmp_path / "run"))):
-        rows = run.sequence_issues().to_pylist()
+        rows = run.sequence_issues(by="harm").to_pylist()
         is_judged = [row["n_judged"] > 0 for row in rows]
         assert any(is_judged) and not all(is_judged) and is_judged == sorted(is_judged, reverse=True)
         assert all((row["harm"] is not None) == (row["n_judged"] > 0) for row in rows)
