@@ -12,6 +12,7 @@ from benchmarks import sequence_rivals as rivals
 from benchmarks.experiment import Experiment, option
 from benchmarks.instructions import Instructions, Items, load_instructions
 from benchmarks.sequences import METHODS, Setup, exact_match, train
+from benchmarks.tables.rows import describe_seeds, latest, table
 
 # Intents of three of CLINC150's ten domains, as published; the file of the set does not name them.
 DOMAINS = {
@@ -28,6 +29,15 @@ DOMAINS = {
         "book_flight book_hotel car_rental carry_on exchange_rate flight_status international_visa lost_luggage "
         "plug_type timezone translate travel_alert travel_notification travel_suggestion vaccines"
     ),
+}
+
+
+CHOICES = {
+    "help, kfac": '`most_helpful`, `"kfac"`',
+    "help, adam": '`most_helpful`, `"adam"`',
+    "nearest embeddings": "nearest embeddings",
+    "random": "random",
+    "of the domain": "the domain's own",
 }
 
 
@@ -86,10 +96,26 @@ def describe(row: dict[str, Any]) -> str:
     return "exact match: " + ", ".join(f"{name} {value:.1%}" for name, value in means.items())
 
 
+def choices() -> str:
+    """Exact match by domain and choice, mean over seeds, with the share of the domain's own sequences."""
+    rows: list[list[str]] = []
+    runs = latest(EXPERIMENT.results)
+    for domain in DOMAINS:
+        found = [run["domains"][domain] for run in runs]
+        cells = [
+            f"{100 * np.mean([one[name]['exact_match'] for one in found]):.1f} "
+            f"({100 * np.mean([one[name]['of_the_domain'] for one in found]):.0f})"
+            for name in CHOICES
+        ]
+        rows.append([domain, describe_seeds(runs), *cells])
+    return table(("domain", "seeds", *CHOICES.values()), rows)
+
+
 EXPERIMENT = Experiment(
     name="sequence_selection",
     settings=SelectionSetup,
     run=run,
+    tables={"sequence_selection": choices},
     full={"seed": (1, 2, 3)},
     small={"each": 2, "epochs": 1, "chosen_epochs": 1, "seed": 0},
     needs=("transformers",),
