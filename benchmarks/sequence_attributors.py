@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.sequence_retraining import held_losses
+from benchmarks.sequence_rivals import with_linear_layers
 
 __all__ = ["Scores", "Trained", "attribute_kronfluence", "gradient_products", "score_at_the_end", "sum_products"]
 
@@ -107,20 +108,6 @@ def sum_products(parts: Sequence[tuple[float, dict[str, Scores]]]) -> dict[str, 
     return {name: np.sum([rate * products[name] for rate, products in parts], axis=0) for name in parts[0][1]}
 
 
-def use_linear_layers(model: nn.Module) -> nn.Module:
-    """A copy with ``nn.Linear`` in place of every ``Conv1D``."""
-    from transformers.pytorch_utils import Conv1D
-
-    found = copy.deepcopy(model)
-    for name, module in list(found.named_modules()):
-        if isinstance(module, Conv1D):
-            linear = nn.Linear(*module.weight.shape)
-            linear.weight.data, linear.bias.data = module.weight.data.T.contiguous(), module.bias.data
-            parent, _, last = name.rpartition(".")
-            setattr(found.get_submodule(parent), last, linear)
-    return found.eval()
-
-
 def attribute_kronfluence(trained: Trained) -> dict[str, Scores]:
     """EK-FAC of the finished model, with the default damping and with a tenth of each layer's mean eigenvalue."""
     found: dict[str, Scores] = {}
@@ -158,7 +145,7 @@ def fit_kronfluence(trained: Trained, modules: list[str], strategy: str = "ekfac
     found: dict[str, Scores] = {}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kronfluence's own
-        model = prepare_model(use_linear_layers(trained.model), task)
+        model = prepare_model(with_linear_layers(copy.deepcopy(trained.model)).eval(), task)
         analyzer = Analyzer("analysed", model, task, cpu=True, output_dir=folder, **quiet)
         factors, sizes = FactorArguments(strategy=strategy), {"per_device_train_batch_size": 32}
         analyzer.fit_all_factors("factors", train, per_device_batch_size=32, factor_args=factors)

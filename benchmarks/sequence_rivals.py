@@ -18,7 +18,7 @@ from benchmarks.instructions import Items
 from sgoif.influence.groups import pad_items
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
-__all__ = ["disagree_with_neighbours", "embed", "find_outliers", "score_by_ekfac"]
+__all__ = ["disagree_with_neighbours", "embed", "find_outliers", "score_by_ekfac", "with_linear_layers"]
 
 Floats = NDArray[np.float64]
 _NEAREST = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ __all__ = [
     "read_columns",
     "read_csv",
     "read_csv_rows",
+    "read_json_lines",
     "replacing",
     "stream_csv",
     "unguard",
@@ -63,6 +65,24 @@ def unguard(text: str) -> str:
     ('=1', 'cat;=1', "'tis")
     """
     return _TO_UNGUARD.sub("", text) if "'" in text else text
+
+
+def read_json_lines(file: IO[str], path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Go through an open file of one JSON object per line, with the number of each line; blank ones are passed over.
+
+    Raises:
+        SgoifError: A line is no JSON object; the message names the path and the line.
+    """
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise SgoifError(f"line {number} of '{path}' is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise SgoifError(f"line {number} of '{path}' is no JSON object; write one object per line.")
+        yield number, row
 
 
 def read_csv_rows(path: str | os.PathLike[str], needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:

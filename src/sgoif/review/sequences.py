@@ -6,7 +6,6 @@ empty.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
-from sgoif.files.tables import read_csv_rows, write_csv, write_parquet
+from sgoif.files.tables import read_csv_rows, read_json_lines, write_csv, write_parquet
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.merge import Outcome, merge
 
@@ -92,16 +91,7 @@ def _read_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if path.suffix != ".jsonl":
         raise SgoifError(f"'{path}' must end in .jsonl or .csv.")
     with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise SgoifError(f"line {number} of '{path}' is no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise SgoifError(f"line {number} of '{path}' is no JSON object with an id and a decision.")
-            yield number, row
+        yield from read_json_lines(file, path)
 
 
 def decide_sequences(sql: Sql, decisions: Sequence[Decision]) -> DecidedSequences:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sgoif.errors import SgoifError
-from sgoif.files.tables import CSV_SUFFIXES, read_csv, stream_csv
+from sgoif.files.tables import CSV_SUFFIXES, read_csv, read_json_lines, stream_csv
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,15 +203,7 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise SgoifError(f"'{path}' is no list of objects; write one JSON object per line.")
             yield from found
             return
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise SgoifError(f"line {number} of '{path}' is no JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise SgoifError(f"line {number} of '{path}' is no JSON object; write one object per line.")
+        for _, row in read_json_lines(file, path):
             yield row
 
 
