@@ -1,7 +1,7 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-There are no probabilities, and no score that mixes loss and harm. Wrong completions were found best by the loss at the
-last visit, when the model has learnt most; harm says which group a sequence hurts.
+There are no probabilities. Sequences are ranked by their loss at the last visit, weighted by where their harm stands
+among all: a wrong completion is hard to predict, and hurts what it is judged by.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ __all__ = ["NO_PROBABILITIES", "most_helpful", "sequence_issues"]
 NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
 )
-_ORDERS = ("loss_last", "loss", "loss_first", "harm", "worst", "cosine")
+_ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "worst", "cosine")
+_SUSPICION = (  # the loss times the share of the other sequences that are less harmful, half where that is not known
+    "loss_last * case when harm is null then 0.5 "
+    "else percent_rank() over (partition by harm is null order by harm) end as suspicion"
+)
 _SHOWN = (
-    *("loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
+    *(_SUSPICION, "loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged", "p_mislabeled", "no_p_reason"),
 )
 
 
-def sequence_issues(sql: Sql, *, by: str = "loss_last", top: int | None = None) -> Any:
+def sequence_issues(sql: Sql, *, by: str = "suspicion", top: int | None = None) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
     Args:
@@ -37,7 +41,8 @@ def sequence_issues(sql: Sql, *, by: str = "loss_last", top: int | None = None) 
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    return sql(f"select id, {', '.join(_SHOWN)} from examples order by {by} desc nulls last, id{limit}")
+    order = f"{by} desc nulls last, loss_last desc nulls last, id"
+    return sql(f"select id, {', '.join(_SHOWN)} from examples order by {order}{limit}")
 
 
 def most_helpful(sql: Sql, group: str, count: int, *, groups: list[str]) -> Any:
