@@ -203,8 +203,8 @@ class Run:
     def sequence_issues(self, *, by: str = "suspicion", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``suspicion``, the loss at the last visit times the share of the other sequences that are less harmful
-        (half where there is no harm);
+        Columns: ``suspicion``, the loss at the last visit times a half for the least harmful sequence up to one and a
+        half for the most harmful one, by their rank (1 where there is no harm);
         ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful); ``worst``,
         the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of the same without
         curvature and size; ``loss`` per token, its mean over the visits, and its first and last value.

@@ -68,7 +68,7 @@ def test_the_table_shows_harm_group_and_loss(run):
     header = next(place for place, line in enumerate(lines) if "worst group" in line)
     shown = [line.split() for line in lines[header + 1 :] if line.strip() and not set(line) & set("─━")]
     assert shown[0][-7:] == ["3", "3", "?", "?", "?", "3", "1"]
-    assert shown[1] == ["2", "a", "1", "2", "2", "0.2", "math", "0.5", "7", "3"]
+    assert shown[1] == ["2", "a", "2", "2", "2", "0.2", "math", "0.5", "7", "3"]
     assert shown[2][-7:] == ["1", "1", "0.5", "code", "0.9", "1,200", "3"]
     assert "\x1b" not in done.stdout and "ranked by `suspicion`" in done.stdout
 

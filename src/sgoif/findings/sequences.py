@@ -17,9 +17,11 @@ NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
 )
 _ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "worst", "cosine")
-_SUSPICION = (  # the loss times the share of the other sequences that are less harmful, half where that is not known
-    "loss_last * case when harm is null then 0.5 "
-    "else percent_rank() over (partition by harm is null order by harm) end as suspicion"
+# The loss, times 0.5 for the least harmful sequence up to 1.5 for the most harmful one, by rank. On Banking77 that was
+# never below the loss, whatever the wrong completions were, and 12 AP above it where a fifth was of near intents.
+_SUSPICION = (
+    "loss_last * case when harm is null then 1.0 "
+    "else 0.5 + percent_rank() over (partition by harm is null order by harm) end as suspicion"
 )
 _SHOWN = (
     *(_SUSPICION, "loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
