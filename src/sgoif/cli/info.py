@@ -119,9 +119,10 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
         found.append(("head", clean(facts["head"])))
     plan = _mapping(facts.get("plan"))
     if plan:
-        found.append(("plan", _plan(plan)))
+        what = "evaluation sequences" if facts.get("task") == "sequences" else "hold-out examples"
+        found.append(("plan", _plan(plan, what)))
         changes = facts.get("plan_changes") or []
-        found += [("changed", _change(change)) for change in changes]
+        found += [("changed", _change(change, what)) for change in changes]
         if not changes:
             found.append(("plan changes", "none"))
     if isinstance(facts.get("overhead"), int | float):
@@ -191,18 +192,18 @@ def _describe_environment(info: Mapping[str, Any]) -> Facts:
     return [("versions", clean(versions)), ("hardware", f"{clean(cores)}; {clean(where)}")]
 
 
-def _plan(plan: Mapping[str, Any]) -> str:
+def _plan(plan: Mapping[str, Any], what: str) -> str:
     every = "every step" if plan.get("stride", 1) == 1 else f"every {plan['stride']} steps"
     layers = f" (head and {', '.join(plan['layers'])})" if plan.get("layers") else ""
     return (
         f"scores {every}{layers}, observes curvature every {plan.get('observe_every', '?')} steps, refreshes from "
-        f"{plan.get('examples_per_refresh', '?')} hold-out examples every {plan.get('refresh_every', '?')} steps"
+        f"{plan.get('examples_per_refresh', '?')} {what} every {plan.get('refresh_every', '?')} steps"
     )
 
 
-def _change(change: Mapping[str, Any]) -> str:
+def _change(change: Mapping[str, Any], what: str) -> str:
     overhead = percent(change.get("overhead"))
-    return f"at step {change.get('step', '?')}, overhead {overhead}: {_plan(_mapping(change.get('plan')))}"
+    return f"at step {change.get('step', '?')}, overhead {overhead}: {_plan(_mapping(change.get('plan')), what)}"
 
 
 def _counts(value: Any) -> dict[str, int]:

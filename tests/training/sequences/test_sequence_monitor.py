@@ -178,6 +178,7 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     monitor = watch(model, optimizer, out=str(tmp_path / "run"))
     train(model, optimizer, monitor, steps=12)
     run = monitor.close()
+    assert run.info["counters"]["visits_not_judged"] == 4 < run.info["counters"]["visits"]  # those of the first step
     reopened = sgoif.load(str(tmp_path / "run"))
     for found in (run, reopened):
         issues = found.sequence_issues(top=5)

@@ -196,7 +196,12 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         return self.recorder.index
 
     def _task_counters(self) -> dict[str, int]:
-        return {"visits_not_finite": self.recorder.num_not_finite, "visits_without_tokens": self.recorder.num_empty}
+        found = self.recorder
+        return {
+            "visits_not_judged": found.num_visits - found.num_judged,
+            "visits_not_finite": found.num_not_finite,
+            "visits_without_tokens": found.num_empty,
+        }
 
     def _end(self, was_on: bool) -> None:
         self._notices.close(len(self.recorder.index) if self.peers.is_alone else None)  # others have seen other ids

@@ -52,6 +52,11 @@ class SequenceRecorder:
         self.num_visits = self.num_not_finite = self.num_empty = 0
         self._waiting: list[_Visits] = []
 
+    @property
+    def num_judged(self) -> int:
+        """Visits with scores."""
+        return int(self._judged.sum())
+
     def add(self, step: int, ids: Any, losses: Tensor, num_tokens: Tensor, scores: Tensor | None) -> None:
         """Keep one micro-step's visits on the device until :meth:`flush`; ids are the caller's own copy."""
         tokens = num_tokens.to(losses.dtype)
