@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import sgoif
+from sgoif.errors import SgoifError
 from sgoif.findings.sequences import NO_PROBABILITIES
+from sgoif.sources.written import written_hash
 from sgoif.store import ParquetSink
 from tests.cli.runs import answer, invoke, noisy, write_run
 
@@ -132,7 +134,7 @@ def test_decisions_come_back_as_a_manifest_to_train_on(run, end):
     assert "6 decisions read: ann 3, Bo 3." in done.stdout and "1 dropped" in done.stdout
     assert "People disagree about 2 sequences" in done.stdout
     document = answer("apply", run, "ann.jsonl", "--out", out)
-    assert document["counts"] == {"keep": 1, "drop": 2, "unsure": 0, "unreviewed": 1}
+    assert document["counts"] == {"keep": 1, "drop": 2, "edit": 0, "unsure": 0, "unreviewed": 1}
     items = [{"input_ids": [place], "labels": [place]} for place in range(4)]
     kept = sgoif.cleaned(sgoif.with_ids(items, IDS), out)
     assert [kept[i]["id"] for i in range(len(kept))] == ["never judged", "d"] == list(kept.ids)
@@ -151,6 +153,66 @@ def test_tables_of_texts_are_cleaned_by_id(run):
         assert sgoif.cleaned(pandas.DataFrame(columns), "manifest.parquet")["id"].tolist() == left
 
 
+CORRECTED = "=2;\n'new', text"  # what a spreadsheet would run, over two lines
+
+
+def apply_edit(run, out="manifest.parquet", **columns):
+    """Correct one completion, drop another sequence, and write the manifest."""
+    rows = [{"id": "a", "decision": "drop"}, {"id": "d", "decision": "edit", "completion": CORRECTED, **columns}]
+    Path("edits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("apply", run, "edits.jsonl", "--out", out)
+    assert done.exit_code == 0 and "1 with a corrected completion" in done.stdout, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("end", ["parquet", "csv"])
+def test_a_corrected_completion_is_put_into_texts(run, end):
+    manifest = apply_edit(run, f"m.{end}", content=written_hash("w"))
+    texts = [{"prompt": p, "completion": c} for p, c in zip("pqrs", "tuvw")]
+    kept = sgoif.cleaned(sgoif.with_ids(texts, IDS), manifest)
+    assert [kept[i]["completion"] for i in range(3)] == ["u", "v", CORRECTED] and kept[2]["prompt"] == "s"
+    talks = [{"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": "w"}]} for p in "pqrs"]
+    assert sgoif.cleaned(sgoif.with_ids(talks, IDS), manifest)[2]["messages"] == [
+        {"role": "user", "content": "s"},
+        {"role": "assistant", "content": CORRECTED},
+    ]
+    stream = sgoif.cleaned(iter([{"__key__": id, "text": "w"} for id in IDS]), manifest)
+    assert [sample["text"] for sample in stream] == ["w", "w", CORRECTED]
+
+
+def test_a_corrected_completion_is_put_into_tables(run):
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    manifest = apply_edit(run)
+    columns = {"id": IDS, "completion": list("tuvw"), "prompt": list("pqrs")}
+    found = sgoif.cleaned(datasets.Dataset.from_dict(columns), manifest)
+    assert found["completion"] == ["u", "v", CORRECTED] and found.column_names == list(columns)
+    assert sgoif.cleaned(pandas.DataFrame(columns), manifest)["completion"].tolist() == ["u", "v", CORRECTED]
+    with pytest.raises(SgoifError, match=r"tokenised already.*Sequences: 'd'"):
+        sgoif.cleaned(pandas.DataFrame({**columns, "input_ids": [1] * 4}), manifest)
+
+
+def test_a_correction_that_cannot_be_applied_is_named(run):
+    manifest = apply_edit(run, content=written_hash("w"))
+    tokens = [{"input_ids": [place], "labels": [place], "text": "w"} for place in range(4)]
+    with pytest.raises(SgoifError, match=r"tokenised already.*Sequences: 'd'"):
+        sgoif.cleaned(sgoif.with_ids(tokens, IDS), manifest)
+    for given, is_fine in (("w", True), (CORRECTED, True), ("other", False)):
+        texts = sgoif.with_ids([{"completion": given}] * 4, IDS)
+        if is_fine:
+            assert sgoif.cleaned(texts, manifest)[2]["completion"] == CORRECTED
+        else:
+            with pytest.raises(SgoifError, match="completion of 'd' in this dataset is not the one"):
+                sgoif.cleaned(texts, manifest)
+
+
+def test_people_who_correct_a_completion_otherwise_disagree(run):
+    for name, text in (("ann", "x"), ("bo", "y")):
+        Path(f"{name}.jsonl").write_text(json.dumps({"id": "a", "decision": "edit", "completion": text}))
+    assert answer("apply", run, "ann.jsonl", "bo.jsonl", "--out", "m.csv")["disagreements"] == ["a"]
+    Path("bo.jsonl").write_text(Path("ann.jsonl").read_text())
+    assert answer("apply", run, "ann.jsonl", "bo.jsonl", "--out", "m.csv")["counts"]["edit"] == 1
+
+
 def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
     def refused(text, name="ann.jsonl", options=()):
         (tmp_path / name).write_text(text)
@@ -158,9 +220,10 @@ def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
         assert done.exit_code == 2 and not (tmp_path / "manifest.parquet").exists()
         return done.stderr
 
-    assert "one of keep, drop, unsure, got 'relabel'" in refused('{"id": "a", "decision": "relabel"}')
+    assert "one of keep, drop, edit, unsure, got 'relabel'" in refused('{"id": "a", "decision": "relabel"}')
     assert "line 2 of 'ann.jsonl' is no JSON" in refused('{"id": "a", "decision": null}\n{')
     assert "every decision is empty" in refused('{"id": "a", "decision": null}')
+    assert "an edit needs the corrected text" in refused('{"id": "a", "decision": "edit", "completion": " "}')
     assert "no id" in refused('{"decision": "drop"}')
     assert "must end in .jsonl or .csv" in refused("x", "ann.txt")
     assert "by decisions alone" in refused('{"id": "a", "decision": "drop"}', options=["--drop-from", "90%"])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "drop": "dropped",
+    "edit": "with a corrected completion",
     "keep": "kept",
     "unsure": "unsure (kept)",
     "unreviewed": "not looked at",
