@@ -8,10 +8,9 @@ import pytest
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.sources.written import written_hash
-from sgoif.store import ParquetSink
 from tests.cli.runs import answer, invoke, noisy, write_run
+from tests.sequence_runs import write_sequence_run
 
 IDS = ["a", "b\x1b[2J", "never judged", "d"]
 HARM = np.array([[0.5, -0.1], [0.1, 0.9], [np.nan, np.nan], [-0.3, -0.2]])  # by group: math, code
@@ -21,37 +20,7 @@ LOSS = np.array([2.0, 1.0, 3.0, 0.5])
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    is_judged = np.isfinite(HARM[:, 0])
-    mean = HARM.mean(1)
-    examples = {
-        "id": np.array(IDS),
-        "n_visits": np.array([3, 3, 1, 3]),
-        "n_judged": np.where(is_judged, 2, 0),
-        "confidence": np.where(is_judged, 2 / 3, 0),
-        "num_tokens": np.array([7, 1200, 3, 4]),
-        **{name: LOSS for name in ("loss", "loss_first", "loss_last")},
-        "harm": mean,
-        "worst": HARM.max(1),
-        "worst_group": np.array(["math", "code", None, "code"], object),
-        "cosine": mean,
-        **{f"p_mislabeled{tail}": np.full(4, np.nan) for tail in ("", "_low", "_high")},
-        "no_p_reason": np.array([NO_PROBABILITIES] * 4, object),
-    }
-    kept = HARM[is_judged]
-    effects = {
-        "id": np.repeat(np.array(IDS)[is_judged], 2),
-        "group_name": np.array(["math", "code"] * 3, object),
-        "harm": kept.reshape(-1),
-        "cosine": kept.reshape(-1),
-    }
-    group = {"num_sequences": 5, "last_loss": 1.5}
-    facts = {"task": "sequences", "kind": "watch", "groups": {"math": group, "code": group}, "num_not_judged": 1}
-    facts |= {"method": {"curvature": "kfac", "layers": ["lm_head"]}, "no_p_reason": NO_PROBABILITIES}
-    sink = ParquetSink("run", facts=facts)
-    sink.write_table("examples", examples)
-    sink.write_table("group_effects", effects)
-    sink.close()
-    return "run"
+    return write_sequence_run("run", IDS, HARM, LOSS)
 
 
 def test_sequences_are_ranked_by_their_last_loss_or_by_another_column(run):
@@ -101,6 +70,28 @@ def test_info_tells_of_groups_and_of_no_hold_out(run):
     assert done.exit_code == 0, done.stderr
     assert "group math" in done.stdout and "5 evaluation sequences" in done.stdout
     assert "hold-out" not in done.stdout and "only-unjudged" not in done.stdout
+
+
+def test_a_page_is_written_with_texts_or_says_how_to_give_them(run, tmp_path):
+    done = invoke("report", run)
+    assert done.exit_code == 0 and "--show FILE" in done.stdout and "decisions.jsonl --out" in done.stdout, done.stderr
+    assert "--show train.jsonl" in (tmp_path / "report.html").read_text()
+    rows = [{"id": id, "prompt": "p", "completion": "c"} for id in IDS]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("report", run, "--show", "texts.jsonl", "--rank-by", "harm", "--top", 2, "--out", "r.html")
+    assert done.exit_code == 0 and "ids and numbers only" not in done.stdout, done.stderr
+    assert answer("report", run, "--images", "texts.jsonl")["images"] == "texts.jsonl"
+
+
+def test_options_of_the_page_that_do_not_go_with_the_run_are_refused(run, tmp_path):
+    for option in (["--reviewers", "Ann,Bo"], ["--blind"], ["--pictures", "none"]):
+        assert f"{option[0]} goes with labels" in invoke("report", run, *option).stderr
+    assert "ranked by one of loss_last" in invoke("report", run, "--rank-by", "score").stderr
+    labels = write_run(tmp_path / "labels", noisy())
+    for option in (["--rank-by", "harm"], ["--tokens", "x.jsonl"]):
+        assert f"{option[0]} goes with sequences" in invoke("report", labels, *option).stderr
+    with pytest.raises(SgoifError, match="has no option 'blind'; it has images, top, ids, by, tokens"):
+        sgoif.load(run).report("x.html", blind=True)
 
 
 def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path):
