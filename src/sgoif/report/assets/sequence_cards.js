@@ -49,7 +49,7 @@ function harmsOf(i) {
   if (!known.length) return make("section", { class: "beside" }, make("h3", {}, "Harm by group"), make("p", { class: "none" }, "Not judged: its visits came before the first look at the groups."));
   const most = Math.max(...known.map(([, value]) => Math.abs(value)));
   const row = ([group, value], n) =>
-    make("tr", { class: n >= MOST_GROUPS ? "more" : false, hidden: n >= MOST_GROUPS }, make("th", { scope: "row", title: group }, make("bdi", {}, group), n === 0 && value > 0 ? make("small", {}, " worst") : null), make("td", {}, harmBar(value, most)), make("td", { class: "right" }, signed(value)));
+    make("tr", { class: n >= MOST_GROUPS ? "more" : false, hidden: n >= MOST_GROUPS }, make("th", { scope: "row", title: group }, n === 0 && value > 0 ? make("small", {}, "worst ") : null, make("bdi", {}, group)), make("td", {}, harmBar(value, most)), make("td", { class: "right" }, signed(value)));
   const table = make("table", { class: "harms" }, make("tbody", {}, ...known.map(row)));
   const rest = known.length - MOST_GROUPS;
   const button = rest > 0 ? make("button", { type: "button", class: "link" }, `${counted(rest, "group")} more`) : null;
@@ -104,7 +104,7 @@ const whyNoEdit = (i) => (CARDS.completion[i] == null ? "The page has no text of
 
 function buttonsOf(i) {
   const button = (key, kind, text, title, run, isOff = false) =>
-    make("button", { type: "button", "data-kind": kind, "aria-pressed": kind ? "false" : null, title, disabled: isOff, onclick: () => (choose(i), run()) }, make("kbd", {}, key), text);
+    make("button", { type: "button", "data-kind": kind, "aria-pressed": kind ? "false" : null, title, disabled: isOff, onclick: run }, make("kbd", {}, key), text);
   return make(
     "div",
     { class: "sheet-actions" },

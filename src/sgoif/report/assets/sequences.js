@@ -239,10 +239,11 @@ function start() {
   find("choose").addEventListener("click", () => find("load").click());
   find("help").addEventListener("click", openKeys);
   find("copy").addEventListener("click", copyCommand);
-  list.addEventListener("click", (event) => {
+  const chooseClicked = (event) => {
     const card = event.target.closest("[data-card]");
     if (card) choose(Number(card.dataset.card));
-  });
+  };
+  list.addEventListener("click", chooseClicked, { capture: true }); // before a button of it decides and goes on
   document.addEventListener("keydown", pressed);
   addEventListener("beforeunload", (event) => isUnsaved && decided.size && event.preventDefault());
   find("command").textContent = `sgoif apply ${shellWord(DOC.run ?? "RUN")} decisions.jsonl --out manifest.parquet`;
