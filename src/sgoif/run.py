@@ -469,7 +469,7 @@ class Run:
                 the share of the cards that all of them get, and ``checks``, random examples among the cards, both 0.05;
                 ``blind``, to hide what the run thinks; ``title`` of the page; ``seed`` of what is drawn. The page of a
                 run about sequences takes those of :class:`sgoif.report.sequences.SequenceReportSettings`: ``by``, the
-                column that they are ranked by; ``tokens``, a file of :func:`sgoif.export.write_token_harms`;
+                column that they are ranked by; ``tokens``, a file of :func:`sgoif.experimental.write_token_harms`;
                 ``decisions`` and ``title``. There ``images`` are the texts, in a table with ``id`` and ``prompt`` and
                 ``completion``, or ``messages``, or ``text``.
 

@@ -57,7 +57,7 @@ def report(
     ] = None,
     tokens: Annotated[
         MaybeText,
-        typer.Option(metavar="FILE.jsonl", help="Mark the tokens of sequences by their harm, as in this file."),
+        typer.Option(metavar="FILE.jsonl", help="Show the harm of the tokens of sequences, read from this file."),
     ] = None,
     as_json: Json = False,
 ) -> None:

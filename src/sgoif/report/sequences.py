@@ -46,7 +46,7 @@ class SequenceReportSettings:
     top: int | None = 500  # how many sequences, most suspicious first; None or 0 for all
     ids: Sequence[Any] | None = None  # show these instead
     by: str = "loss_last"  # what they are ranked by, see `Run.sequence_issues`
-    tokens: str | os.PathLike[str] | None = None  # a file of `sgoif.export.write_token_harms`
+    tokens: str | os.PathLike[str] | None = None  # a file of `sgoif.experimental.write_token_harms`
     decisions: Sequence[str | os.PathLike[str]] = ()  # files of earlier ones, which are not asked for again
     title: str | None = None
 

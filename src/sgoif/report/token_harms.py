@@ -32,7 +32,7 @@ def read_token_harms(path: str | os.PathLike[str], ids: Collection[str]) -> dict
         SgoifError: A line cannot be understood, or not one is about these sequences; the message says which.
     """
     if not Path(path).is_file():
-        raise SgoifError(f"'{path}' is no file; pass the JSONL file of `sgoif.export.write_token_harms`.")
+        raise SgoifError(f"'{path}' is no file; pass the JSONL file of `sgoif.experimental.write_token_harms`.")
     found: dict[str, list[TokenHarms]] = {}
     number, first = 0, None
     with open(path, encoding="utf-8-sig") as file:
