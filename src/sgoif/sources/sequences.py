@@ -73,7 +73,7 @@ def sequence_text(value: Any) -> SequenceText | None:
     """
     if isinstance(value, str):
         return SequenceText("", value)
-    if not is_written(value):
+    if not is_written(value) or not isinstance(value, Mapping):
         return None
     field = _field_to_learn(value)
     if field is None:
