@@ -91,7 +91,7 @@ def test_decisions_stay_are_taken_back_and_loaded(page, path, tmp_path, open_pag
     assert "2 decisions loaded." in other.locator("#message").inner_text()
     other.keyboard.press("z")
     assert other.locator(".sequence[data-decision]").count() == 0
-    broken = write_lines(tmp_path / "x.jsonl", [{"id": "s00", "decision": "relabel"}, {"id": "no", "decision": "drop"}])
+    broken = write_lines(tmp_path / "x.jsonl", [{"id": "s00", "decision": 5}, {"id": "no", "decision": "drop"}])
     broken.write_text(broken.read_text() + "{\n")
     other.set_input_files("#load", broken)
     other.wait_for_function("document.getElementById('message').textContent.startsWith('0 decisions loaded')")

@@ -204,6 +204,14 @@ def test_people_who_correct_a_completion_otherwise_disagree(run):
     assert answer("apply", run, "ann.jsonl", "bo.jsonl", "--out", "m.csv")["counts"]["edit"] == 1
 
 
+def test_files_of_one_name_are_taken_for_one_person_and_that_is_said(run):
+    for folder in ("ann", "bo"):
+        Path(folder).mkdir()
+        Path(folder, "decisions.jsonl").write_text('{"id": "a", "decision": "drop"}')
+    done = invoke("apply", run, "ann/decisions.jsonl", "bo/decisions.jsonl", "--out", "m.csv")
+    assert done.exit_code == 0 and "2 files are called decisions" in " ".join(done.stdout.split())
+
+
 def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
     def refused(text, name="ann.jsonl", options=()):
         (tmp_path / name).write_text(text)

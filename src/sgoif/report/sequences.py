@@ -99,7 +99,7 @@ def make_sequence_report(
         document,
         title=settings.title or "Sequence review",
         about=_describe_contents(keys, beside, tokens, past),
-        lines=summary.lines(),
+        lines=[*summary.lines()[:-1], f"No probabilities: {summary.no_p_reason or 'not noted why'}."],
         has_texts=beside.texts is not None,
         has_tokens=bool(tokens),
         num_compared=beside.num_compared,

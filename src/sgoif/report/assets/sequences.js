@@ -164,7 +164,8 @@ function fromJsonLines(text) {
   return text.replace(/^\ufeff/, "").split("\n").filter((line) => line.trim()).map((line) => {
     try {
       const row = JSON.parse(line);
-      return { ...row, id: String(row.id), given_label: "-1", decision: row.decision ?? "", note: row.note ?? "", decided_at: row.decided_at ?? "" };
+      const text = (name) => String(row[name] ?? ""); // a person may have edited the file
+      return { id: text("id"), given_label: "-1", decision: text("decision"), completion: text("completion"), note: text("note"), reviewer: text("reviewer"), decided_at: text("decided_at") };
     } catch {
       return null;
     }
