@@ -88,13 +88,13 @@ def test_decisions_stay_are_taken_back_and_loaded(page, path, tmp_path, open_pag
     other.set_input_files("#load", found)
     other.wait_for_selector('.sequence[data-decision="edit"]')
     assert card(other, "s01").locator(".edited .written").inner_text() == "new"
-    assert "2 decisions loaded." in other.locator("#message").inner_text()
+    other.locator("#message", has_text="2 decisions loaded.").wait_for()
     other.keyboard.press("z")
     assert other.locator(".sequence[data-decision]").count() == 0
     broken = write_lines(tmp_path / "x.jsonl", [{"id": "s00", "decision": 5}, {"id": "no", "decision": "drop"}])
     broken.write_text(broken.read_text() + "{\n")
     other.set_input_files("#load", broken)
-    other.wait_for_function("document.getElementById('message').textContent.startsWith('0 decisions loaded')")
+    other.locator("#message", has_text="0 decisions loaded").wait_for()
     assert "1 about cards that are not on this page. 2 could not be" in other.locator("#message").inner_text()
 
 

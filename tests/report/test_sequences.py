@@ -66,6 +66,13 @@ def test_similar_prompts_say_whether_their_completion_is_another(run, texts, tmp
     assert "among 5 of 5 sequences" in html
 
 
+def test_similar_prompts_are_looked_for_among_a_stated_number(run, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("sgoif.report.sequences._MOST_COMPARED", 2)
+    html = page_of(run, tmp_path, images=texts, ids=["s0"])
+    number = int(re.search(r"among (\d) of 5 sequences: the others", html)[1])
+    assert 2 <= number <= 3 and len(document(html)["cards"]["similar"][0]) < 3
+
+
 def test_nothing_in_the_data_is_markup(run, texts, tmp_path):
     tokens = write_lines(
         tmp_path / "tokens.jsonl", [{"id": "s0", "group": EVIL, "tokens": [{"text": EVIL, "loss": 1, "harm": 2}]}]
