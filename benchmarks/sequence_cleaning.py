@@ -1,4 +1,4 @@
-"""Train a small GPT-2 again without the first tenth of its sequences, by harm, by loss and at random."""
+"""Train a small GPT-2 again without the first tenth of its sequences, by suspicion, loss and at random."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import sgoif
 from benchmarks.experiment import Experiment
 from benchmarks.instructions import ERRORS, load_instructions, plant_wrong_completions
 from benchmarks.sequences import METHODS, Setup, exact_match, final_losses, read_scores, train
@@ -25,11 +26,13 @@ def run(setup: CleaningSetup) -> dict[str, Any]:
     anchored, judged = data.split_held()
     items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
     size, evaluation = len(data.vocabulary), judged.held_items
-    model, runs = train(setup, size, items, anchored.groups(setup.groups), METHODS)
-    scores = {"final loss": final_losses(model, items), "random": np.random.default_rng(setup.seed).random(len(items))}
-    for name, found in runs.items():
+    groups = anchored.groups(setup.groups)
+    model, runs = train(setup, size, items, groups, {"kfac": METHODS["kfac"]})
+    runs["audit"] = sgoif.audit(model, items, anchors=groups, task="sequences", batch_size=64, seed=setup.seed)
+    scores = {"random": np.random.default_rng(setup.seed).random(len(items))}
+    for name, found in reversed(runs.items()):  # the last loss is that of the training
         scores |= read_scores(found, name, len(items))
-    kept = ("final loss", "mean loss", "random", *(f"{name} harm" for name in METHODS))
+    kept = ("random", "last loss", "kfac harm", "kfac suspicion", "audit suspicion")
     orders = {name: np.argsort(-scores[name], kind="stable") for name in kept}
     orders["the wrong ones first"] = np.argsort(~is_wrong, kind="stable")
     count = round(setup.dropped * len(items))

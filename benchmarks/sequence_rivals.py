@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.instructions import Items
-from sgoif.influence.groups import pad_items
+from sgoif.influence.sequence_sets import pad_items
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
 __all__ = ["disagree_with_neighbours", "embed", "find_outliers", "score_by_ekfac", "with_linear_layers"]

@@ -23,7 +23,7 @@ from benchmarks.experiment import Experiment, option
 from benchmarks.instructions import ERRORS, SOURCES, Items, load_instructions, plant_wrong_completions
 from benchmarks.metrics import detection_report
 from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
-from sgoif.influence.groups import pad_items
+from sgoif.influence.sequence_sets import pad_items
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -74,6 +74,10 @@ def run(setup: Setup) -> dict[str, Any]:
     scores = {"final loss": final_losses(model, items)}
     for name, found in runs.items():
         scores |= read_scores(found, name, len(items))
+    started = time.perf_counter()
+    audit = sgoif.audit(model, items, anchors=groups, task="sequences", batch_size=64, seed=setup.seed)
+    audit_seconds = time.perf_counter() - started
+    scores |= {name: value for name, value in read_scores(audit, "audit", len(items)).items() if "audit" in name}
     scores |= {
         "embedding outliers": rivals.find_outliers(rivals.embed(model, items, prompts_only=False)),
         "neighbours": rivals.disagree_with_neighbours(rivals.embed(model, items, prompts_only=True), items),
@@ -87,6 +91,7 @@ def run(setup: Setup) -> dict[str, Any]:
         "held_loss": float(final_losses(model, held).mean()),
         "exact_match": exact_match(model, held),
         "seconds": seconds,
+        "audit_seconds": audit_seconds,
     }
 
 
@@ -129,12 +134,12 @@ def train(
 
 def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np.float64]]:
     """A run's columns by position; those without curvature are the same in all runs."""
-    columns = found.table
+    columns = found.sequence_issues()
     names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss", "loss_last": "last loss"}
     scores = {}
-    for column in ("harm", "worst", *names):
+    for column in ("suspicion", "harm", "worst", *names):
         values = np.full(count, -np.inf)
-        values[columns["id"]] = np.nan_to_num(columns[column].astype(np.float64), nan=-np.inf)
+        values[columns["id"].to_numpy()] = np.nan_to_num(columns[column].to_numpy(), nan=-np.inf)
         scores[names.get(column, f"{name} {column}")] = values
     return scores
 
@@ -172,7 +177,8 @@ def describe(row: dict[str, Any]) -> str:
 
 SHOWN = {
     **{name: name for name in ("final loss", "last loss", "mean loss", "gradient cosine")},
-    **{f"{name} {column}": f'`{column}`, `"{name}"`' for name in METHODS for column in ("harm", "worst")},
+    **{f"{name} {column}": f'`{column}`, `"{name}"`' for name in METHODS for column in ("suspicion", "harm")},
+    **{f"audit {column}": f"`{column}`, `audit()`" for column in ("suspicion", "harm")},
     "EK-FAC, last checkpoint": "EK-FAC at the end",
     **{name: name for name in ("embedding outliers", "neighbours")},
 }

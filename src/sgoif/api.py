@@ -35,7 +35,7 @@ from sgoif.inputs.overlap import refuse_overlap
 from sgoif.multilabel import audit_multilabel, empty_multilabel, watch_multilabel
 from sgoif.review.cleaned import cleaned
 from sgoif.run import Run, load
-from sgoif.sequences import empty_sequences, watch_sequences
+from sgoif.sequences import audit_sequences, empty_sequences, watch_sequences
 from sgoif.settings import (
     Budget,
     Loss,
@@ -230,7 +230,7 @@ def audit(
     trusted: bool = False,
     method: Method | None = None,
     keep_anchors: bool = False,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     snapshot: str | None = None,
     seed: int = 0,
     **former: Any,
@@ -243,30 +243,31 @@ def audit(
         anchors: held-out examples that the model was not trained on.
         out: folder to write the run into; one that holds a run is refused.
         overwrite: delete the run that ``out`` holds.
-        task: as in :func:`watch`; tags have no curvature but their own, and no snapshot.
+        task: as in :func:`watch`; tags have no curvature but their own, tags and sequences no snapshot.
         loss: outputs and targets to per-example losses; cross-entropy by default.
         forward: as in :func:`watch`.
         class_names: for reports, and for data whose labels are names.
         trusted: whether the hold-out's labels have been verified.
         method: as in :func:`watch`; directions are solved, and there is no gate.
         keep_anchors: keep what each example did to each class, for :meth:`Run.influence`; up to 64 classes.
-        batch_size: examples per forward pass.
+        batch_size: examples per forward pass; 256 if left out, 16 of sequences.
         snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
         seed: of the hold-out's order.
         former: keywords from before, which warn and say where they have moved.
     """
-    if task == "sequences":
-        raise SgoifError("task='sequences' scores a training while it runs; audit() has no sequences yet.")
     check_out(out, overwrite)
+    batch_size = batch_size or (16 if task == "sequences" else 256)
     settings = group_settings("audit", former, loss=loss, method=method)
     plain = plain_model(model)
     request = Request(
         plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
     )
-    if task == "multilabel":
+    if task != "classification":
         if keep_anchors or snapshot is not None:
-            raise SgoifError("task='multilabel' has no keep_anchors and no snapshot; leave them out.")
+            raise SgoifError(f"task={task!r} has no keep_anchors and no snapshot; leave them out.")
         sink = make_sink(out, "none", overwrite=overwrite)
+        if task == "sequences":
+            return audit_sequences(request, dataset, sink=sink, batch_size=batch_size, forward=forward)
         return audit_multilabel(request, dataset, sink=sink, batch_size=batch_size)
     if settings.method.layers != "auto":
         raise SgoifError(

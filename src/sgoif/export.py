@@ -78,7 +78,7 @@ def datalab_issues(run: Run) -> pa.Table:
     return pa.table(rows)
 
 
-def sequence_rows(run: Run, *, by: str = "loss_last", top: int | None = None) -> Iterator[dict[str, Any]]:
+def sequence_rows(run: Run, *, by: str = "suspicion", top: int | None = None) -> Iterator[dict[str, Any]]:
     """Give one dictionary per sequence of a language model, most suspicious first, for a JSONL file.
 
     The columns of :meth:`Run.sequence_issues`; ``harm_by_group``, null where a sequence was never judged; and

@@ -200,17 +200,19 @@ class Run:
             raise SgoifError("this run has no values but classes; ask label_issues() or tag_issues().")
         return arrow_table(findings.value_issues(self.sql, top=top, min_p=min_p))
 
-    def sequence_issues(self, *, by: str = "loss_last", top: int | None = None) -> pa.Table:
+    def sequence_issues(self, *, by: str = "suspicion", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful);
-        ``worst``, the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of the same
-        without curvature and size; ``loss`` per token, its mean over the visits, and its first and last value.
+        Columns: ``suspicion``, the loss at the last visit times a half for the least harmful sequence up to one and a
+        half for the most harmful one, by their rank (1 where there is no harm);
+        ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful); ``worst``,
+        the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of the same without
+        curvature and size; ``loss`` per token, its mean over the visits, and its first and last value.
         ``p_mislabeled`` is null, and ``no_p_reason`` says why.
 
         Args:
-            by: what they are ranked by: ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``, ``"worst"`` or
-                ``"cosine"``. The loss at the last visit found most wrong completions where that was measured.
+            by: what they are ranked by: ``"suspicion"``, ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``,
+                ``"worst"`` or ``"cosine"``.
             top: how many rows; None or 0 for all.
 
         Raises:

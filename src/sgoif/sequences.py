@@ -14,26 +14,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from sgoif.distributed import Peers, is_sharded
+from sgoif.distributed import Peers, SingleProcess, is_sharded
 from sgoif.errors import SgoifError
 from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.finish import loop_facts, save_run
 from sgoif.gradients.adapters import find_sequence_layers
 from sgoif.gradients.models import find_logits, refuse_in_pieces
 from sgoif.influence.groups import AnchorGroups, Forward
+from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
 from sgoif.tasks.sequences import is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
+from sgoif.training.method import ADAM, Method
 from sgoif.training.schedule import Plan
+from sgoif.training.sequences.audit import audit_sequence_examples
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sequences.recorder import SequenceRecorder
 from sgoif.training.sinks import ScoreSink
 from sgoif.types import Columns
 
-__all__ = ["SEQUENCE_PLAN", "empty_sequences", "finish_sequences", "watch_sequences"]
+__all__ = ["SEQUENCE_PLAN", "audit_sequences", "empty_sequences", "finish_sequences", "watch_sequences"]
 
 log = logging.getLogger(__name__)
 
@@ -58,37 +61,64 @@ def watch_sequences(
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
-    if is_sharded(*request.model.parameters()):
+    engine = _make_engine(request, peers, optimizer)
+    governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
+    facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size}
+    log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
+    call = forward or _forward_of(request.model)
+    loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)
+    return SequenceMonitor(
+        loop,
+        engine,
+        recorder=SequenceRecorder(engine.groups.names),
+        train_size=train_size,
+        sink=sink if peers.rank == 0 else None,
+        on_close=finish_sequences,
+    )
+
+
+def audit_sequences(
+    request: Request, dataset: Any, *, sink: ScoreSink | None, batch_size: int, forward: Forward | None = None
+) -> Run:
+    """Score every training sequence by a finished model, in one pass; see :func:`sgoif.audit`."""
+    method = request.settings.method
+    refuse_changes(request.settings, "sequences", {"method": ("curvature", "curvature_settings", "layers")})
+    if method.curvature == ADAM:
+        raise SgoifError("curvature='adam' reads the optimiser of a training; audit() has 'kfac', for example.")
+    engine = _make_engine(request, SingleProcess(), None)
+    examples = SequenceSet(dataset, role="dataset", device=request.device)
+    recorder = SequenceRecorder(engine.groups.names)
+    audit_sequence_examples(
+        request.model, forward or _forward_of(request.model), examples, engine, recorder,
+        batch_size=batch_size, seed=request.seed,
+    )  # fmt: skip
+    facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
+    return _collect(recorder, engine, sink, facts)
+
+
+def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimizer | None) -> SequenceEngine:
+    method, model = request.settings.method, request.model
+    if is_sharded(*model.parameters()):
         raise SgoifError("task='sequences' does not watch sharded models yet; train with DistributedDataParallel.")
     if request.is_compiled:
         raise SgoifError("task='sequences' does not watch compiled models yet; train without torch.compile.")
-    method, model = settings.method, request.model
     names = [method.layers] if isinstance(method.layers, str) else list(method.layers)
     layers = find_sequence_layers(model, None if names == ["auto"] else names)
     for layer in layers:
         refuse_in_pieces(layer)
     groups = AnchorGroups(request.anchors, device=request.device, seed=request.seed)
-    engine = SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model), peers=peers)
-    governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
-    facts = request.facts | {"train_size": train_size, "task": "sequences", "is_experimental": True}
-    facts["method"] = {
+    return SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model), peers=peers)
+
+
+def _task_facts(engine: SequenceEngine, method: Method) -> dict[str, Any]:
+    used = {
         "curvature": method.curvature,
         "curvature_settings": dict(method.curvature_settings or {}),
         "curvature_by_layer": engine.curvature_names,
         "solver": "direct",
-        "layers": [layer.name for layer in layers],
+        "layers": [layer.name for layer in engine.layers],
     }
-    log.info("task='sequences' is experimental: %d layers are scored.", len(layers))
-    call = forward or _forward_of(model)
-    loop = WatchedLoop(model, optimizer, call, settings.loss, governor, facts, peers=peers)
-    return SequenceMonitor(
-        loop,
-        engine,
-        recorder=SequenceRecorder(groups.names),
-        train_size=train_size,
-        sink=sink if peers.rank == 0 else None,
-        on_close=finish_sequences,
-    )
+    return {"task": "sequences", "is_experimental": True, "method": used}
 
 
 def _forward_of(model: nn.Module) -> Forward:
@@ -117,7 +147,11 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
     facts = loop_facts(monitor)
     if not monitor.peers.is_alone:
         facts |= _merge_processes(monitor, facts)
-    recorder, engine = monitor.recorder, monitor.engine
+    return _collect(monitor.recorder, monitor.engine, monitor.sink, facts)
+
+
+def _collect(recorder: SequenceRecorder, engine: SequenceEngine, sink: ScoreSink | None, facts: dict[str, Any]) -> Run:
+    """One row per sequence, and one per sequence and group."""
     examples = _complete(recorder.examples())
     groups = {
         name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
@@ -125,7 +159,7 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
     }
     facts |= {"groups": groups, "no_p_reason": NO_PROBABILITIES}
     info = facts | {"num_examples": len(examples["id"]), "num_not_judged": int((examples["n_judged"] == 0).sum())}
-    return save_run(monitor.sink, info, {"examples": examples, "group_effects": recorder.effects()})
+    return save_run(sink, info, {"examples": examples, "group_effects": recorder.effects()})
 
 
 def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict[str, Any]:

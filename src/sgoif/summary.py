@@ -434,7 +434,7 @@ class SequenceSummary:
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
         return [
             *lines,
-            f"No probabilities, so ranked by `loss_last`: {clean(self.no_p_reason or 'not noted why')}.",
+            f"No probabilities, so ranked by `suspicion`: {clean(self.no_p_reason or 'not noted why')}.",
         ]
 
 

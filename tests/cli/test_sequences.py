@@ -23,13 +23,13 @@ def run(tmp_path, monkeypatch):
     return write_sequence_run("run", IDS, HARM, LOSS)
 
 
-def test_sequences_are_ranked_by_their_last_loss_or_by_another_column(run):
+def test_sequences_are_ranked_by_loss_and_harm_or_by_another_column(run):
     document = answer("issues", run)
     assert [row["id"] for row in document["issues"]] == [IDS[2], IDS[0], IDS[1], IDS[3]]
     assert document["issues"][0]["harm"] is None and document["issues"][0]["worst_group"] is None
     assert document["summary"]["num_judged"] == 3 and document["summary"]["groups"]["math"]["num_sequences"] == 5
     assert [row["id"] for row in answer("issues", run, "--rank-by", "harm", "--top", 2)["issues"]] == [IDS[1], IDS[0]]
-    assert "ranked by one of loss_last" in invoke("issues", run, "--rank-by", "score").stderr
+    assert "ranked by one of suspicion" in invoke("issues", run, "--rank-by", "score").stderr
 
 
 def test_the_table_shows_harm_group_and_loss(run):
@@ -39,9 +39,9 @@ def test_the_table_shows_harm_group_and_loss(run):
     header = next(place for place, line in enumerate(lines) if "worst group" in line)
     shown = [line.split() for line in lines[header + 1 :] if line.strip() and not set(line) & set("─━")]
     assert shown[0][-7:] == ["3", "3", "?", "?", "?", "3", "1"]
-    assert shown[1] == ["2", "a", "2", "2", "0.2", "math", "0.5", "7", "3"]
+    assert shown[1] == ["2", "a", "2", "2", "2", "0.2", "math", "0.5", "7", "3"]
     assert shown[2][-7:] == ["1", "1", "0.5", "code", "0.9", "1,200", "3"]
-    assert "\x1b" not in done.stdout and "ranked by `loss_last`" in done.stdout
+    assert "\x1b" not in done.stdout and "ranked by `suspicion`" in done.stdout
 
 
 def test_texts_stand_beside_the_sequences(run, tmp_path):
@@ -86,7 +86,7 @@ def test_a_page_is_written_with_texts_or_says_how_to_give_them(run, tmp_path):
 def test_options_of_the_page_that_do_not_go_with_the_run_are_refused(run, tmp_path):
     for option in (["--reviewers", "Ann,Bo"], ["--blind"], ["--pictures", "none"]):
         assert f"{option[0]} goes with labels" in invoke("report", run, *option).stderr
-    assert "ranked by one of loss_last" in invoke("report", run, "--rank-by", "score").stderr
+    assert "ranked by one of suspicion" in invoke("report", run, "--rank-by", "score").stderr
     labels = write_run(tmp_path / "labels", noisy())
     for option in (["--rank-by", "harm"], ["--tokens", "x.jsonl"]):
         assert f"{option[0]} goes with sequences" in invoke("report", labels, *option).stderr

@@ -5,7 +5,7 @@ import torch
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.influence.groups import pad_items
+from sgoif.influence.sequence_sets import pad_items
 from tests.language_models import build, packed_batch, padded_batch
 
 pytest.importorskip("transformers")

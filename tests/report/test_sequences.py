@@ -48,7 +48,7 @@ def document(html):
 
 def test_cards_hold_texts_numbers_and_harm_by_group(run, texts, tmp_path):
     cards = document(page_of(run, tmp_path, images=texts))["cards"]
-    assert cards["id"] == ["s2", "s0", "s1", "s3", "s4"]  # by last loss
+    assert cards["id"] == ["s2", "s0", "s1", "s3", "s4"]  # by suspicion
     assert cards["prompt"][:2] == [EVIL, PROMPTS[0]] and cards["completion"][1] == "lost card"
     assert cards["loss_last"][0] == 3 and cards["harm"][0] is None and cards["harms"][0] == []
     assert cards["harms"][2] == [["math", 0.1], [EVIL, 0.9]] and cards["worst_group"][2] == EVIL
@@ -95,6 +95,8 @@ def test_fewer_cards_another_order_some_ids_and_earlier_decisions(run, tmp_path)
 
     assert ids(top=2) == ["s2", "s0"] and ids(top=1, by="harm") == ["s1"]
     assert ids(ids=["s4", "s0"]) == ["s0", "s4"]
+    some, every = (document(page_of(run, tmp_path, **options))["cards"] for options in ({"ids": ["s0"]}, {}))
+    assert some["suspicion"][0] == every["suspicion"][1]  # a matter of ranks among all sequences
     done = write_lines(tmp_path / "done.jsonl", [{"id": "s2", "decision": "drop"}, {"id": "s0", "decision": None}])
     assert ids(top=2, decisions=[done]) == ["s0", "s1"]
     with pytest.raises(SgoifError, match="nothing to show"):

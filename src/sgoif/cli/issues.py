@@ -46,7 +46,7 @@ def issues(
     table: Table = None,
     rank_by: Annotated[
         MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences in the order of loss_last, loss, harm, worst or cosine."),
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, worst or cosine."),
     ] = None,
     show: Annotated[
         MaybeText,
@@ -71,7 +71,7 @@ def issues(
     if noun in ("value", "sequence") and of_class is not None:
         raise SgoifError(f"--class goes with labels; this run judged {noun}s.")
     if noun == "sequence":
-        found = opened.sequence_issues(by=rank_by or "loss_last", top=top)
+        found = opened.sequence_issues(by=rank_by or "suspicion", top=top)
     elif noun == "value":
         found = opened.value_issues(top=top, min_p=min_p)
     elif noun == "tag":
@@ -189,6 +189,7 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     columns: dict[str, Callable[[Any], object]] = {
         "#": lambda row: row["rank"],
         "id": lambda row: shorten(row["id"]),
+        "suspicion": lambda row: _number(row["suspicion"]),
         "last loss": lambda row: _number(row["loss_last"]),
         "mean loss": lambda row: _number(row["loss"]),
         "harm": lambda row: _number(row["harm"]),

@@ -53,7 +53,7 @@ def report(
     title: Annotated[MaybeText, typer.Option(metavar="TITLE", help="Give the page this title.")] = None,
     rank_by: Annotated[
         MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences in the order of loss_last, loss, harm, worst or cosine."),
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, worst or cosine."),
     ] = None,
     tokens: Annotated[
         MaybeText,
@@ -73,7 +73,7 @@ def report(
     if opened.has_sequences:
         unfit = {"--reviewers": people, "--blind": blind, "--pictures": pictures != "embed"}
         _refuse(unfit, "goes with labels; this run judged sequences")
-        options = {"by": rank_by or "loss_last", "tokens": tokens, "decisions": decisions or (), "title": title}
+        options = {"by": rank_by or "suspicion", "tokens": tokens, "decisions": decisions or (), "title": title}
         return _report_sequences(opened, run, out, found, {"top": top, **options}, as_json=as_json)
     _refuse({"--rank-by": rank_by, "--tokens": tokens}, "goes with sequences of a language model")
     pages = opened.report(

@@ -1,7 +1,7 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-There are no probabilities, and no score that mixes loss and harm. Wrong completions were found best by the loss at the
-last visit, when the model has learnt most; harm says which group a sequence hurts.
+There are no probabilities. Sequences are ranked by their loss at the last visit, weighted by where their harm stands
+among all: a wrong completion is hard to predict, and hurts what it is judged by.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ __all__ = ["NO_PROBABILITIES", "harm_by_group", "most_helpful", "sequence_issues
 NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
 )
-_ORDERS = ("loss_last", "loss", "loss_first", "harm", "worst", "cosine")
+_ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "worst", "cosine")
+# The loss, times 0.5 for the least harmful sequence up to 1.5 for the most harmful one, by rank. On Banking77 that was
+# never below the loss, whatever the wrong completions were, and 12 AP above it where a fifth was of near intents.
+_SUSPICION = (
+    "loss_last * case when harm is null then 1.0 "
+    "else 0.5 + percent_rank() over (partition by harm is null order by harm) end as suspicion"
+)
 _SHOWN = (
-    *("loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
+    *(_SUSPICION, "loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged", "p_mislabeled", "no_p_reason"),
 )
 
 
 def sequence_issues(
-    sql: Sql, *, by: str = "loss_last", top: int | None = None, ids: Sequence[Any] | None = None
+    sql: Sql, *, by: str = "suspicion", top: int | None = None, ids: Sequence[Any] | None = None
 ) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
@@ -41,11 +47,12 @@ def sequence_issues(
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    query, order = f"select id, {', '.join(_SHOWN)} from examples", f"order by {by} desc nulls last, id{limit}"
+    query = f"select id, {', '.join(_SHOWN)} from examples"
+    order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
     if ids is None:
         return sql(f"{query} {order}")
-    asked = [str(id) for id in ids]
-    return sql(f"{query} where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
+    asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion is a matter of ranks among all
+    return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
 
 
 def harm_by_group(sql: Sql, ids: Sequence[Any]) -> dict[str, dict[str, float]]:

@@ -31,7 +31,7 @@ _ASSETS = Assets(
     ("document", "browser", "decisions", "loading", "sequence_cards", "sequences"),
     ("page", "sequences"),
 )
-_NUMBERS = ("loss", "loss_first", "loss_last", "harm", "worst")
+_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "harm", "worst")
 _LONGEST = 20_000  # characters of a prompt or completion that the page holds
 _LONGEST_BESIDE = 600
 _NUM_SIMILAR = 3
@@ -45,7 +45,7 @@ class SequenceReportSettings:
     images: Any = None  # where the texts are, see `sgoif.sources.sequences.open_sequence_texts`; without, ids alone
     top: int | None = 500  # how many sequences, most suspicious first; None or 0 for all
     ids: Sequence[Any] | None = None  # show these instead
-    by: str = "loss_last"  # what they are ranked by, see `Run.sequence_issues`
+    by: str = "suspicion"  # what they are ranked by, see `Run.sequence_issues`
     tokens: str | os.PathLike[str] | None = None  # a file of `sgoif.experimental.write_token_harms`
     decisions: Sequence[str | os.PathLike[str]] = ()  # files of earlier ones, which are not asked for again
     title: str | None = None

@@ -30,7 +30,7 @@ def groups():
 
 
 def collate(items):
-    from sgoif.influence.groups import pad_items
+    from sgoif.influence.sequence_sets import pad_items
 
     return pad_items(items)
 
@@ -181,10 +181,16 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     reopened = sgoif.load(str(tmp_path / "run"))
     for found in (run, reopened):
         issues = found.sequence_issues(top=5)
-        assert issues["loss_last"].to_pylist() == sorted(found.table["loss_last"], reverse=True)[:5]
+        harm, loss = found.table["harm"], found.table["loss_last"]
+        expected = [
+            own * (0.5 + (harm < h).sum() / (len(harm) - 1)) for own, h in zip(loss, harm)
+        ]  # all of them are judged
+        assert issues["suspicion"].to_pylist() == pytest.approx(sorted(expected, reverse=True)[:5])
+        by_loss = found.sequence_issues(by="loss_last", top=5)["loss_last"].to_pylist()
+        assert by_loss == sorted(loss, reverse=True)[:5]
         assert found.sequence_issues(by="harm", top=1)["harm"][0].as_py() == found.table["harm"].max()
         assert found.sequence_issues(by="loss", top=1)["loss"][0].as_py() == found.table["loss"].max()
-        with pytest.raises(SgoifError, match=r"ranked by one of loss_last, loss, .*, got 'score'"):
+        with pytest.raises(SgoifError, match=r"ranked by one of suspicion, loss_last, .*, got 'score'"):
             found.sequence_issues(by="score")
         assert set(issues["p_mislabeled"].to_pylist()) == {None}
         assert "not calibrated" in issues["no_p_reason"][0].as_py()

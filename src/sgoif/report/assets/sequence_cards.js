@@ -10,6 +10,7 @@ const signed = (value) => (value != null && value > 0 ? `+${short(value)}` : sho
 function numbersOf(i) {
   const worst = CARDS.worst_group[i];
   const items = [
+    ["suspicion", short(CARDS.suspicion[i])],
     ["last loss", short(CARDS.loss_last[i])],
     ["first loss", short(CARDS.loss_first[i])],
     ["mean loss", short(CARDS.loss[i])],

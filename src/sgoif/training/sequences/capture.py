@@ -17,11 +17,12 @@ from sgoif.gradients.capture import is_backward_running
 from sgoif.gradients.models import find_logits
 from sgoif.gradients.quiet import quiet_depth
 from sgoif.gradients.segments import Segments
+from sgoif.influence.groups import SequencesSeen
 from sgoif.tasks.sequences import IGNORED, count_tokens, sequence_losses, token_losses
 from sgoif.training.losses import Loss
 from sgoif.training.step_capture import StepHooks
 
-__all__ = ["SequenceBatch", "SequenceCapture", "SequencesSeen"]
+__all__ = ["SequenceBatch", "SequenceCapture"]
 
 _CHECKED = 64  # tokens by whose gradients the loss is checked on the first step: a vocabulary is wide
 
@@ -35,15 +36,6 @@ class SequenceBatch:
 
     def __len__(self) -> int:
         return self.targets.shape[0] if self.segments is None else len(self.segments)
-
-
-@dataclass(frozen=True, slots=True)
-class SequencesSeen:
-    """What a step showed, one row per sequence."""
-
-    calls: list[LayerCapture]
-    losses: Tensor  # sums over tokens, [S]
-    num_tokens: Tensor  # [S]
 
 
 class SequenceCapture(StepHooks):

@@ -132,12 +132,10 @@ class SequenceEngine:
 
     # Updating: once per optimiser step.
 
-    def measure(self, calls: Sequence[LayerCapture]) -> list[dict[str, Statistic]]:
-        """What a few sequences of a step say of each curvature; changes nothing."""
+    def measure(self, calls: Sequence[LayerCapture], most: int = _OBSERVED) -> list[dict[str, Statistic]]:
+        """What the first few sequences of a batch say of each curvature; changes nothing."""
         rows = rows_by_layer(calls, self.spaces)
-        few = [
-            _without_padding(GradientRows(n, r.inputs[:_OBSERVED], r.output_grads[:_OBSERVED])) for n, r in rows.items()
-        ]
+        few = [_without_padding(GradientRows(n, r.inputs[:most], r.output_grads[:most])) for n, r in rows.items()]
         return [
             {}
             if isinstance(curvature, AdamCurvature)

@@ -12,7 +12,7 @@ from sgoif.curvature import Statistic
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients.segments import Segments
-from sgoif.influence.groups import batch_of_one
+from sgoif.influence.sequence_sets import batch_of_one
 from sgoif.influence.tokens import differentiate_tokens
 from sgoif.inputs.items import move_to
 from sgoif.tasks.sequences import IGNORED, next_tokens

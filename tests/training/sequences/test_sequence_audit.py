@@ -1,0 +1,92 @@
+"""An audit of sequences: one pass over a finished language model, exact and without a trace."""
+
+import pytest
+import torch
+
+import sgoif
+from sgoif.errors import SgoifError
+from sgoif.gradients.adapters import find_sequence_layers
+from sgoif.influence.sequence_sets import pad_items
+from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+from tests.language_models import build, in_double, padded_batch
+
+
+def sequences(count, seed, family="gpt2"):
+    batch = padded_batch(family, "right", count=count, seed=seed)
+    sizes = batch["attention_mask"].sum(1).tolist()
+    return [{name: batch[name][i, :n] for name in ("input_ids", "labels")} for i, n in enumerate(sizes)]
+
+
+def gradients(model, layers, items):
+    """Of every sequence's summed loss, one row each, and how many tokens they predict."""
+    batch = pad_items(items)
+    targets = next_tokens(batch["labels"], is_causal=True)
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    parameters = [p for layer in layers for p in layer.parameters.values()]
+    rows = []
+    for loss in sequence_losses(token_losses(logits, targets)):
+        parts = torch.autograd.grad(loss, parameters, retain_graph=True)
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(rows), int((targets != -100).sum())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "block"])
+def test_harm_is_that_of_autograd_with_the_whole_group(family, lora, monkeypatch):
+    model = in_double(build(family, lora=lora), monkeypatch)
+    trained, groups = sequences(12, 3), {"math": sequences(40, 20), "code": sequences(5, 21)}
+    run = sgoif.audit(
+        model, trained, anchors=groups, task="sequences", method=sgoif.Method(curvature="identity"), batch_size=5
+    )
+    layers = find_sequence_layers(model)
+    own, _ = gradients(model, layers, trained)
+    for name, group in groups.items():
+        held, tokens = gradients(model, layers, group)
+        expected = -own @ held.sum(0) / tokens
+        rows = run.sql("select id, harm from group_effects where group_name = $name order by id", name=name)
+        found = torch.tensor(rows["harm"].to_pylist(), dtype=torch.float64)
+        assert rows["id"].to_pylist() == list(range(12))
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("curvature", ["kfac", "diagonal"])
+def test_nothing_is_left_behind(curvature):
+    model = build("gpt2", lora=True, resid_pdrop=0.1)
+    weights, modes = {n: v.clone() for n, v in model.state_dict().items()}, [m.training for m in model.modules()]
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    method = sgoif.Method(curvature=curvature)
+    run = sgoif.audit(model, sequences(9, 3), anchors={"all": sequences(6, 20)}, task="sequences", method=method)
+    assert torch.equal(torch.get_rng_state(), before) and [m.training for m in model.modules()] == modes
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    assert run.info["kind"] == "audit" and run.info["num_not_judged"] == 0
+    assert run.info["groups"]["all"]["num_sequences"] == 6
+
+
+def test_a_sequence_is_behind_itself(tmp_path):
+    """What is behind one generation: a group of that sequence alone."""
+    model, trained = build("llama", lora=True), sgoif.with_ids(sequences(20, 3), ids=[f"s{i}" for i in range(20)])
+    generated = {name: value for name, value in trained[7].items() if name != "id"}
+    folder = str(tmp_path / "run")
+    found = sgoif.audit(model, trained, anchors={"this": [generated]}, task="sequences", out=folder)
+    assert found.most_helpful("this", 1)["id"].to_pylist() == ["s7"]
+    assert sgoif.load(folder).most_helpful("this", 3).to_pylist() == found.most_helpful("this", 3).to_pylist()
+
+
+@pytest.mark.parametrize("family", ["t5", "bert"])
+def test_other_families_are_audited(family):
+    model = build(family, lora=True)
+    run = sgoif.audit(model, sequences(6, 3, family), anchors={"all": sequences(4, 20, family)}, task="sequences")
+    assert run.info["num_not_judged"] == 0
+
+
+def test_what_is_not_there_is_refused_by_name():
+    model, trained, groups = build("gpt2", lora=True), sequences(6, 3), {"all": sequences(4, 20)}
+    with pytest.raises(SgoifError, match="snapshot"):
+        sgoif.audit(model, trained, anchors=groups, task="sequences", snapshot="x")
+    with pytest.raises(SgoifError, match="'adam'"):
+        sgoif.audit(model, trained, anchors=groups, task="sequences", method=sgoif.Method(curvature="adam"))
+    with pytest.raises(SgoifError, match=r"dataset .*have no labels"):
+        sgoif.audit(model, [{"input_ids": torch.arange(3)}], anchors=groups, task="sequences")
