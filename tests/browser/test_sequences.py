@@ -35,7 +35,7 @@ def path(run, tmp_path):
     texts = write_lines(tmp_path / "train.jsonl", ROWS)
     words = [{"text": text, "loss": 1.0, "harm": harm} for text, harm in ((EVIL, 2.0), (" two", -0.5), (" x", 0.0))]
     tokens = write_lines(tmp_path / "tokens.jsonl", [{"id": "s00", "group": EVIL, "tokens": words}])
-    (found,) = run.report(tmp_path / "report.html", images=texts, tokens=tokens)
+    (found,) = run.report(tmp_path / "report.html", images=texts, tokens=tokens, by="loss_last")
     return found
 
 
@@ -146,7 +146,7 @@ def test_a_card_out_of_sight_is_not_decided_on(page):
 
 
 def test_without_texts_nothing_can_be_edited(run, tmp_path, open_page):
-    (path,) = run.report(tmp_path / "bare.html")
+    (path,) = run.report(tmp_path / "bare.html", by="loss_last")
     page = open_page(path, "list")
     assert card(page, "s00").get_by_role("button", name="Edit").is_disabled()
     page.keyboard.press("e")
