@@ -12,7 +12,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("datalab_issues", "fiftyone_samples", "label_studio_config", "label_studio_tasks"),
-            *("sequence_rows", "with_findings"),
+            *("sequence_rows", "with_findings", "write_token_harms"),
         ),
         "sgoif.export",
     ),

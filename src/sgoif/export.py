@@ -6,9 +6,11 @@ What people decide in Label Studio comes back with its JSON export, which ``sgoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -17,7 +19,9 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import hash_ids
+from sgoif.files.tables import replacing
 from sgoif.findings.label import class_name
+from sgoif.findings.sequences import harm_by_group
 from sgoif.findings.suspects import suspects
 from sgoif.review.decisions import CHOICE, DOUBT, DOUBTS, PICTURE, TEXT
 from sgoif.sources import find_pictures
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sgoif.run import Run
+    from sgoif.types import Columns
 
 __all__ = [
     "datalab_issues",
@@ -36,6 +41,7 @@ __all__ = [
     "label_studio_tasks",
     "sequence_rows",
     "with_findings",
+    "write_token_harms",
 ]
 
 _AT_ONCE = 50_000  # sequences whose effects are looked up together
@@ -76,7 +82,7 @@ def sequence_rows(run: Run, *, by: str = "suspicion", top: int | None = None) ->
     """Give one dictionary per sequence of a language model, most suspicious first, for a JSONL file.
 
     The columns of :meth:`Run.sequence_issues`; ``harm_by_group``, null where a sequence was never judged; and
-    ``decision``, null until you write keep, drop or unsure there for ``sgoif apply``.
+    ``decision``, null until you write keep, drop, edit or unsure there for ``sgoif apply``.
 
     Args:
         run: what was found.
@@ -86,15 +92,67 @@ def sequence_rows(run: Run, *, by: str = "suspicion", top: int | None = None) ->
     issues = run.sequence_issues(by=by, top=top)
     for start in range(0, len(issues), _AT_ONCE):
         rows = issues.slice(start, _AT_ONCE).to_pylist()
-        effects = run.sql(
-            "select id::varchar as id, group_name, harm from group_effects where id::varchar in (select unnest($ids))",
-            ids=[str(row["id"]) for row in rows],
-        )
-        harm: dict[str, dict[str, float]] = {}
-        for id, group, value in zip(*(effects[name].to_pylist() for name in ("id", "group_name", "harm"))):
-            harm.setdefault(id, {})[group] = value
+        harm = harm_by_group(run.sql, [row["id"] for row in rows])
         for row in rows:
             yield {**row, "harm_by_group": harm.get(str(row["id"])), "decision": None}
+
+
+class _ExplainsTokens(Protocol):
+    """What is asked of the monitor of a language model."""
+
+    def explain_tokens(self, item: Mapping[str, Any], group: str | None = None) -> Columns:
+        """Loss and harm of each token of a sequence."""
+
+
+def write_token_harms(
+    monitor: _ExplainsTokens,
+    items: Iterable[tuple[Any, Mapping[str, Any]]],
+    out: str | os.PathLike[str],
+    *,
+    tokenizer: Any,
+    groups: Mapping[Any, str] | str | None = None,
+) -> int:
+    """Write which tokens of some sequences carry their harm, for the review page (``sgoif report --tokens``).
+
+    One JSON line per sequence. Costs about five forward passes each, so write those that are looked at. Experimental.
+
+    Args:
+        monitor: of the training, see ``explain_tokens``; the run on disk does not know the directions of the groups.
+        items: ids of the run, each with its sequence as the dataset has it.
+        out: the file, ``.jsonl``.
+        tokenizer: has ``decode``, from a list of token ids to text.
+        groups: name of the group; or by id, such as the ``worst_group`` of ``run.sequence_issues()``. Without, and for
+            ids that are missing there, the mean over the groups.
+
+    Returns:
+        How many sequences were written.
+    """
+    written = 0
+    with replacing(out) as file:
+        for id, item in items:
+            group = groups if isinstance(groups, str) else None if groups is None else groups.get(id)
+            found = monitor.explain_tokens(item, group)
+            texts = _decode_each(found["token"].tolist(), tokenizer)
+            columns = zip(texts, found["loss"].tolist(), found["harm"].tolist(), strict=True)
+            tokens = [{"text": text, "loss": _finite(loss), "harm": _finite(harm)} for text, loss, harm in columns]
+            plain = id.item() if hasattr(id, "item") else id
+            file.write(json.dumps({"id": plain, "group": group, "tokens": tokens}, allow_nan=False).encode() + b"\n")
+            written += 1
+    return written
+
+
+def _decode_each(tokens: Sequence[int], tokenizer: Any) -> list[str]:
+    """The text that each token adds: some tokenizers drop the blank before a token that is decoded alone."""
+    texts = []
+    for place, token in enumerate(tokens):
+        before = tokens[max(place - 1, 0) : place]
+        start, both = tokenizer.decode(before) if before else "", tokenizer.decode([*before, token])
+        texts.append(both[len(start) :] if both.startswith(start) else tokenizer.decode([token]))
+    return texts
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def fiftyone_samples(run: Run, images: Any, fiftyone: Any, *, top: int | None = None) -> Iterator[Any]:

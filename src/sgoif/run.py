@@ -273,8 +273,8 @@ class Run:
         if self.has_sequences:
             raise SgoifError(
                 f"{self.url or 'this run'} judged sequences of a language model and has no classes; ask it for its "
-                "sequence_issues() and most_helpful(group), or `sgoif issues`, `sgoif info`, `sgoif export --to "
-                "jsonl` and `sgoif apply` on the command line."
+                "sequence_issues() and most_helpful(group), or `sgoif issues`, `sgoif info`, `sgoif report`, `sgoif "
+                "export --to jsonl` and `sgoif apply` on the command line."
             )
         if self.has_values:
             raise SgoifError(
@@ -469,19 +469,29 @@ class Run:
                 of an item of the data; ``decisions``, files of earlier decisions, which are not asked again and
                 correct the rest; ``reviewers``, names of people who share the work and get a page each; ``overlap``,
                 the share of the cards that all of them get, and ``checks``, random examples among the cards, both 0.05;
-                ``blind``, to hide what the run thinks; ``title`` of the page; ``seed`` of what is drawn.
+                ``blind``, to hide what the run thinks; ``title`` of the page; ``seed`` of what is drawn. The page of a
+                run about sequences takes those of :class:`sgoif.report.sequences.SequenceReportSettings`: ``by``, the
+                column that they are ranked by; ``tokens``, a file of :func:`sgoif.experimental.write_token_harms`;
+                ``decisions`` and ``title``. There ``images`` are the texts, in a table with ``id`` and ``prompt`` and
+                ``completion``, or ``messages``, or ``text``.
 
         Raises:
             SgoifError: An option is unknown, there is nothing to show, or pictures cannot be found.
         """
         from sgoif.report.make import ReportSettings, make_report
+        from sgoif.report.sequences import SequenceReportSettings, make_sequence_report
 
-        self.need_classes()
-        known = [item.name for item in fields(ReportSettings)]
+        if not self.has_sequences:
+            self.need_classes()
+        kind = SequenceReportSettings if self.has_sequences else ReportSettings
+        known = [item.name for item in fields(kind)]
         unknown = [name for name in options if name not in known]
         if unknown:
-            raise SgoifError(f"report() has no option {unknown[0]!r}; it has {', '.join(known)}.")
-        settings = ReportSettings(images=images, top=top, ids=ids, **options)
+            whose = " of a run about sequences" if self.has_sequences else ""
+            raise SgoifError(f"report(){whose} has no option {unknown[0]!r}; it has {', '.join(known)}.")
+        settings = kind(images=images, top=top, ids=ids, **options)
+        if isinstance(settings, SequenceReportSettings):
+            return make_sequence_report(self, out, settings, run_url=self.url)
         return make_report(self, out, settings, run_url=self.url)
 
     def show(

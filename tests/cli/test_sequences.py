@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import sgoif
-from sgoif.findings.sequences import NO_PROBABILITIES
-from sgoif.store import ParquetSink
+from sgoif.errors import SgoifError
+from sgoif.sources.written import written_hash
 from tests.cli.runs import answer, invoke, noisy, write_run
+from tests.sequence_runs import write_sequence_run
 
 IDS = ["a", "b\x1b[2J", "never judged", "d"]
 HARM = np.array([[0.5, -0.1], [0.1, 0.9], [np.nan, np.nan], [-0.3, -0.2]])  # by group: math, code
@@ -19,37 +20,7 @@ LOSS = np.array([2.0, 1.0, 3.0, 0.5])
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    is_judged = np.isfinite(HARM[:, 0])
-    mean = HARM.mean(1)
-    examples = {
-        "id": np.array(IDS),
-        "n_visits": np.array([3, 3, 1, 3]),
-        "n_judged": np.where(is_judged, 2, 0),
-        "confidence": np.where(is_judged, 2 / 3, 0),
-        "num_tokens": np.array([7, 1200, 3, 4]),
-        **{name: LOSS for name in ("loss", "loss_first", "loss_last")},
-        "harm": mean,
-        "worst": HARM.max(1),
-        "worst_group": np.array(["math", "code", None, "code"], object),
-        "cosine": mean,
-        **{f"p_mislabeled{tail}": np.full(4, np.nan) for tail in ("", "_low", "_high")},
-        "no_p_reason": np.array([NO_PROBABILITIES] * 4, object),
-    }
-    kept = HARM[is_judged]
-    effects = {
-        "id": np.repeat(np.array(IDS)[is_judged], 2),
-        "group_name": np.array(["math", "code"] * 3, object),
-        "harm": kept.reshape(-1),
-        "cosine": kept.reshape(-1),
-    }
-    group = {"num_sequences": 5, "last_loss": 1.5}
-    facts = {"task": "sequences", "kind": "watch", "groups": {"math": group, "code": group}, "num_not_judged": 1}
-    facts |= {"method": {"curvature": "kfac", "layers": ["lm_head"]}, "no_p_reason": NO_PROBABILITIES}
-    sink = ParquetSink("run", facts=facts)
-    sink.write_table("examples", examples)
-    sink.write_table("group_effects", effects)
-    sink.close()
-    return "run"
+    return write_sequence_run("run", IDS, HARM, LOSS)
 
 
 def test_sequences_are_ranked_by_loss_and_harm_or_by_another_column(run):
@@ -101,6 +72,28 @@ def test_info_tells_of_groups_and_of_no_hold_out(run):
     assert "hold-out" not in done.stdout and "only-unjudged" not in done.stdout
 
 
+def test_a_page_is_written_with_texts_or_says_how_to_give_them(run, tmp_path):
+    done = invoke("report", run)
+    assert done.exit_code == 0 and "--show FILE" in done.stdout and "decisions.jsonl --out" in done.stdout, done.stderr
+    assert "--show train.jsonl" in (tmp_path / "report.html").read_text()
+    rows = [{"id": id, "prompt": "p", "completion": "c"} for id in IDS]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("report", run, "--show", "texts.jsonl", "--rank-by", "harm", "--top", 2, "--out", "r.html")
+    assert done.exit_code == 0 and "ids and numbers only" not in done.stdout, done.stderr
+    assert answer("report", run, "--images", "texts.jsonl")["images"] == "texts.jsonl"
+
+
+def test_options_of_the_page_that_do_not_go_with_the_run_are_refused(run, tmp_path):
+    for option in (["--reviewers", "Ann,Bo"], ["--blind"], ["--pictures", "none"]):
+        assert f"{option[0]} goes with labels" in invoke("report", run, *option).stderr
+    assert "ranked by one of suspicion" in invoke("report", run, "--rank-by", "score").stderr
+    labels = write_run(tmp_path / "labels", noisy())
+    for option in (["--rank-by", "harm"], ["--tokens", "x.jsonl"]):
+        assert f"{option[0]} goes with sequences" in invoke("report", labels, *option).stderr
+    with pytest.raises(SgoifError, match="has no option 'blind'; it has images, top, ids, by, tokens"):
+        sgoif.load(run).report("x.html", blind=True)
+
+
 def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path):
     done = invoke("export", run, "--to", "jsonl", "--out", "out/x.jsonl")
     assert done.exit_code == 0 and "4 of 4 sequences written" in done.stdout, done.stderr
@@ -132,7 +125,7 @@ def test_decisions_come_back_as_a_manifest_to_train_on(run, end):
     assert "6 decisions read: ann 3, Bo 3." in done.stdout and "1 dropped" in done.stdout
     assert "People disagree about 2 sequences" in done.stdout
     document = answer("apply", run, "ann.jsonl", "--out", out)
-    assert document["counts"] == {"keep": 1, "drop": 2, "unsure": 0, "unreviewed": 1}
+    assert document["counts"] == {"keep": 1, "drop": 2, "edit": 0, "unsure": 0, "unreviewed": 1}
     items = [{"input_ids": [place], "labels": [place]} for place in range(4)]
     kept = sgoif.cleaned(sgoif.with_ids(items, IDS), out)
     assert [kept[i]["id"] for i in range(len(kept))] == ["never judged", "d"] == list(kept.ids)
@@ -151,6 +144,74 @@ def test_tables_of_texts_are_cleaned_by_id(run):
         assert sgoif.cleaned(pandas.DataFrame(columns), "manifest.parquet")["id"].tolist() == left
 
 
+CORRECTED = "=2;\n'new', text"  # what a spreadsheet would run, over two lines
+
+
+def apply_edit(run, out="manifest.parquet", **columns):
+    """Correct one completion, drop another sequence, and write the manifest."""
+    rows = [{"id": "a", "decision": "drop"}, {"id": "d", "decision": "edit", "completion": CORRECTED, **columns}]
+    Path("edits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("apply", run, "edits.jsonl", "--out", out)
+    assert done.exit_code == 0 and "1 with a corrected completion" in done.stdout, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("end", ["parquet", "csv"])
+def test_a_corrected_completion_is_put_into_texts(run, end):
+    manifest = apply_edit(run, f"m.{end}", content=written_hash("w"))
+    texts = [{"prompt": p, "completion": c} for p, c in zip("pqrs", "tuvw")]
+    kept = sgoif.cleaned(sgoif.with_ids(texts, IDS), manifest)
+    assert [kept[i]["completion"] for i in range(3)] == ["u", "v", CORRECTED] and kept[2]["prompt"] == "s"
+    talks = [{"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": "w"}]} for p in "pqrs"]
+    assert sgoif.cleaned(sgoif.with_ids(talks, IDS), manifest)[2]["messages"] == [
+        {"role": "user", "content": "s"},
+        {"role": "assistant", "content": CORRECTED},
+    ]
+    stream = sgoif.cleaned(iter([{"__key__": id, "text": "w"} for id in IDS]), manifest)
+    assert [sample["text"] for sample in stream] == ["w", "w", CORRECTED]
+
+
+def test_a_corrected_completion_is_put_into_tables(run):
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    manifest = apply_edit(run)
+    columns = {"id": IDS, "completion": list("tuvw"), "prompt": list("pqrs")}
+    found = sgoif.cleaned(datasets.Dataset.from_dict(columns), manifest)
+    assert found["completion"] == ["u", "v", CORRECTED] and found.column_names == list(columns)
+    assert sgoif.cleaned(pandas.DataFrame(columns), manifest)["completion"].tolist() == ["u", "v", CORRECTED]
+    with pytest.raises(SgoifError, match=r"tokenised already.*Sequences: 'd'"):
+        sgoif.cleaned(pandas.DataFrame({**columns, "input_ids": [1] * 4}), manifest)
+
+
+def test_a_correction_that_cannot_be_applied_is_named(run):
+    manifest = apply_edit(run, content=written_hash("w"))
+    tokens = [{"input_ids": [place], "labels": [place], "text": "w"} for place in range(4)]
+    with pytest.raises(SgoifError, match=r"tokenised already.*Sequences: 'd'"):
+        sgoif.cleaned(sgoif.with_ids(tokens, IDS), manifest)
+    for given, is_fine in (("w", True), (CORRECTED, True), ("other", False)):
+        texts = sgoif.with_ids([{"completion": given}] * 4, IDS)
+        if is_fine:
+            assert sgoif.cleaned(texts, manifest)[2]["completion"] == CORRECTED
+        else:
+            with pytest.raises(SgoifError, match="completion of 'd' in this dataset is not the one"):
+                sgoif.cleaned(texts, manifest)
+
+
+def test_people_who_correct_a_completion_otherwise_disagree(run):
+    for name, text in (("ann", "x"), ("bo", "y")):
+        Path(f"{name}.jsonl").write_text(json.dumps({"id": "a", "decision": "edit", "completion": text}))
+    assert answer("apply", run, "ann.jsonl", "bo.jsonl", "--out", "m.csv")["disagreements"] == ["a"]
+    Path("bo.jsonl").write_text(Path("ann.jsonl").read_text())
+    assert answer("apply", run, "ann.jsonl", "bo.jsonl", "--out", "m.csv")["counts"]["edit"] == 1
+
+
+def test_files_of_one_name_are_taken_for_one_person_and_that_is_said(run):
+    for folder in ("ann", "bo"):
+        Path(folder).mkdir()
+        Path(folder, "decisions.jsonl").write_text('{"id": "a", "decision": "drop"}')
+    done = invoke("apply", run, "ann/decisions.jsonl", "bo/decisions.jsonl", "--out", "m.csv")
+    assert done.exit_code == 0 and "2 files are called decisions" in " ".join(done.stdout.split())
+
+
 def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
     def refused(text, name="ann.jsonl", options=()):
         (tmp_path / name).write_text(text)
@@ -158,9 +219,10 @@ def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
         assert done.exit_code == 2 and not (tmp_path / "manifest.parquet").exists()
         return done.stderr
 
-    assert "one of keep, drop, unsure, got 'relabel'" in refused('{"id": "a", "decision": "relabel"}')
+    assert "one of keep, drop, edit, unsure, got 'relabel'" in refused('{"id": "a", "decision": "relabel"}')
     assert "line 2 of 'ann.jsonl' is no JSON" in refused('{"id": "a", "decision": null}\n{')
     assert "every decision is empty" in refused('{"id": "a", "decision": null}')
+    assert "an edit needs the corrected text" in refused('{"id": "a", "decision": "edit", "completion": " "}')
     assert "no id" in refused('{"decision": "drop"}')
     assert "must end in .jsonl or .csv" in refused("x", "ann.txt")
     assert "by decisions alone" in refused('{"id": "a", "decision": "drop"}', options=["--drop-from", "90%"])

@@ -1,11 +1,15 @@
 """Tokens' shares of the harm of a sequence: exact, and the model does not feel it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 import sgoif
 from sgoif.errors import SgoifError
+from sgoif.export import write_token_harms
+from sgoif.report.token_harms import read_token_harms
 from sgoif.tasks.sequences import is_causal, next_tokens, token_losses
 from tests.language_models import build, in_double, padded_batch
 
@@ -131,3 +135,25 @@ def test_an_operation_without_forward_mode_is_named():
     block.forward = lambda states: _Opaque.apply(inner(states))
     with pytest.raises(SgoifError, match="no forward-mode derivative"):
         monitor.explain_tokens(rows_of(batch)[0])
+
+
+class Tokenizer:
+    """Words with a blank before each but the first, which is lost where one is decoded alone."""
+
+    def decode(self, tokens):
+        return " ".join(f"w{token}" for token in tokens)
+
+
+def test_harms_of_tokens_are_written_for_the_page(tmp_path):
+    monitor, batch = watched(build("gpt2", lora=True), "gpt2")
+    items, path = rows_of(batch), tmp_path / "tokens.jsonl"
+    chosen = [(np.int64(1), items[0]), (2, items[1])]
+    assert write_token_harms(monitor, chosen, path, tokenizer=Tokenizer(), groups={1: "b"}) == 2
+    first, second = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (first["id"], first["group"], second["id"], second["group"]) == (1, "b", 2, None)
+    for row, item, group in ((first, items[0], "b"), (second, items[1], None)):
+        found = monitor.explain_tokens(item, group)
+        assert [token["harm"] for token in row["tokens"]] == found["harm"].tolist()
+        assert "".join(token["text"] for token in row["tokens"]) == Tokenizer().decode(found["token"].tolist())
+    read = read_token_harms(path, {"2"})
+    assert list(read) == ["2"] and read["2"][0].group == "" and len(read["2"][0].tokens) == len(second["tokens"])

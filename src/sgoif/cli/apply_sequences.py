@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "drop": "dropped",
+    "edit": "with a corrected completion",
     "keep": "kept",
     "unsure": "unsure (kept)",
     "unreviewed": "not looked at",
@@ -39,8 +42,19 @@ def apply_sequences(run: Run, url: str, files: Sequence[str], out: str, *, as_js
             not_in_run=len(decided.strangers),
             disagreements=decided.disagreements,
         )
-    print_lines([*_describe(decided), f"The manifest is in {clean(out)}. Train on it:"])
+    print_lines([*_describe(decided), *_warn_of_names(files), f"The manifest is in {clean(out)}. Train on it:"])
     print_lines([f"  dataset = sgoif.cleaned(dataset, {out!r})"])
+
+
+def _warn_of_names(files: Sequence[str]) -> list[str]:
+    """Without a reviewer, a file's name is the person's: files of one name would be taken for one person's."""
+    names = Counter(Path(path).stem for path in files)
+    return [
+        f"Warning: {count(number)} files are called {clean(name)}: rows in them that name no reviewer count as one "
+        "person's, and the latest wins. Rename the files where they are of different people."
+        for name, number in names.items()
+        if number > 1
+    ]
 
 
 def _describe(decided: DecidedSequences) -> list[str]:

@@ -86,7 +86,7 @@ def _write_sequences(run: Run, out: str, top: int) -> None:
             file.write(json.dumps(plain(row), allow_nan=False).encode() + b"\n")
             written += 1
     written_of = f"{count(written)} of {count(run.num_examples, 'sequence')} written to {clean(out)}"
-    lines = [f"{written_of}, the largest last loss first."]
+    lines = [f"{written_of}, most suspicious first."]
     if written < run.num_examples:
         lines.append("--top 0 writes all of them.")
     print_lines(lines)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, how_many, parse_share
+from sgoif.cli.options import Json, MaybeText, MaybeTexts, RunPath, how_many, parse_share
 from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
 from sgoif.cli.scan import read_settings
 from sgoif.errors import SgoifError
@@ -24,7 +24,15 @@ _RUN_IMAGES = "run"  # in place of a folder: where the scan says that it read th
 def report(
     run: RunPath,
     out: Annotated[str, typer.Option(metavar="FILE.html", help="Write the page to this file.")] = "report.html",
-    images: Images = None,
+    images: Annotated[
+        MaybeText,
+        typer.Option(
+            "--images",
+            "--show",
+            metavar="DIR|FILE|URL|MODULE:FUNCTION",
+            help="Read pictures, texts or rows here; `run` means where the scan read them.",
+        ),
+    ] = None,
     top: Annotated[int, how_many("examples")] = 500,
     pictures: Annotated[
         str,
@@ -32,9 +40,7 @@ def report(
     ] = "embed",
     decisions: Annotated[
         MaybeTexts,
-        typer.Option(
-            metavar="FILE.csv", help="Read earlier decisions, which are not asked for again; may be repeated."
-        ),
+        typer.Option(metavar="FILE", help="Read earlier decisions, which are not asked for again; may be repeated."),
     ] = None,
     reviewers: Annotated[
         MaybeText, typer.Option(metavar="ANN,BO", help="Write a page for each of these people, with checks mixed in.")
@@ -45,6 +51,14 @@ def report(
     checks: Annotated[str, typer.Option(metavar="SHARE", help="Mix in this share of random examples.")] = "5%",
     blind: Annotated[bool, typer.Option("--blind", help="Hide the suggestions of the run.")] = False,
     title: Annotated[MaybeText, typer.Option(metavar="TITLE", help="Give the page this title.")] = None,
+    rank_by: Annotated[
+        MaybeText,
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, worst or cosine."),
+    ] = None,
+    tokens: Annotated[
+        MaybeText,
+        typer.Option(metavar="FILE.jsonl", help="Show the harm of the tokens of sequences, read from this file."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a page to look at the findings and decide: one HTML file, no server."""
@@ -56,6 +70,12 @@ def report(
     drawn = parse_share(checks, "--checks")
     opened = load(run)
     found = find_images(opened, images)
+    if opened.has_sequences:
+        unfit = {"--reviewers": people, "--blind": blind, "--pictures": pictures != "embed"}
+        _refuse(unfit, "goes with labels; this run judged sequences")
+        options = {"by": rank_by or "suspicion", "tokens": tokens, "decisions": decisions or (), "title": title}
+        return _report_sequences(opened, run, out, found, {"top": top, **options}, as_json=as_json)
+    _refuse({"--rank-by": rank_by, "--tokens": tokens}, "goes with sequences of a language model")
     pages = opened.report(
         out,
         images=None if found is None else found.open(),
@@ -87,6 +107,32 @@ def report(
     files = " ".join(f"decisions-{file_name_of(name)}.csv" for name in people) or "decisions.csv"
     lines.append("Decide there, download the decisions, and make a cleaned list of them:")
     print_lines([*lines, f"  sgoif apply {clean(run)} {files} --out manifest.parquet"])
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise SgoifError(f"{given[0]} {why}.")
+
+
+def _report_sequences(
+    run: Run, url: str, out: str, texts: FoundImages | None, options: dict[str, Any], *, as_json: bool
+) -> None:
+    """Write the page of a run about sequences and say how to go on."""
+    title = options["title"] or f"Sequence review: {Path(url.rstrip('/')).name}"
+    (page,) = run.report(out, images=None if texts is None else texts.where, **{**options, "title": title})
+    size = page.stat().st_size
+    if as_json:
+        written = [{"page": str(page), "bytes": size}]
+        return emit_json("report", run=url, images=None if texts is None else texts.where, pages=written)
+    lines = [f"{clean(page)} ({size / 1e6:.1f} MB): open it in any browser; it needs no server and no network."]
+    if texts is None:
+        lines.append(
+            "Cards show ids and numbers only. For texts: --show FILE, with the ids of the run in `id`, and `prompt` "
+            "and `completion`, or `messages`, or `text`."
+        )
+    lines.append("Decide there, download the decisions, and make a cleaned list of them:")
+    print_lines([*lines, f"  sgoif apply {clean(url)} decisions.jsonl --out manifest.parquet"])
 
 
 @dataclass(frozen=True, slots=True)

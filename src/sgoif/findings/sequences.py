@@ -6,12 +6,13 @@ among all: a wrong completion is hard to predict, and hurts what it is judged by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import Sql
 
-__all__ = ["NO_PROBABILITIES", "most_helpful", "sequence_issues"]
+__all__ = ["NO_PROBABILITIES", "harm_by_group", "most_helpful", "sequence_issues"]
 
 NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
@@ -29,13 +30,16 @@ _SHOWN = (
 )
 
 
-def sequence_issues(sql: Sql, *, by: str = "suspicion", top: int | None = None) -> Any:
+def sequence_issues(
+    sql: Sql, *, by: str = "suspicion", top: int | None = None, ids: Sequence[Any] | None = None
+) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
     Args:
         sql: answers a SELECT over a run's tables.
         by: the column that they are ranked by.
         top: how many rows; None or 0 for all.
+        ids: of these alone.
 
     Raises:
         SgoifError: they are not ranked by such a column.
@@ -43,8 +47,25 @@ def sequence_issues(sql: Sql, *, by: str = "suspicion", top: int | None = None) 
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    order = f"{by} desc nulls last, loss_last desc nulls last, id"
-    return sql(f"select id, {', '.join(_SHOWN)} from examples order by {order}{limit}")
+    query = f"select id, {', '.join(_SHOWN)} from examples"
+    order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
+    if ids is None:
+        return sql(f"{query} {order}")
+    asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion is a matter of ranks among all
+    return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
+
+
+def harm_by_group(sql: Sql, ids: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """The harm of some sequences to each group, by ``str(id)``; those that were never judged are left out."""
+    effects = sql(
+        "select id::varchar as id, group_name, harm from group_effects where id::varchar in "
+        "(select unnest($ids::varchar[]))",
+        ids=[str(id) for id in ids],
+    )
+    found: dict[str, dict[str, float]] = {}
+    for id, group, value in zip(*(effects[name].to_pylist() for name in ("id", "group_name", "harm"))):
+        found.setdefault(id, {})[group] = value
+    return found
 
 
 def most_helpful(sql: Sql, group: str, count: int, *, groups: list[str]) -> Any:

@@ -6,12 +6,8 @@ user's data is data on the page, never markup.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 from sgoif.findings.keys import LEAST_SHARE
@@ -21,6 +17,7 @@ from sgoif.report.cards import Beside, Card, Context
 from sgoif.report.findings import Findings, Overview, overview
 from sgoif.report.gallery import Gallery, Mode
 from sgoif.report.health import health_figures, health_signs
+from sgoif.report.html import Assets, render_html
 from sgoif.report.keys import CardKeys, keys_of_cards
 from sgoif.report.layout import lay_out_examples
 from sgoif.report.queues import Queues, describe_queues
@@ -28,10 +25,14 @@ from sgoif.sources import Pictures
 
 __all__ = ["Page", "render_page"]
 
-SCRIPTS = (
-    *("document", "examples", "estimate", "csv", "decisions", "grid", "actions", "finder", "focus", "batches"),
-    *("offers", "queues", "filters", "overview", "map", "result", "loading", "views", "keys", "main"),
+_ASSETS = Assets(
+    "page.html",
+    (
+        *("document", "browser", "examples", "estimate", "csv", "decisions", "grid", "actions", "finder", "focus"),
+        *("batches", "offers", "queues", "filters", "overview", "map", "result", "loading", "views", "keys", "main"),
+    ),
 )
+_PICTURES = {"embed": "data:", "link": "data: file: http: https:", "none": "data:"}  # where they may come from
 _FORMAT = 2
 _OWN = ("low", "high", "confidence", "visits")
 
@@ -66,20 +67,13 @@ class Page:
 
 def render_page(run: Findings, cards: Sequence[Card], context: Context, gallery: Gallery, page: Page) -> str:
     """Write the page."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    style, script = _asset("page.css"), _script()
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = environment.from_string(_asset("page.html"))
     top = (page.overview or overview(run)) if page.is_owners or page.is_sample else None
-    return template.render(
+    return render_html(
+        _ASSETS,
+        _describe(run, top, cards, context, gallery, page),
+        pictures=_PICTURES[gallery.mode],
         title=page.title,
         about=page.about,
-        policy=_policy(style, script, gallery.mode),
-        style=Markup(style),
-        script=Markup(script),
-        document=Markup(_as_script_data(_describe(run, top, cards, context, gallery, page))),
         overview=top,
         asked=page.asked,
         is_sample=page.is_sample,
@@ -178,37 +172,3 @@ def _names(run: Findings, cards: Sequence[Card], context: Context, page: Page) -
         used += [item.label for item in items]
     count = max([len(run.class_names), len(run.info.get("held_out_per_class") or ()), *(label + 1 for label in used)])
     return [class_name(label, run.class_names) for label in range(count)]
-
-
-def _as_script_data(document: Mapping[str, Any]) -> str:
-    r"""Write JSON that ends no script element and starts no comment, whatever it holds.
-
-    >>> _as_script_data({"id": "</script><!--"})
-    '{"id":"\\u003c/script\\u003e\\u003c!--"}'
-    """
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _policy(style: str, script: str, mode: str) -> str:
-    """What the browser may do: this very script and style, pictures as chosen, and no connection at all."""
-    pictures = {"embed": "data:", "link": "data: file: http: https:", "none": "data:"}[mode]
-    return (
-        f"default-src 'none'; img-src {pictures}; style-src 'sha256-{_digest(style)}'; "
-        f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _script() -> str:
-    parts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{parts}\n}})();'
-
-
-def _asset(name: str) -> str:
-    return (resources.files("sgoif.report") / "assets" / name).read_text(encoding="utf-8")

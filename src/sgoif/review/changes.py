@@ -1,4 +1,7 @@
-"""What a manifest changes: labels to replace and examples to leave out. Rows that stay as given are never held."""
+"""What a manifest changes: labels or completions to replace and examples to leave out.
+
+Rows that stay as given are never held.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Changes", "need_reviewed", "new_label", "read_changes"]
 
 _COLUMNS = ("id", "given_label", "label", "action")
-_CHANGING = ("relabel", "drop", "none")
+_EDITS = ("completion", "content")  # of sequences that people corrected
+_CHANGING = ("relabel", "drop", "none", "edit")
 _ROWS = 65_536  # read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happens to one example: a new label, or none where it goes."""
+    """What happens to one example: a new label, a new completion, or neither where it goes."""
 
     given_label: int | None  # None for a sequence, which has no class
     label: int | None
+    completion: str | None = None
+    content: str = ""  # hash of the completion that was reviewed; empty where that is not known
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the example goes."""
+        return self.label is None and self.completion is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,12 @@ def read_changes(path: str | os.PathLike[str]) -> Changes:
         SgoifError: It is of another kind, or lacks a column.
     """
     found: dict[str, Change] = {}
-    for piece in _pieces(os.fspath(path), _COLUMNS):
-        for id, given, label, action in zip(*piece):
-            if action in _CHANGING:
+    columns = (*_COLUMNS, *_EDITS) if _has_edits(os.fspath(path)) else _COLUMNS
+    for piece in _pieces(os.fspath(path), columns):
+        for id, given, label, action, *edit in zip(*piece):
+            if action == "edit":
+                found[str(id)] = Change(None, None, str(edit[0] or ""), str(edit[1] or ""))
+            elif action in _CHANGING:
                 reviewed = None if given in (None, "") else int(given)
                 found[str(id)] = Change(reviewed, int(label) if action == "relabel" else None)
     return Changes(os.fspath(path), found)
@@ -100,6 +114,18 @@ def new_label(change: Change, old: Any, id: object, path: str) -> Any:
     if hasattr(old, "new_tensor"):
         return old.new_tensor(change.label)
     return type(old)(change.label)
+
+
+def _has_edits(path: str) -> bool:
+    """Whether a manifest has a column of completions: that of sequences does."""
+    suffix = Path(path).suffix.lower()
+    if not Path(path).is_file() or suffix not in (".parquet", ".csv"):
+        return False  # refused where it is read
+    if suffix == ".csv":
+        return "completion" in next((row for _, row in read_csv_rows(path, ("id",))), {})
+    import pyarrow.parquet as pq
+
+    return "completion" in pq.read_schema(path).names
 
 
 def _ids(path: str) -> Iterator[list[str]]:

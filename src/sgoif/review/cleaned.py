@@ -1,4 +1,4 @@
-"""One line to train on reviewed data: the same dataset without what was dropped and with the new labels.
+"""One line to train on reviewed data: the same dataset without what was dropped, with the new labels or completions.
 
 Nothing is copied. Examples that people were unsure about, that show several classes, or that nobody looked at stay as
 they are.
@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from sgoif.errors import SgoifError
 from sgoif.review.changes import Change, Changes, need_reviewed, new_label, read_changes
+from sgoif.review.edits import edit_column, edit_item, need_editable
 
 __all__ = ["CleanedDataset", "CleanedStream", "cleaned"]
 
@@ -39,11 +40,13 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
 
     Returns:
         A dataset of the same kind. Dropped examples are gone and relabelled ones have their new label, of the old
-        one's type. Where an example shows several classes, its given label stays.
+        one's type. Where an example shows several classes, its given label stays. Corrected completions of a language
+        model stand in the field ``completion``, in the last of ``messages``, or in ``text``.
 
     Raises:
-        SgoifError: No id of the dataset is in the manifest; or an example's label is not the one that was reviewed.
-            Labels are compared here where the dataset lists them, else when the example is read.
+        SgoifError: No id of the dataset is in the manifest; an example's label is not the one that was reviewed; or
+            completions were corrected, and the items are tokenised already, so that they cannot be put in. Labels are
+            compared here where the dataset lists them, else when the example is read.
     """
     changes = read_changes(manifest)
     if hasattr(dataset, "iloc") and hasattr(dataset, "columns"):
@@ -56,7 +59,7 @@ def cleaned(dataset: Any, manifest: str | os.PathLike[str], *, label: str | None
 
 
 class CleanedDataset(Dataset[Any]):
-    """A map-style dataset with the examples at the positions ``kept``, and other labels for some of them."""
+    """A map-style dataset with the examples at the positions ``kept``; some have other labels or completions."""
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class CleanedDataset(Dataset[Any]):
         item = self.dataset[position]
         if position not in self.relabelled:
             return item
+        if self.relabelled[position].completion is not None:
+            return edit_item(item, self.relabelled[position], self.ids[index], self.path)
         if not isinstance(item, tuple | list) or len(item) < 2:
             raise SgoifError(f"items must be (input, label) or (input, label, id), got {type(item).__name__}.")
         changed = new_label(self.relabelled[position], item[1], self.ids[index], self.path)
@@ -117,6 +122,8 @@ class CleanedStream(IterableDataset[Any]):
                     unknown = None
             if change is None:
                 yield sample
+            elif change.completion is not None:
+                yield edit_item(sample, change, key, self.changes.path)
             elif change.label is not None:
                 yield {**sample, self.label: self._relabel(sample, key)}
         if unknown:
@@ -163,9 +170,11 @@ def _clean_items(dataset: Any, changes: Changes) -> CleanedDataset:
     ids = _known_ids(dataset, changes)
     found = _positions_of(ids, changes)
     _check_labels(dataset, ids, found, changes.path)
-    gone = [position for position, change in found.items() if change.label is None]
+    edits = ((ids[at], dataset[at], change) for at, change in found.items() if change.completion is not None)
+    need_editable(edits, changes.path)
+    gone = [position for position, change in found.items() if change.is_dropped]
     kept = np.delete(np.arange(len(dataset)), np.array(gone, dtype=np.int64))
-    relabelled = {position: change for position, change in found.items() if change.label is not None}
+    relabelled = {position: change for position, change in found.items() if not change.is_dropped}
     return CleanedDataset(dataset, kept, relabelled, ids, changes.path)
 
 
@@ -231,17 +240,33 @@ def _clean_columns(dataset: Any, changes: Changes, label: str | None) -> Any:
     """Clean a Hugging Face ``Dataset``, known by its methods: columns other than the label's are not copied."""
     if not changes.has_labels():
         ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
-        return dataset.select(_clean_rows([0] * len(dataset), ids, changes, "dataset"))
+        kept, edits = _clean_rows([0] * len(dataset), ids, changes, "dataset"), _find_edits(ids, changes)
+        if edits:
+            name, values = edit_column(dataset.column_names, dataset, edits, changes.path)
+            dataset = _replace_column(dataset, name, values)
+        return dataset.select(kept)
     with_classes = [name for name, feature in dataset.features.items() if hasattr(feature, "names")]
     name = _label_column(dataset.column_names, label or (with_classes[0] if len(with_classes) == 1 else None))
     ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
-    labels, feature, rest = list(dataset[name]), dataset.features[name], dataset.remove_columns(name)
+    labels = list(dataset[name])
     kept = _clean_rows(labels, ids, changes, "dataset")
+    return _replace_column(dataset, name, labels).select(kept)
+
+
+def _replace_column(dataset: Any, name: str, values: list[Any]) -> Any:
+    """A Hugging Face ``Dataset`` with other values in a column, of the same type and at the same place."""
+    feature, rest = dataset.features[name], dataset.remove_columns(name)
     if "feature" in inspect.signature(rest.add_column).parameters:
-        found = rest.add_column(name, labels, feature=feature)
+        found = rest.add_column(name, values, feature=feature)
     else:
-        found = rest.add_column(name, labels).cast_column(name, feature)  # older versions copy everything here
-    return found.select_columns(dataset.column_names).select(kept)
+        found = rest.add_column(name, values).cast_column(name, feature)  # older versions copy everything here
+    return found.select_columns(dataset.column_names)
+
+
+def _find_edits(ids: Sequence[Any], changes: Changes) -> dict[int, tuple[object, Change]]:
+    """Ids and changes of the rows whose completion was corrected, by row."""
+    found = _positions_of(ids, changes)
+    return {row: (ids[row], change) for row, change in found.items() if change.completion is not None}
 
 
 def _clean_frame(frame: Any, changes: Changes, label: str | None) -> Any:
@@ -249,7 +274,11 @@ def _clean_frame(frame: Any, changes: Changes, label: str | None) -> Any:
     names = [str(name) for name in frame.columns]
     if not changes.has_labels():
         ids = frame["id"].tolist() if "id" in names else range(len(frame))
-        return frame.iloc[_clean_rows([0] * len(frame), ids, changes, "table")]
+        kept, edits = _clean_rows([0] * len(frame), ids, changes, "table"), _find_edits(ids, changes)
+        if edits:
+            name, values = edit_column(names, frame, edits, changes.path)
+            frame = frame.assign(**{name: values})
+        return frame.iloc[kept]
     column = _label_column(names, label)
     ids, labels = frame["id"].tolist() if "id" in names else range(len(frame)), frame[column].tolist()
     kept = _clean_rows(labels, ids, changes, "table")
@@ -277,8 +306,9 @@ def _clean_rows(labels: list[Any], ids: Sequence[Any], changes: Changes, what: s
         if change is not None:
             is_name = isinstance(old, str) and not (old.isdigit() and old not in numbers)
             need_reviewed(change, numbers.get(old, -1) if is_name else old, id, changes.path)
-            if change.label is None:
+            if change.is_dropped:
                 continue
-            labels[row] = names[change.label] if is_name else new_label(change, old, id, changes.path)
+            if change.label is not None:
+                labels[row] = names[change.label] if is_name else new_label(change, old, id, changes.path)
         kept.append(row)
     return kept

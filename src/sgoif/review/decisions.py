@@ -48,6 +48,7 @@ class Decision:
     list_id: str = ""  # the list of cards that it came from
     given_name: str = ""
     label_name: str = ""
+    completion: str = ""  # the corrected one, of a sequence that was edited
 
     @property
     def key(self) -> tuple[str, int]:

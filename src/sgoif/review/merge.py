@@ -32,6 +32,7 @@ class Outcome:
     note: str = ""
     content: str = ""
     is_disputed: bool = False
+    completion: str = ""  # the corrected one, of a sequence that was edited
 
     @property
     def label(self) -> int | None:
@@ -79,7 +80,8 @@ def merge(decisions: Iterable[Decision], canaries: Collection[tuple[str, int]] =
 
 
 def _outcome(votes: Sequence[Decision]) -> Outcome:
-    (action, labels), count = Counter(item.answer for item in votes).most_common(1)[0]
+    answers = Counter((item.answer, item.completion) for item in votes)
+    ((action, labels), completion), count = answers.most_common(1)[0]
     is_disputed = 2 * count <= len(votes)
     contents = {item.content for item in votes}
     return Outcome(
@@ -92,6 +94,7 @@ def _outcome(votes: Sequence[Decision]) -> Outcome:
         note="; ".join(dict.fromkeys(item.note for item in votes if item.note)),
         content=contents.pop() if len(contents) == 1 else "",
         is_disputed=is_disputed,
+        completion="" if is_disputed else completion,
     )
 
 

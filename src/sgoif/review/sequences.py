@@ -1,7 +1,7 @@
 """Decisions about training sequences: a JSONL file that was filled in becomes a manifest of what to train on.
 
-Sequences have no classes, so a decision is to keep one, to drop it, or that it is unsure, and the manifest's labels are
-empty.
+Sequences have no classes, so a decision is to keep one, to drop it, to edit its completion, or that it is unsure, and
+the manifest's labels are empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DecidedSequences", "decide_sequences", "read_sequence_decisions", "write_sequence_manifest"]
 
-_KINDS = ("keep", "drop", "unsure")
+_KINDS = ("keep", "drop", "edit", "unsure")
 _NO_CLASS = -1
 
 
@@ -51,8 +51,9 @@ class DecidedSequences:
 def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
     """Read a JSONL file of ``sgoif export --to jsonl`` with its decisions filled in, or a CSV file with such columns.
 
-    Rows without a decision are passed over. Columns ``reviewer``, ``note`` and ``decided_at`` may stand beside; without
-    a reviewer, the file's name is the person's.
+    Rows without a decision are passed over. An edit has the corrected completion in ``completion``. Columns
+    ``reviewer``, ``note``, ``decided_at`` and ``content``, a hash of the completion that was shown, may stand beside;
+    without a reviewer, the file's name is the person's.
 
     Raises:
         SgoifError: a row cannot be understood; the message tells its line.
@@ -68,7 +69,13 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
             )
         if row.get("id") is None:
             raise SgoifError(f"line {line} of '{path}': there is a decision, but no id.")
-        told = {name: str(row.get(name) or "").strip() for name in ("reviewer", "note", "decided_at")}
+        completion = str(row.get("completion") or "") if kind == "edit" else ""
+        if kind == "edit" and not completion.strip():
+            raise SgoifError(
+                f"line {line} of '{path}': an edit needs the corrected text in `completion`; to leave the "
+                "sequence out, write drop."
+            )
+        told = {name: str(row.get(name) or "").strip() for name in ("reviewer", "note", "decided_at", "content")}
         found.append(
             Decision(
                 str(row["id"]),
@@ -77,6 +84,8 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
                 note=told["note"],
                 decided_at=told["decided_at"],
                 reviewer=told["reviewer"] or Path(path).stem,
+                content=told["content"],
+                completion=completion,
             )
         )
     return latest(found)
@@ -84,7 +93,10 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
 
 def _read_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if not path.is_file():
-        raise SgoifError(f"'{path}' is no file; pass the JSONL file of `sgoif export` with its decisions filled in.")
+        raise SgoifError(
+            f"'{path}' is no file; pass the decisions.jsonl of the review page, or the JSONL file of `sgoif "
+            "export` with its decisions filled in."
+        )
     if path.suffix == ".csv":
         yield from read_csv_rows(path, ("id", "decision"))
         return
@@ -137,6 +149,8 @@ def write_sequence_manifest(sql: Sql, decided: DecidedSequences, path: str | os.
             "reviewers": _texts([None if item is None else ", ".join(item.reviewers) for item in outcomes]),
             "decided_at": _texts([None if item is None else item.decided_at for item in outcomes]),
             "note": _texts([None if item is None else item.note for item in outcomes]),
+            "completion": _texts([None if item is None else item.completion for item in outcomes]),
+            "content": _texts([None if item is None else item.content for item in outcomes]),
         }
     )
     write_parquet(table, str(path)) if suffix == ".parquet" else write_csv(table, str(path))

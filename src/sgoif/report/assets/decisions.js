@@ -1,5 +1,7 @@
 // Who decided what. Every change is kept by the browser at once, card by card, and can be taken back.
-const KINDS = { keep: "kept", relabel: "relabelled", drop: "dropped", unsure: "unsure", several: "several", none: "none of these" };
+const KINDS = DOC.sequences
+  ? { keep: "kept", drop: "dropped", edit: "edited", unsure: "unsure" }
+  : { keep: "kept", relabel: "relabelled", drop: "dropped", unsure: "unsure", several: "several", none: "none of these" };
 const WRONG = new Set(["relabel", "drop", "several", "none"]);
 const SHELF = `sgoif/${DOC.list}/${DOC.reviewer}/`;
 const CHANGED = `${SHELF}\u0000changed`; // times, by which one knows what was not downloaded yet
@@ -9,7 +11,7 @@ const PLACE = new Map(CARDS.id.map((_, i) => [keyOf(i), i]));
 
 const EXCEPTED = `${SHELF}\u0000excepted`; // cards that were left out of a batch, to be looked at one by one
 
-const decided = new Map(); // card -> { decision, labels, note, at }
+const decided = new Map(); // card -> { decision, labels, note, at }, and the completion of an edited sequence
 const excepted = new Set();
 const history = []; // what each step changed, to be taken back
 const listeners = [];
@@ -36,10 +38,11 @@ function keep(name, value) {
 // A record as this page writes it; null for anything else.
 function sound(text) {
   try {
-    const { decision, labels, note, at } = JSON.parse(text);
+    const { decision, labels, note, at, completion } = JSON.parse(text);
     const isKnown = decision === null || Object.hasOwn(KINDS, decision);
     const areClasses = Array.isArray(labels) && labels.every((label) => Number.isInteger(label) && label in DOC.classes);
-    if (isKnown && areClasses && typeof note === "string") return { decision, labels, note, at: String(at ?? "") };
+    const isWhole = typeof completion === (decision === "edit" ? "string" : "undefined");
+    if (isKnown && areClasses && isWhole && typeof note === "string") return { decision, labels, note, at: String(at ?? ""), completion };
   } catch {
     // not JSON
   }
@@ -106,9 +109,9 @@ function decide(cards, decision, labels = []) {
 // One step, with a decision of its own about each card.
 function decideEach(answers) {
   const at = now();
-  const changes = answers.map(([i, decision, labels = []]) => {
+  const changes = answers.map(([i, decision, labels = [], completion = undefined]) => {
     const isSame = decision === "relabel" && labels[0] === CARDS.given[i]; // relabelled as what it is
-    const answer = isSame ? { decision: "keep", labels: [] } : { decision, labels };
+    const answer = isSame ? { decision: "keep", labels: [] } : { decision, labels, completion };
     return [i, { ...answer, note: decided.get(i)?.note ?? "", at }];
   });
   const step = change(changes);

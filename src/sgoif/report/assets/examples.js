@@ -98,8 +98,6 @@ function searched(i) {
   return SEARCHED[i];
 }
 
-const plain = (text) => (/^[\x00-\x7f]*$/.test(text) ? text : text.normalize("NFD").replace(/\p{M}/gu, "")).toLowerCase();
-
 // Ahead of the first search, a few cards at a time.
 function prepareSearch(start = 0) {
   const until = performance.now() + 8;

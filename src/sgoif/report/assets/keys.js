@@ -54,13 +54,6 @@ function moved(event) {
   return true;
 }
 
-// The letter of a key, on keyboards that write another script too.
-function letterOf(event) {
-  if (event.key.length > 1) return event.key;
-  const latin = /^[\x20-\x7e]$/.test(event.key) ? event.key : /^Key([A-Z])$/.exec(event.code)?.[1];
-  return (latin ?? event.key).toLowerCase();
-}
-
 function decidedBy(key) {
   if (/^[123]$/.test(key)) {
     const label = choices()[Number(key) - 1];

@@ -8,12 +8,15 @@ function labelOf(text) {
   return alike.length === 1 ? alike[0] : -1;
 }
 
+const agreement = { both: 0, same: 0, people: new Set() }; // of decisions that were loaded with those made here
+
 // The decision of a row; null where it cannot be understood.
 function readRow(row, i) {
   const decision = (row.decision ?? "").trim().toLowerCase();
   const [text, at] = [row.note ?? "", (row.decided_at ?? "").trim()];
   if (!decision) return text ? { decision: null, labels: [], note: text, at } : null;
   if (!Object.hasOwn(KINDS, decision)) return null;
+  if (decision === "edit") return row.completion?.trim() ? { decision, labels: [], completion: row.completion, note: text, at } : null;
   if (decision !== "relabel" && decision !== "several") return { decision, labels: [], note: text, at };
   const parts = (row.label ?? "").trim() ? row.label.split("|") : decision === "several" ? (row.label_name ?? "").split("|") : [row.label_name ?? ""];
   const labels = [...new Set(parts.map(labelOf))];
@@ -23,19 +26,18 @@ function readRow(row, i) {
 }
 
 // How far a file agrees with what was decided here before.
-function compareWith(i, { decision, labels }, reviewer) {
+function compareWith(i, { decision, labels, completion }, reviewer) {
   const mine = decided.get(i);
   if (!mine?.decision || !decision) return;
   agreement.both++;
   if (reviewer) agreement.people.add(reviewer);
-  if (mine.decision === decision && mine.labels.join() === labels.join()) agreement.same++;
+  if (mine.decision === decision && mine.labels.join() === labels.join() && mine.completion === completion) agreement.same++;
 }
 
 const AT_ONCE = 400; // rows that are taken up between two frames: the browser keeps each decision by itself
 
 // Newer decisions win; rows of other people, of other cards, and those that cannot be read are counted.
-async function load(text) {
-  const rows = fromCsv(text);
+async function load(rows) {
   const before = new Map(); // one step, to be taken back at once
   const counts = { taken: 0, older: 0, others: 0, strangers: 0, unreadable: 0 };
   for (let start = 0; start < rows.length; start += AT_ONCE) {

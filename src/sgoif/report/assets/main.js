@@ -73,12 +73,7 @@ function fileName() {
 function download() {
   const rows = decisionRows();
   if (!rows.length) return say("Nothing is decided yet.");
-  const address = URL.createObjectURL(new Blob(["\ufeff", toCsv(rows)], { type: "text/csv" }));
-  const link = make("a", { href: address, download: fileName() });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
+  saveFile(fileName(), "text/csv", "\ufeff", toCsv(rows));
   markDownloaded();
   showProgress();
 }
@@ -87,35 +82,12 @@ async function loadFile(event) {
   const file = event.target.files[0];
   event.target.value = "";
   if (!file) return;
-  say(loadedText(await load(await file.text())));
+  say(loadedText(await load(fromCsv(await file.text()))));
   soon();
 }
 
-const THEME = "sgoif/theme";
-
-function colour(theme) {
-  document.documentElement.dataset.theme = theme;
-  find("theme").textContent = theme === "dark" ? "Light" : "Dark";
-}
-
-function chosenTheme() {
-  try {
-    return localStorage.getItem(THEME);
-  } catch {
-    return null;
-  }
-}
-
 function start() {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const follow = () => colour(chosenTheme() ?? (dark.matches ? "dark" : "light"));
-  follow();
-  dark.addEventListener("change", follow);
-  find("theme").addEventListener("click", () => {
-    keep(THEME, document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    colour(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    if (DOC.owner) drawMap();
-  });
+  startColours(() => DOC.owner && drawMap());
   restore();
   leastShare = lowestTold = chooseLeastShare(checkedSoFar());
   fillFilters();

@@ -1,7 +1,6 @@
 // The result: what the decisions so far make of the data, and how they are applied.
 const MOST_ROWS = 100; // of the table of classes
 const GOING = new Set(["drop", "none"]);
-const agreement = { both: 0, same: 0, people: new Set() }; // of decisions that were loaded with those made here
 
 // Sizes and expected errors by class, before and after. `after` is what remains wrong where all decisions are applied.
 function tallyClasses() {
@@ -65,8 +64,6 @@ function showAgreement() {
   find("agreement").textContent = both ? loaded : "Load another reviewer's decisions on this page to compare them with yours. For pages made with --reviewers, sgoif apply measures the agreement.";
 }
 
-const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-
 function showResult() {
   if (!DOC.owner || find("result").hidden) return;
   const found = estimate();
@@ -75,14 +72,4 @@ function showResult() {
   showLeft(found, rates);
   showAgreement();
   find("command").textContent = `sgoif apply ${shellWord(DOC.run ?? "RUN")} ${fileName()} --out manifest.parquet`;
-}
-
-async function copyCommand() {
-  try {
-    await navigator.clipboard.writeText(find("command").textContent);
-    say("Copied.");
-  } catch {
-    getSelection().selectAllChildren(find("command"));
-    say("Press Ctrl+C to copy the marked command.");
-  }
 }
