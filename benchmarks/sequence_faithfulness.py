@@ -100,9 +100,9 @@ EXPERIMENT = Experiment(
     run=run,
     full=(
         {"by": "watch", "layers": ("block", "all", "head"), "seeds": [(0,)]},
-        {"by": ("end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
+        {"by": ("audit", "end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
     ),
-    small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "end"}),
+    small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "audit"}, {**_TINY, "by": "end"}),
     needs=("transformers",),
     describe=describe,
     tables={"sequence_faithfulness": make_table},

@@ -48,7 +48,7 @@ _FACTS = ("seconds", "cpu_s", "held_loss")
 class Settings(Recipe):
     """One training and what is computed with it."""
 
-    by: Literal["watch", "end", "checkpoints", "kronfluence"] = "watch"
+    by: Literal["watch", "audit", "end", "checkpoints", "kronfluence"] = "watch"
     layers: Literal["block", "all", "head"] = "block"  # that are scored by `watch`
     refresh: int = 16  # steps between two looks at the queries
     queries: int = 24
@@ -105,9 +105,7 @@ def watch(
     settings: Settings, texts: Texts, model: nn.Module, optimizer: torch.optim.Optimizer, passages: Tensor
 ) -> dict[str, Scores]:
     """Train while one monitor per curvature looks on; returns the means over the run."""
-    groups = {
-        f"{number:03d}": [{"input_ids": row, "labels": row} for row in rows] for number, rows in enumerate(passages)
-    }
+    groups = group_passages(passages)
     plan = sgoif.Plan(
         refresh_every=settings.refresh, examples_per_refresh=passages.shape[0] * passages.shape[1], observe_every=4,
         early_steps=0,
@@ -135,6 +133,28 @@ def watch(
         mean_loss = np.full(len(texts.train), np.nan)
         mean_loss[found.table["id"]] = found.table["loss"]
         scores["mean loss"] = np.repeat(mean_loss[:, None], len(groups), 1)
+    return scores
+
+
+def group_passages(passages: Tensor) -> dict[str, list[dict[str, Tensor]]]:
+    """Every query as a group of evaluation sequences."""
+    return {f"{number:03d}": as_items(rows) for number, rows in enumerate(passages)}
+
+
+def as_items(rows: Tensor) -> list[dict[str, Tensor]]:
+    """Sequences all of whose tokens are to be predicted."""
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def audit(subject: Trained) -> dict[str, Scores]:
+    """Harm by one pass over the finished model, for every choice of layers."""
+    groups, scores = group_passages(subject.passages), {}
+    for layers, names in subject.layers.items():
+        found = sgoif.audit(
+            subject.model, as_items(subject.train), anchors=groups, task="sequences", batch_size=32,
+            method=sgoif.Method(layers=names),
+        )  # fmt: skip
+        scores[f"harm, audit, {layers}"] = read_effects(found, len(subject.train), list(groups))["harm"]
     return scores
 
 
@@ -181,8 +201,8 @@ def score_afterwards(
     subject = Trained(model, texts.train, passages, layers, moments=read_moments(model, optimizer))
     if settings.by == "checkpoints":
         return {name: -values for name, values in attributors.sum_products(kept).items()}
-    compute = attributors.score_at_the_end if settings.by == "end" else attributors.attribute_kronfluence
-    return compute(subject)
+    compute = {"end": attributors.score_at_the_end, "audit": audit, "kronfluence": attributors.attribute_kronfluence}
+    return compute[settings.by](subject)
 
 
 def read_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
