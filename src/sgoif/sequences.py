@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 # Passing 32 evaluation sequences costs as much as two or three training steps of 16.
 SEQUENCE_PLAN = Plan(refresh_every=40, examples_per_refresh=32, observe_every=10, early_steps=0)
+_MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),
     "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
@@ -85,6 +87,8 @@ def audit_sequences(
     refuse_changes(request.settings, "sequences", {"method": ("curvature", "curvature_settings", "layers")})
     if method.curvature == ADAM:
         raise SgoifError("curvature='adam' reads the optimiser of a training; audit() has 'kfac', for example.")
+    method = replace(method, curvature_settings={"decay": _MEAN, **(method.curvature_settings or {})})
+    request = replace(request, settings=replace(request.settings, method=method))
     engine = _make_engine(request, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
     recorder = SequenceRecorder(engine.groups.names)

@@ -18,7 +18,7 @@ from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, quiet_eval
 from sgoif.influence.sequence_sets import SequenceSet
-from sgoif.tasks.sequences import count_tokens, next_tokens, sequence_losses, token_losses
+from sgoif.tasks.sequences import count_tokens, next_tokens, sample_targets, sequence_losses, token_losses
 
 __all__ = ["AnchorGroups", "Forward", "GroupGradients", "SequencesSeen", "differentiate"]
 
@@ -37,12 +37,28 @@ class SequencesSeen:
     num_tokens: Tensor  # [S]
 
 
-def differentiate(capture: Capture, forward: Forward, batch: Mapping[str, Any], is_causal: bool) -> SequencesSeen:
-    """Run a batch forward and the losses of its sequences back to the captured layers, in the model's present mode."""
+def differentiate(
+    capture: Capture,
+    forward: Forward,
+    batch: Mapping[str, Any],
+    is_causal: bool,
+    sample: torch.Generator | None = None,
+) -> SequencesSeen:
+    """Run a batch forward and the losses of its sequences back to the captured layers, in the model's present mode.
+
+    Args:
+        capture: of the layers.
+        forward: a batch to logits.
+        batch: with ``labels``.
+        is_causal: whether the model shifts them.
+        sample: draws the tokens to predict from the model itself, as the Fisher matrix needs them.
+    """
     targets = next_tokens(batch["labels"], is_causal=is_causal)
     capture.scale, capture.num_examples = 1.0, len(targets)
     with capture:
         logits = capture.forward(partial(forward, batch))
+        if sample is not None:
+            targets = sample_targets(logits.detach(), targets, sample)
         with torch.enable_grad():
             losses = sequence_losses(token_losses(logits, targets))
             total = losses.sum()

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from sgoif.gradients.segments import Segments
 
-__all__ = ["IGNORED", "count_tokens", "is_causal", "next_tokens", "sequence_losses", "token_losses"]
+__all__ = [
+    "IGNORED",
+    "count_tokens",
+    "is_causal",
+    "next_tokens",
+    "sample_targets",
+    "sequence_losses",
+    "token_losses",
+]
 
 IGNORED = -100  # label of a position that no loss counts
 
@@ -53,6 +61,14 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
     found = F.cross_entropy(rows, targets[wanted], reduction="none")
     return torch.zeros(targets.shape, dtype=found.dtype, device=found.device).masked_scatter(wanted, found)
+
+
+def sample_targets(logits: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    """Tokens drawn from the model's own distribution where there is a target, by a generator on the CPU."""
+    wanted = targets != IGNORED
+    probabilities = logits[wanted].float().softmax(-1).cpu()
+    drawn = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+    return targets.masked_scatter(wanted, drawn.to(targets))
 
 
 def sequence_losses(losses: Tensor, segments: Segments | None = None) -> Tensor:

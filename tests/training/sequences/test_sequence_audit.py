@@ -7,7 +7,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.gradients.adapters import find_sequence_layers
 from sgoif.influence.sequence_sets import pad_items
-from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+from sgoif.tasks.sequences import next_tokens, sample_targets, sequence_losses, token_losses
 from tests.language_models import build, in_double, padded_batch
 
 
@@ -73,6 +73,29 @@ def test_a_sequence_is_behind_itself(tmp_path):
     found = sgoif.audit(model, trained, anchors={"this": [generated]}, task="sequences", out=folder)
     assert found.most_helpful("this", 1)["id"].to_pylist() == ["s7"]
     assert sgoif.load(folder).most_helpful("this", 3).to_pylist() == found.most_helpful("this", 3).to_pylist()
+
+
+def test_tokens_are_drawn_from_the_model():
+    logits = torch.tensor([[[0.0, 1.0, -1.0], [9.0, 0.0, 0.0]]]).repeat(20_000, 1, 1)
+    targets = torch.tensor([[2, -100]]).repeat(20_000, 1)
+    drawn = sample_targets(logits, targets, torch.Generator().manual_seed(0))
+    assert bool((drawn[:, 1] == -100).all())
+    shares = torch.bincount(drawn[:, 0], minlength=3) / len(drawn)
+    torch.testing.assert_close(shares, logits[0, 0].softmax(0), atol=0.01, rtol=0)
+
+
+def test_curvature_does_not_know_the_completions():
+    """Completions as given would put wrong ones into the curvature: harm to a group depends on them by g_i alone."""
+    model, groups = build("gpt2", lora=True), {"all": sequences(6, 20)}
+    trained = sequences(9, 3)
+    other = [dict(item) for item in trained]
+    other[0] = {**other[0], "labels": torch.where(other[0]["labels"] == -100, -100, 1 + other[0]["labels"] % 5)}
+    harms = [
+        sgoif.audit(model, items, anchors=groups, task="sequences").sql("select id, harm from examples order by id")
+        for items in (trained, other)
+    ]
+    one, two = (found["harm"].to_pylist() for found in harms)
+    assert one[0] != two[0] and one[1:] == pytest.approx(two[1:], rel=1e-6)
 
 
 @pytest.mark.parametrize("family", ["t5", "bert"])

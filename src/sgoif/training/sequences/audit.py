@@ -14,7 +14,9 @@ from sgoif.training.sequences.recorder import SequenceRecorder
 
 __all__ = ["audit_sequence_examples"]
 
-_CURVATURE_BATCHES = 20  # of training sequences, that the curvature is measured on
+# Training sequences that the curvature is measured on. Their completions are drawn from the model: with those as given,
+# wrong ones are in the curvature, and harm found 50 AP in place of 57 of near intents (CLINC150, 20%).
+_CURVATURE_SEQUENCES = 2000
 
 
 def audit_sequence_examples(
@@ -32,10 +34,12 @@ def audit_sequence_examples(
     The model is used in eval mode and left as found.
     """
     capture = Capture(engine.layers)
-    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).split(batch_size)
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.randperm(len(examples), generator=generator)[:_CURVATURE_SEQUENCES]
     with preserve_rng(own=examples.generators), quiet_eval(model):
-        for chosen in order[:_CURVATURE_BATCHES]:
-            seen = differentiate(capture, forward, examples.read(chosen.tolist())[1], engine.is_causal)
+        for chosen in sample.split(batch_size):
+            _, batch = examples.read(chosen.tolist())
+            seen = differentiate(capture, forward, batch, engine.is_causal, generator)
             engine.absorb(engine.measure(seen.calls, most=batch_size))
         engine.refresh(model, capture, forward, len(engine.groups) * max(engine.groups.sizes))
         for step, chosen in enumerate(torch.arange(len(examples)).split(batch_size)):
