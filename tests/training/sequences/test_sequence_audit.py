@@ -98,6 +98,16 @@ def test_curvature_does_not_know_the_completions():
     assert one[0] != two[0] and one[1:] == pytest.approx(two[1:], rel=1e-6)
 
 
+def test_sequences_without_a_token_to_predict_are_counted_and_stop_nothing():
+    trained = sequences(9, 3)
+    for place in (4, 5, 6, 7):  # two whole batches
+        trained[place] = {**trained[place], "labels": torch.full_like(trained[place]["labels"], -100)}
+    model = build("gpt2", lora=True)
+    run = sgoif.audit(model, trained, anchors={"all": sequences(4, 20)}, task="sequences", batch_size=2)
+    assert run.info["num_not_judged"] == 4
+    assert run.sequence_issues()["id"].to_pylist()[-4:] == [4, 5, 6, 7]
+
+
 @pytest.mark.parametrize("family", ["t5", "bert"])
 def test_other_families_are_audited(family):
     model = build(family, lora=True)
