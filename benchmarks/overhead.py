@@ -7,6 +7,9 @@ neighbour disturbs less. There are 20 hold-out examples of each class, at least 
 monitor, views left out, on average over two refresh periods. Then the peak memory of both loops, each in a process of
 its own. Both processes hold the hold-out: it is the user's, watched or not.
 
+``python``: what a step between refreshes and observations takes beside its arithmetic: the processor time that the
+monitor adds to a step of a model so small that there is next to none.
+
 ``ids``: a small model and 1,000,000 distinct ids, pass after pass. Evidence grows with the ids that were seen, so
 resident memory may grow during the first pass and must be flat from then on, but for the votes: an example that is
 suggested a class it was not suggested before takes 16 bytes more.
@@ -24,6 +27,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -63,7 +67,7 @@ _NO_LAUNCH = {"detach", "alias", "_unsafe_view"}  # beside views and uninitialis
 class Settings:
     """One model, or the ids."""
 
-    part: Literal["cost", "ids"] = "cost"
+    part: Literal["cost", "python", "ids"] = "cost"
     model: str = option("resnet9", MODELS)
     classes: int = 10
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -100,6 +104,8 @@ def workload(name: str, classes: int) -> tuple[nn.Module, tuple[Tensor, Tensor],
 def measure(settings: Settings) -> dict[str, Any]:
     if settings.part == "ids":
         return measure_ids(settings.passes)
+    if settings.part == "python":
+        return measure_python()
     loops = {name: make_loop(settings, name) for name in ("bare", "watched")}
     row = {"model": settings.model, "classes": settings.classes, "precision": settings.precision, "batch": BATCH}
     row |= time_loops(loops, settings.blocks)
@@ -177,6 +183,25 @@ def probe(settings: Settings, name: str) -> None:
     loop.check()
 
 
+def measure_python(periods: int = 10) -> dict[str, Any]:
+    """Medians over the plain steps of some refresh periods, bare and watched ones in turn."""
+    torch.manual_seed(0)
+    images, labels, taken = torch.randn(4, 8), torch.randint(0, 10, (4,)), dict[str, list[float]]()
+    loops = {
+        name: BenchLoop(nn.Linear(8, 10), (images, labels), anchors=HeldOut(images, 10), is_watched=name == "watched")
+        for name in ("bare", "watched")
+    }
+    for step in range((periods + 1) * PLAN.refresh_every):
+        for name, loop in loops.items():
+            begun = time.process_time()
+            loop.step()
+            if step >= PLAN.refresh_every and not PLAN.is_refresh(step) and not PLAN.is_observe(step):
+                taken.setdefault(name, []).append(1e3 * (time.process_time() - begun))
+    loops["watched"].check()
+    bare, watched = (median(taken[name]) for name in ("bare", "watched"))
+    return {"part": "python", "bare_ms": bare, "added_ms": watched - bare, "num_steps": len(taken["bare"])}
+
+
 def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, Any]:
     """Resident memory after each pass over as many ids, in MiB."""
     torch.manual_seed(0)
@@ -203,6 +228,8 @@ def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, Any]:
 
 
 def describe(row: Run) -> str:
+    if "added_ms" in row:
+        return f"{row['added_ms']:.2f} ms are added to a plain step of {row['bare_ms']:.2f} ms"
     if "growth" in row:
         return f"{row['num_ids']:,} ids, resident memory {row['growth']:.4f}x after the first pass"
     memory = f", peak memory {memory_ratio(row):.3f}x" if "peak_mb" in row else ""
@@ -307,6 +334,7 @@ OVERHEAD = Experiment(
     tables={"overhead": overhead},
     full=[
         {"part": "ids"},
+        {"part": "python"},
         {"classes": [10, 100, 1000, 10_000], "precision": ["fp32", "bf16"]},
         {"model": ["resnet18", "vit"], "precision": ["fp32", "bf16"], "classes": [10, 1000], "blocks": 2},
         {"model": ["resnet18-2048", "resnet18-4096"], "precision": "bf16", "blocks": 2},

@@ -24,13 +24,13 @@ from benchmarks.instructions import ERRORS, SOURCES, Items, load_instructions, p
 from benchmarks.metrics import detection_report
 from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
 from sgoif.influence.sequence_sets import pad_items
+from sgoif.sequences import SEQUENCE_PLAN
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
 METHODS: dict[str, dict[str, Any]] = {
     "kfac": {"curvature": "kfac"},
     "adam": {"curvature": "adam"},
 }
-PLAN = sgoif.Plan(refresh_every=20, examples_per_refresh=64, observe_every=5, early_steps=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def train(
     model = build(setup.width, setup.depth, vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     settings: dict[str, Any] = {"train_size": len(items), "task": "sequences", "seed": setup.seed}
-    settings |= {"anchors": groups, "budget": sgoif.Budget(plan=PLAN)}
+    settings |= {"anchors": groups, "budget": sgoif.Budget(plan=SEQUENCE_PLAN)}
     monitors = {
         name: sgoif.watch(model, optimizer, method=sgoif.Method(**method), **settings)
         for name, method in (methods or {}).items()

@@ -122,7 +122,7 @@ def write_token_harms(
         out: the file, ``.jsonl``.
         tokenizer: has ``decode``, from a list of token ids to text.
         groups: name of the group; or by id, such as the ``worst_group`` of ``run.sequence_issues()``. Without, and for
-            ids that are missing there, the mean over the groups.
+            ids that are missing there, all evaluation sequences together.
 
     Returns:
         How many sequences were written.

@@ -205,9 +205,10 @@ class Run:
 
         Columns: ``suspicion``, the loss at the last visit times a half for the least harmful sequence up to one and a
         half for the most harmful one, by their rank (1 where there is no harm);
-        ``harm``, the mean over the groups of what training on it does to their loss (positive is harmful); ``worst``,
-        the largest over the groups, and ``worst_group``; ``cosine``, the mean over the groups of the same without
-        curvature and size; ``loss`` per token, its mean over the visits, and its first and last value.
+        ``harm``, what training on it does to the loss of all evaluation sequences together, to which a group adds as
+        much as it has sequences (positive is harmful); ``worst``, the largest over the groups, and ``worst_group``;
+        ``cosine``, as harm, without curvature and size; ``loss`` per token, its mean over the visits, and its first and
+        last value.
         ``p_mislabeled`` is null, and ``no_p_reason`` says why.
 
         Args:

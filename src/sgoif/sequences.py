@@ -72,7 +72,7 @@ def watch_sequences(
     return SequenceMonitor(
         loop,
         engine,
-        recorder=SequenceRecorder(engine.groups.names),
+        recorder=SequenceRecorder(engine.groups.shares),
         train_size=train_size,
         sink=sink if peers.rank == 0 else None,
         on_close=finish_sequences,
@@ -91,7 +91,7 @@ def audit_sequences(
     request = replace(request, settings=replace(request.settings, method=method))
     engine = _make_engine(request, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
-    recorder = SequenceRecorder(engine.groups.names)
+    recorder = SequenceRecorder(engine.groups.shares)
     audit_sequence_examples(
         request.model, forward or _forward_of(request.model), examples, engine, recorder,
         batch_size=batch_size, seed=request.seed,
@@ -139,7 +139,7 @@ def _forward_of(model: nn.Module) -> Forward:
 def empty_sequences() -> Run:
     """The run of a monitor that is switched off."""
     info = {"disabled": True, "task": "sequences", "groups": {}, "num_examples": 0, "num_not_judged": 0}
-    recorder = SequenceRecorder(["none"])
+    recorder = SequenceRecorder({"none": 1.0})
     return save_run(None, info, {"examples": _complete(recorder.examples()), "group_effects": recorder.effects()})
 
 

@@ -23,7 +23,10 @@ def rows_of(batch):
 
 def watched(model, family, curvature="kfac"):
     """A monitor after two steps, the second of which moved nothing."""
-    groups = {name: rows_of(padded_batch(family, "right", count=3, seed=seed)) for name, seed in (("a", 20), ("b", 21))}
+    groups = {
+        name: rows_of(padded_batch(family, "right", count=count, seed=seed))
+        for name, count, seed in (("a", 3, 20), ("b", 2, 21))
+    }
     monitor = sgoif.watch(
         model, anchors=groups, train_size=8, task="sequences", method=sgoif.Method(curvature=curvature),
         budget=sgoif.Budget(plan=PLAN),
@@ -62,8 +65,8 @@ def test_shares_of_tokens_are_those_of_autograd_and_add_up(family, lora, monkeyp
             assert abs(found["harm"].sum() - float(harm[group][place])) < 1e-10
             labels = batch["labels"][place]
             assert found["token"].tolist() == labels[found["position"]].tolist()
-    mean = monitor.explain_tokens(rows_of(batch)[0])["harm"].sum()
-    assert mean == pytest.approx(dict(zip(run.table["id"].tolist(), run.table["harm"]))[101], rel=1e-10)
+    whole = monitor.explain_tokens(rows_of(batch)[0])["harm"].sum()
+    assert whole == pytest.approx(dict(zip(run.table["id"].tolist(), run.table["harm"]))[101], rel=1e-10)
 
 
 def test_the_model_is_left_as_found_and_shares_do_not_depend_on_its_mode():

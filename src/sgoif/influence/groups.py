@@ -104,6 +104,12 @@ class AnchorGroups:
         """Sequences of each group."""
         return [len(sequences) for sequences in self._sets]
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much of all evaluation sequences each group is, by name."""
+        total = sum(self.sizes)
+        return {name: size / total for name, size in zip(self.names, self.sizes)}
+
     def draw(self, group: int, count: int) -> list[dict[str, Any]]:
         """The next batches of a group, on the device; a dataset may draw random numbers, so guard them around it."""
         order, start = self._orders[group], self._drawn[group]

@@ -21,7 +21,7 @@ _NEEDED = 'lines look like {"id": 7, "group": "math", "tokens": [{"text": " cat"
 class TokenHarms:
     """The tokens of one sequence in their order: text, loss and share of the harm to a group."""
 
-    group: str  # empty for the mean over all groups
+    group: str  # empty for all evaluation sequences together
     tokens: tuple[tuple[str, float | None, float | None], ...]
 
 

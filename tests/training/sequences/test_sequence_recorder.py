@@ -10,7 +10,7 @@ VISITS = [(0, 0.9, 5.0), (3, 0.5, 1.0), (9, 0.1, -2.0)]  # step, loss, harm
 
 
 def record(visits, recorder=None):
-    recorder = SequenceRecorder(["all"]) if recorder is None else recorder
+    recorder = SequenceRecorder({"all": 1.0}) if recorder is None else recorder
     for step, loss, harm in visits:
         recorder.add(step, [7], torch.tensor([loss]), torch.tensor([1]), torch.tensor([[harm, harm / 10]]))
         recorder.flush()
@@ -34,7 +34,7 @@ def test_processes_and_attempts_add_up_to_one():
     whole = record(VISITS).examples()
     first, second = record(VISITS[:1] + VISITS[2:]), record(VISITS[1:2])
     first.merge(second.state_dict())
-    resumed = SequenceRecorder(["all"])
+    resumed = SequenceRecorder({"all": 1.0})
     resumed.load_state_dict(record(VISITS[:2]).state_dict())
     for found in (first.examples(), record(VISITS[2:], resumed).examples()):
         assert found["harm"][0] == pytest.approx(whole["harm"][0]) and found["n_judged"][0] == 3
@@ -43,9 +43,18 @@ def test_processes_and_attempts_add_up_to_one():
 def test_a_state_without_weights_counts_its_visits_alike():
     state = record(VISITS[:1]).state_dict()
     del state["_weights"]
-    resumed = SequenceRecorder(["all"])
+    resumed = SequenceRecorder({"all": 1.0})
     resumed.load_state_dict(state)
     assert resumed.examples()["harm"][0] == pytest.approx(5.0)
     other = record(VISITS[:1])
     other.merge(state)
     assert np.isfinite(other.examples()["harm"][0])
+
+
+def test_a_group_counts_in_harm_as_much_as_it_has_sequences():
+    recorder = SequenceRecorder({"large": 0.75, "small": 0.25})
+    recorder.add(0, [7], torch.ones(1), torch.ones(1), torch.tensor([[1.0, 9.0, 0.1, -0.3]]))
+    recorder.flush()
+    found = recorder.examples()
+    assert found["harm"][0] == pytest.approx(3.0) and found["cosine"][0] == pytest.approx(0.0, abs=1e-7)
+    assert found["worst"][0] == pytest.approx(9.0) and found["worst_group"][0] == "small"

@@ -93,7 +93,7 @@ class SequenceEngine:
         return dict(zip(self.groups.names, self._gradients.losses.tolist()))
 
     def direction(self, group: str | None = None) -> dict[str, Tensor]:
-        """``H⁻¹g_v`` of a group by layer, ``[G, O, I]``; without a name, the mean over the groups.
+        """``H⁻¹g_v`` of a group by layer, ``[G, O, I]``; without a name, that of all evaluation sequences together.
 
         Raises:
             SgoifError: there is no such group, or no look at the groups yet.
@@ -104,7 +104,8 @@ class SequenceEngine:
         if self._directions is None:
             raise SgoifError("the groups have not been looked at yet, so nothing is known of harm; train first.")
         if group is None:
-            return {name: part[: len(names)].mean(0) for name, part in self._directions.items()}
+            shares = self._sizes.new_tensor(list(self.groups.shares.values()))
+            return {name: torch.tensordot(shares, part[: len(names)], 1) for name, part in self._directions.items()}
         return {name: part[names.index(group)] for name, part in self._directions.items()}
 
     # Scoring: reads the state, never changes it.

@@ -220,7 +220,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
         Args:
             item: the sequence as the dataset has it, with ``input_ids`` and ``labels``; or a batch of one.
-            group: name of the group, a key of ``anchors=``; without one, the mean over the groups.
+            group: name of the group, a key of ``anchors=``; without one, all evaluation sequences together.
 
         Raises:
             SgoifError: there is no such group, nothing was looked at yet, or the item is not one sequence.
