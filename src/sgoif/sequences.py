@@ -42,7 +42,7 @@ __all__ = ["SEQUENCE_PLAN", "audit_sequences", "empty_sequences", "finish_sequen
 log = logging.getLogger(__name__)
 
 # Passing 32 evaluation sequences costs as much as two or three training steps of 16.
-SEQUENCE_PLAN = Plan(refresh_every=40, examples_per_refresh=32, observe_every=10, early_steps=0)
+SEQUENCE_PLAN = Plan(refresh_every=48, examples_per_refresh=32, observe_every=12, early_steps=0)
 _MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),

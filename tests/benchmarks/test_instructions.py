@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from benchmarks.data import data_root
-from benchmarks.instructions import ERRORS, load_instructions, plant_wrong_completions
-from benchmarks.sequence_rivals import disagree_with_neighbours, find_outliers, with_linear_layers
+from benchmarks.sequences.ekfac import with_linear_layers
+from benchmarks.sequences.instructions import ERRORS, load_instructions, plant_wrong_completions
+from benchmarks.sequences.rivals import disagree_with_neighbours, find_outliers
 
 pytestmark = [
     pytest.mark.data,
@@ -48,7 +49,7 @@ def test_linear_layers_in_place_of_transposed_ones_compute_the_same():
     pytest.importorskip("transformers", reason="transformers is not installed")
     import torch
 
-    from benchmarks.sequences import build
+    from benchmarks.sequences.training import build
 
     torch.manual_seed(0)
     model, tokens = build(32, 1, 20, 16).eval(), torch.randint(20, (2, 8))

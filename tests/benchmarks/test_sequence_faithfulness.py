@@ -6,11 +6,13 @@ import torch
 
 pytest.importorskip("transformers")
 
-from benchmarks import records, sequence_attributors, sequence_parts, sequence_retraining, sequence_scores
+from benchmarks import records
 from benchmarks.experiment import cells, measure
-from benchmarks.sequence_faithfulness import describe_bank, judge
-from benchmarks.sequence_retraining import Half, Recipe
-from benchmarks.sequence_scores import Settings
+from benchmarks.sequences import attributors, parts, retraining
+from benchmarks.sequences import scores as scoring
+from benchmarks.sequences.faithfulness import describe_bank, judge
+from benchmarks.sequences.retraining import Half, Recipe
+from benchmarks.sequences.scores import Settings
 
 TINY = {"sequences": 12, "held": 6, "length": 12, "width": 32, "depth": 2, "batch": 3, "epochs": 2}
 
@@ -23,7 +25,7 @@ def folders(monkeypatch, tmp_path):
     text.write_text("".join("abcdefgh \n"[number] for number in np.random.default_rng(0).integers(10, size=600)))
     monkeypatch.setenv("SGOIF_DATA", str(tmp_path))
     monkeypatch.setenv("SGOIF_CACHE", str(tmp_path / "cache"))
-    for module in (records, sequence_retraining):
+    for module in (records, retraining):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
 
 
@@ -69,38 +71,37 @@ def test_queries_without_a_finite_score_count_as_zero(halves):
 
 def test_a_retraining_sees_its_half_alone_in_the_order_of_all():
     recipe = Recipe(**TINY)
-    members = sequence_retraining.members_of(recipe, 3)
+    members = retraining.members_of(recipe, 3)
     assert members.sum(1).tolist() == [6, 6, 6]
-    np.testing.assert_array_equal(sequence_retraining.members_of(recipe, 2), members[:2])
+    np.testing.assert_array_equal(retraining.members_of(recipe, 2), members[:2])
     half, everyone = (
-        torch.cat(list(sequence_retraining.batches(recipe, rows, seed=4))).tolist()
-        for rows in (members[0], np.ones(12, bool))
+        torch.cat(list(retraining.batches(recipe, rows, seed=4))).tolist() for rows in (members[0], np.ones(12, bool))
     )
     assert half == [place for place in everyone if members[0][place]]
     assert sorted(half) == sorted(2 * np.flatnonzero(members[0]).tolist())
 
 
 def test_the_texts_held_out_are_the_last_and_never_trained_on():
-    texts = sequence_retraining.load_texts(Recipe(**TINY))
+    texts = retraining.load_texts(Recipe(**TINY))
     assert texts.train.shape == (12, 12)
     assert texts.held.shape == (6, 12)
-    whole = sequence_retraining.load_texts(Recipe(**{**TINY, "sequences": 44, "held": 6}))  # all that are left
+    whole = retraining.load_texts(Recipe(**{**TINY, "sequences": 44, "held": 6}))  # all that are left
     torch.testing.assert_close(whole.held, texts.held)
     assert len(torch.cat([whole.train, whole.held]).unique(dim=0)) == 50
 
 
 def test_retrainings_are_stored_and_never_run_again(monkeypatch):
-    experiment, grid = sequence_retraining.EXPERIMENT, {name: (value,) for name, value in TINY.items()}
+    experiment, grid = retraining.EXPERIMENT, {name: (value,) for name, value in TINY.items()}
     asked = cells(experiment, {**grid, "half": (0, 1), "seed": (0, 1)})
-    rows = list(measure(experiment, asked[:3], save=sequence_retraining.FILE))
+    rows = list(measure(experiment, asked[:3], save=retraining.FILE))
     assert [len(row["losses"]) for row in rows] == [6, 6, 6]
     assert rows[0]["losses"] != rows[1]["losses"]  # other halves
     assert rows[0]["losses"] != rows[2]["losses"]  # another seed
-    again = sequence_retraining.run(Half(**TINY))
+    again = retraining.run(Half(**TINY))
     np.testing.assert_allclose(again["losses"], rows[0]["losses"], atol=1e-6)
     trained = []
-    monkeypatch.setattr(sequence_retraining, "train", lambda *_, **__: trained.append(1) or 0.0)
-    bank = sequence_retraining.read_bank(Recipe(**TINY), 2, (0, 1))
+    monkeypatch.setattr(retraining, "train", lambda *_, **__: trained.append(1) or 0.0)
+    bank = retraining.read_bank(Recipe(**TINY), 2, (0, 1))
     assert trained == [1]  # the fourth, which has no line of results
     np.testing.assert_allclose(bank[[0, 0, 1], [0, 1, 0]], [row["losses"] for row in rows])
 
@@ -108,36 +109,36 @@ def test_retrainings_are_stored_and_never_run_again(monkeypatch):
 @pytest.mark.parametrize("by", ["watch", "end", "checkpoints"])
 def test_scores_have_a_row_per_sequence_and_are_kept(by, monkeypatch):
     settings = Settings(**TINY, by=by, layers="all", queries=2, group=3, refresh=2)
-    scores, facts = sequence_scores.keep_scores(settings)
+    scores, facts = scoring.keep_scores(settings)
     assert len(scores) >= 4
     assert {values.shape for values in scores.values()} == {(12, 2)}
     assert all(np.isfinite(values).all() for values in scores.values())
     assert 0 < facts["held_loss"] < 4
-    monkeypatch.setattr(sequence_scores, "score", None)
-    kept, _ = sequence_scores.keep_scores(settings)
+    monkeypatch.setattr(scoring, "score", None)
+    kept, _ = scoring.keep_scores(settings)
     assert all(np.array_equal(kept[name], values) for name, values in scores.items())
 
 
 def trained():
     recipe = Recipe(**TINY)
-    texts = sequence_retraining.load_texts(recipe)
-    model = sequence_retraining.make_model(recipe, texts, seed=0)
-    layers = sequence_scores.find_layers(model)
-    return sequence_attributors.Trained(model, texts.train, texts.held.view(2, 3, 12), layers, moments={})
+    texts = retraining.load_texts(recipe)
+    model = retraining.make_model(recipe, texts, seed=0)
+    layers = scoring.find_layers(model)
+    return attributors.Trained(model, texts.train, texts.held.view(2, 3, 12), layers, moments={})
 
 
 def test_gradient_products_are_slopes_of_the_loss():
     subject = trained()
-    found = sequence_attributors.gradient_products(subject, {"plain": None})["plain, all parameters"]
+    found = attributors.gradient_products(subject, {"plain": None})["plain, all parameters"]
     model, step = subject.model.double(), 1e-6
     model.zero_grad()
     row = subject.train[[5]]
     (model(input_ids=row, labels=row).loss * 11).backward()  # the mean over 11 tokens, so the sum
-    before = sequence_retraining.held_losses(model, subject.passages.flatten(0, 1))
+    before = retraining.held_losses(model, subject.passages.flatten(0, 1))
     with torch.no_grad():
         for value in model.parameters():
             value -= step * value.grad
-    change = sequence_retraining.held_losses(model, subject.passages.flatten(0, 1)) - before
+    change = retraining.held_losses(model, subject.passages.flatten(0, 1)) - before
     np.testing.assert_allclose(change.reshape(2, 3).mean(1) / -step, found[5], rtol=0.02)
 
 
@@ -145,8 +146,8 @@ def test_kronfluence_without_curvature_agrees_with_gradient_products():
     pytest.importorskip("kronfluence")
     subject = trained()
     modules = subject.layers["all linear layers"]
-    found = sequence_attributors.fit_kronfluence(subject, modules, strategy="identity")["default damping"]
-    products = sequence_attributors.gradient_products(subject, {"plain": None})["plain, all linear layers"]
+    found = attributors.fit_kronfluence(subject, modules, strategy="identity")["default damping"]
+    products = attributors.gradient_products(subject, {"plain": None})["plain, all linear layers"]
     np.testing.assert_allclose(found, -11 * products, rtol=1e-3, atol=1e-4)  # of sums, not means over 11 tokens
 
 
@@ -160,10 +161,10 @@ def test_layers_are_those_of_the_whole_model_the_last_block_and_the_output():
 
 def test_parts_are_changed_one_at_a_time():
     settings = Settings(**TINY, queries=2, group=3, refresh=2, halves=5, seeds=(0,))
-    found = {row["method"]: row for row in sequence_parts.run(settings)}
-    assert list(found) == list(sequence_parts.PARTS)
+    found = {row["method"]: row for row in parts.run(settings)}
+    assert list(found) == list(parts.PARTS)
     assert all(row["failed"] == 0 for row in found.values())
-    watched = sequence_scores.score(settings)["harm, kfac, last block"]
-    bank = sequence_retraining.read_bank(settings.recipe, 5, (0,))[:, :, sequence_scores.query_places(settings)].mean(3)
-    members = sequence_retraining.members_of(settings.recipe, 5)
+    watched = scoring.score(settings)["harm, kfac, last block"]
+    bank = retraining.read_bank(settings.recipe, 5, (0,))[:, :, scoring.query_places(settings)].mean(3)
+    members = retraining.members_of(settings.recipe, 5)
     assert judge(members, bank, watched)["lds"] == pytest.approx(found["default"]["lds"])

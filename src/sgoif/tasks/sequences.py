@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 IGNORED = -100  # label of a position that no loss counts
+_AT_ONCE = 2**19  # logits: they stay in a core's cache. A device is given more, as every piece is a launch
 
 
 def is_causal(model: nn.Module) -> bool:
@@ -54,13 +55,25 @@ def next_tokens(labels: Tensor, *, is_causal: bool) -> Tensor:
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy at every position ``[B, T]`` in at least float32, zero where there is no target.
 
-    Only positions with a target are computed: a vocabulary is wide, and completions are often short.
+    A vocabulary is wide. Where most positions have no target, the others alone are computed; and only some of them at a
+    time, so that no second tensor of the logits' size is made.
     """
-    wanted = targets != IGNORED
-    rows = logits[wanted]
-    rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
-    found = F.cross_entropy(rows, targets[wanted], reduction="none")
-    return torch.zeros(targets.shape, dtype=found.dtype, device=found.device).masked_scatter(wanted, found)
+    rows, wanted = logits.flatten(0, 1), targets.flatten()
+    places = (wanted != IGNORED).nonzero()[:, 0]
+    if 2 * len(places) > len(wanted):
+        return _cross_entropies(rows, wanted).view(targets.shape)
+    found = _cross_entropies(rows.index_select(0, places), wanted[places])
+    return found.new_zeros(len(wanted)).index_copy(0, places, found).view(targets.shape)
+
+
+def _cross_entropies(rows: Tensor, targets: Tensor) -> Tensor:
+    """By row, zero where a row has no target."""
+    at_once = max(1, (_AT_ONCE if rows.device.type == "cpu" else 64 * _AT_ONCE) // max(rows.shape[1], 1))
+    found = []
+    for some, wanted in zip(rows.split(at_once), targets.split(at_once)):
+        some = some.float() if some.dtype in (torch.bfloat16, torch.float16) else some
+        found.append(F.cross_entropy(some, wanted, reduction="none", ignore_index=IGNORED))
+    return torch.cat(found)
 
 
 def sample_targets(logits: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,28 +1,21 @@
 """Other scores of training sequences for the same model: without gradients, of first order, and by other libraries.
 
-All are arrays ``[n, V]``, positive where training sequence i harms passage v. kronfluence (Grosse et al. 2023) knows no
-``Conv1D``, so it is given the same model with linear layers in its place.
+All are arrays ``[n, V]``, positive where training sequence i harms passage v.
 """
 
 from __future__ import annotations
 
-import copy
-import logging
-import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-from benchmarks.sequence_retraining import held_losses
-from benchmarks.sequence_rivals import with_linear_layers
+from benchmarks.sequences import ekfac
+from benchmarks.sequences.retraining import held_losses
 
 __all__ = ["Scores", "Trained", "attribute_kronfluence", "gradient_products", "score_at_the_end", "sum_products"]
 
@@ -117,43 +110,15 @@ def attribute_kronfluence(trained: Trained) -> dict[str, Scores]:
     return found
 
 
-def fit_kronfluence(trained: Trained, modules: list[str], strategy: str = "ekfac") -> dict[str, Scores]:
+def fit_kronfluence(trained: Trained, modules: Sequence[str], strategy: str = "ekfac") -> dict[str, Scores]:
     """Fit the factors on the training sequences and score all pairs, by damping."""
-    from kronfluence.analyzer import Analyzer, prepare_model
-    from kronfluence.arguments import FactorArguments, ScoreArguments
-    from kronfluence.task import Task
-
-    class NextToken(Task):  # type: ignore[misc]
-        def compute_train_loss(self, batch: Any, model: nn.Module, sample: bool = False) -> Tensor:
-            (rows,) = batch
-            logits = model(input_ids=rows).logits
-            if sample:
-                drawn = torch.multinomial(logits.detach()[:, :-1].flatten(0, 1).softmax(1), 1)
-                rows = torch.cat([rows[:, :1], drawn.view(len(rows), -1)], 1)
-            return _sum_losses(logits, rows)
-
-        def compute_measurement(self, batch: Any, model: nn.Module) -> Tensor:
-            return self.compute_train_loss(batch, model)
-
-        def get_influence_tracked_modules(self) -> list[str]:
-            return modules
-
-    task, quiet = NextToken(), {"log_level": logging.ERROR, "disable_tqdm": True}
-    train, asked = TensorDataset(trained.train), TensorDataset(trained.passages.flatten(0, 1))
+    dampings = {"default damping": ekfac.DEFAULT, "heuristic damping": ekfac.HEURISTIC}
+    train, asked = as_items(trained.train), as_items(trained.passages.flatten(0, 1))
+    found = ekfac.score_pairs(trained.model, train, asked, modules, dampings=dampings, batch=32, strategy=strategy)
     shape = len(trained.passages), -1, len(trained.train)
-    torch.manual_seed(0)  # the Fisher matrix samples its labels
-    found: dict[str, Scores] = {}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # kronfluence's own
-        model = prepare_model(with_linear_layers(copy.deepcopy(trained.model)).eval(), task)
-        analyzer = Analyzer("analysed", model, task, cpu=True, output_dir=folder, **quiet)
-        factors, sizes = FactorArguments(strategy=strategy), {"per_device_train_batch_size": 32}
-        analyzer.fit_all_factors("factors", train, per_device_batch_size=32, factor_args=factors)
-        for name, damping in (("default damping", 1e-8), ("heuristic damping", None)):
-            dampings = ScoreArguments(damping_factor=damping)
-            analyzer.compute_pairwise_scores(
-                name, "factors", asked, train, per_device_query_batch_size=32, **sizes, score_args=dampings
-            )
-            pairs = analyzer.load_pairwise_scores(name)["all_modules"]  # [V·G, n], positive where helpful
-            found[name] = -pairs.view(shape).mean(1).T.double().numpy()
-    return found
+    return {name: pairs.view(shape).mean(1).T.double().numpy() for name, pairs in found.items()}
+
+
+def as_items(rows: Tensor) -> list[dict[str, Tensor]]:
+    """Sequences all of whose tokens are to be predicted."""
+    return [{"input_ids": row, "labels": row} for row in rows]

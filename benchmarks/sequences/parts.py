@@ -1,6 +1,6 @@
 """Which part of a sequence's score agrees with retraining: K-FAC in the last block, with one part changed at a time.
 
-All monitors watch the same training. The retrainings are those of :mod:`benchmarks.sequence_retraining`.
+All monitors watch the same training. The retrainings are those of :mod:`benchmarks.sequences.retraining`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 import sgoif
 from benchmarks.experiment import Experiment
-from benchmarks.sequence_faithfulness import describe, describe_bank, judge
-from benchmarks.sequence_retraining import load_texts, make_model, make_optimizer, members_of, read_bank, train
-from benchmarks.sequence_scores import Settings, query_places, read_effects
+from benchmarks.sequences.faithfulness import describe, describe_bank, judge
+from benchmarks.sequences.retraining import load_texts, make_model, make_optimizer, members_of, read_bank, train
+from benchmarks.sequences.scores import Settings, query_places, read_effects
 
 _ADDITIVE = {"damping_mode": "additive", "relative_damping": 0.1}
 PARTS: dict[str, dict[str, Any]] = {

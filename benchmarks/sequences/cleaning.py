@@ -9,8 +9,8 @@ import numpy as np
 
 import sgoif
 from benchmarks.experiment import Experiment
-from benchmarks.instructions import ERRORS, load_instructions, plant_wrong_completions
-from benchmarks.sequences import METHODS, Setup, exact_match, final_losses, read_scores, train
+from benchmarks.sequences.instructions import ERRORS, load_instructions, plant_wrong_completions
+from benchmarks.sequences.training import METHODS, Setup, exact_match, final_losses, read_scores, train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import sequence_rivals as rivals
 from benchmarks.experiment import Experiment, option
-from benchmarks.instructions import Instructions, Items, load_instructions
-from benchmarks.sequences import METHODS, Setup, exact_match, train
+from benchmarks.sequences import rivals
+from benchmarks.sequences.instructions import Instructions, Items, load_instructions
+from benchmarks.sequences.training import METHODS, Setup, exact_match, train
 from benchmarks.tables.rows import describe_seeds, latest, table
 
 # Intents of three of CLINC150's ten domains, as published; the file of the set does not name them.

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import sgoif
-from benchmarks import cache, sequence_retraining
-from benchmarks import sequence_attributors as attributors
-from benchmarks.sequence_attributors import Scores, Trained
-from benchmarks.sequence_retraining import (
+from benchmarks import cache
+from benchmarks.sequences import attributors, ekfac, retraining
+from benchmarks.sequences.attributors import Scores, Trained, as_items
+from benchmarks.sequences.retraining import (
     HALVES,
     SEEDS,
     Recipe,
@@ -81,8 +81,8 @@ def keep_scores(settings: Settings) -> tuple[dict[str, Scores], dict[str, float]
 
 def digest_code() -> str:
     """A digest of the code that makes scores."""
-    root = Path(__file__).resolve().parents[1]
-    modules = (attributors.__file__, sequence_retraining.__file__, __file__)
+    root = Path(__file__).resolve().parents[2]
+    modules = (attributors.__file__, ekfac.__file__, retraining.__file__, __file__)
     files = [*sorted((root / "src").rglob("*.py")), *map(Path, modules)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -139,11 +139,6 @@ def watch(
 def group_passages(passages: Tensor) -> dict[str, list[dict[str, Tensor]]]:
     """Every query as a group of evaluation sequences."""
     return {f"{number:03d}": as_items(rows) for number, rows in enumerate(passages)}
-
-
-def as_items(rows: Tensor) -> list[dict[str, Tensor]]:
-    """Sequences all of whose tokens are to be predicted."""
-    return [{"input_ids": row, "labels": row} for row in rows]
 
 
 def audit(subject: Trained) -> dict[str, Scores]:

@@ -22,7 +22,7 @@ from benchmarks.data import DataMissing, data_root
 from benchmarks.exactness import draw_members
 from benchmarks.experiment import Experiment
 from benchmarks.records import RESULTS, read_results
-from benchmarks.sequences import build
+from benchmarks.sequences.training import build
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
 
 __all__ = ["Half", "Recipe", "Texts", "held_losses", "load_texts", "make_model", "members_of", "read_bank", "train"]

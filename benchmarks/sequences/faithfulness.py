@@ -1,6 +1,6 @@
 """Do the scores of ``task="sequences"`` agree with retraining? The linear datamodeling score on tinyshakespeare.
 
-A character-level GPT-2 is trained once on all sequences and scored; :mod:`benchmarks.sequence_retraining` trains it on
+A character-level GPT-2 is trained once on all sequences and scored; :mod:`benchmarks.sequences.retraining` trains it on
 random halves. The queries are passages of a few consecutive sequences from the end of the text, each one a group of its
 own. The LDS of a query is the rank correlation over halves between the summed scores of a half's members and the
 query's mean loss per token after training on that half; its mean over the queries has an interval by bootstrap
@@ -21,9 +21,9 @@ import sgoif
 from benchmarks.agreement import ceiling, spearman
 from benchmarks.exactness import Subsets
 from benchmarks.experiment import Experiment
-from benchmarks.sequence_attributors import Scores
-from benchmarks.sequence_retraining import members_of, read_bank
-from benchmarks.sequence_scores import LAYERS, Settings, keep_scores, query_places
+from benchmarks.sequences.attributors import Scores
+from benchmarks.sequences.retraining import members_of, read_bank
+from benchmarks.sequences.scores import LAYERS, Settings, keep_scores, query_places
 from benchmarks.tables.rows import latest, table
 
 _DRAWS = 1000  # of the bootstrap

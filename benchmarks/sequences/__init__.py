@@ -1,0 +1,1 @@
+"""Language models: wrong completions, agreement with retraining, choosing what helps, and what watching costs."""
