@@ -20,12 +20,12 @@ from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, qui
 from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.tasks.sequences import count_tokens, next_tokens, sample_targets, sequence_losses, token_losses
 
-__all__ = ["AnchorGroups", "Forward", "GroupGradients", "SequencesSeen", "differentiate"]
+__all__ = ["AVERAGED", "AnchorGroups", "Forward", "GroupGradients", "SequencesSeen", "differentiate"]
 
 Forward = Callable[[Mapping[str, Any]], Tensor]  # a batch to logits [B, T, V]
 
 _CHUNK = 16  # sequences in one pass
-_HORIZON = 100  # sequences of a group that are averaged over, fewer where it has fewer
+AVERAGED = 100  # sequences of a group that are averaged over, fewer where it has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class GroupGradients:
             for group in range(len(self.groups)):
                 batches = self.groups.draw(group, each)
                 count = sum(len(batch["labels"]) for batch in batches)
-                self._take_in(group, count, *self._average(*self._differentiate(capture, forward, batches)))
+                self._take_in(group, *self._average(count, *self._differentiate(capture, forward, batches)))
                 seen += count
         return seen
 
@@ -181,16 +181,19 @@ class GroupGradients:
                 total[name] = total[name] + part[0] if name in total else part[0]
         return {name: part / tokens for name, part in total.items()}, value / tokens
 
-    def _average(self, gradients: Mapping[str, Tensor], loss: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _average(
+        self, count: int, gradients: Mapping[str, Tensor], loss: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """The means over the processes, so that all of them hold the same directions to the bit."""
         names = sorted(gradients)
-        loss, *parts = self._peers.all_reduce_sum([loss, *(gradients[name] for name in names)])
-        return {name: part / self._peers.size for name, part in zip(names, parts)}, loss / self._peers.size
+        own = [self._weight.new_tensor(float(count)), loss, *(gradients[name] for name in names)]
+        drawn, loss, *parts = (part / self._peers.size for part in self._peers.all_reduce_sum(own))
+        return drawn, dict(zip(names, parts)), loss
 
-    def _take_in(self, group: int, count: int, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
+    def _take_in(self, group: int, count: Tensor, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
         """Average a draw in, unless it has a number that is none: that would be in every later average."""
         ok = torch.stack([part.isfinite().all() for part in gradients.values()]).all() & loss.isfinite()
-        share = min(1.0, count / min(_HORIZON, self.groups.sizes[group]))  # a group that is drawn whole is known
+        share = (count / min(AVERAGED, self.groups.sizes[group])).clamp_max(1.0)  # a group that is drawn whole is known
         for name, part in gradients.items():
             old = self._sums[name][group]
             self._sums[name][group] = torch.where(ok, torch.lerp(old, part.to(old.dtype), share), old)

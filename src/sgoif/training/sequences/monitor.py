@@ -12,6 +12,7 @@ from sgoif.curvature import Statistic
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients.segments import Segments
+from sgoif.influence.groups import AVERAGED
 from sgoif.influence.sequence_sets import batch_of_one
 from sgoif.influence.tokens import differentiate_tokens
 from sgoif.inputs.items import move_to
@@ -25,6 +26,8 @@ from sgoif.training.step_ids import IdNotices
 from sgoif.types import Columns
 
 __all__ = ["SequenceMonitor"]
+
+_TRAINED_PER_DRAWN = 24  # so that looking takes about 5% of what training takes, whatever the size of the batches
 
 
 class SequenceMonitor(BaseMonitor[SequenceCapture]):
@@ -46,6 +49,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self.engine, self.recorder, self.sink = engine, recorder, sink
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
+        self._visits_since = 0  # the last refresh
 
     def step(
         self,
@@ -113,6 +117,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
     def _leave(self, ids: Any, targets: Any) -> None:
         seen = self._seen.take()
+        self._visits_since += len(targets)
         kept = self._read_ids(ids, len(targets))
         self._check_once()
         with torch.no_grad():
@@ -158,10 +163,14 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         if is_refresh:
             with self.governor.timer.part("refresh"):
                 self.refreshes += 1
-                per_refresh = self.governor.plan.examples_per_refresh
-                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, per_refresh)
+                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._count_draws())
                 self._flush()
                 self._decide_plan(step)
+
+    def _count_draws(self) -> int:
+        """How many evaluation sequences to look at: large batches pay for more of them, up to what is averaged over."""
+        paid, self._visits_since = self._visits_since // _TRAINED_PER_DRAWN, 0
+        return max(self.governor.plan.examples_per_refresh, min(paid, AVERAGED * len(self.engine.groups)))
 
     def flush(self) -> None:
         """Record the visits so far; that takes no other process."""
@@ -242,10 +251,12 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self.fault_log.note(SgoifError("a snapshot of sequences cannot be taken yet."), "no snapshot was made.")
 
     def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"engine": self.engine.state_dict()}, {"recorder": self.recorder.state_dict()}
+        own = {"recorder": self.recorder.state_dict(), "visits_since": self._visits_since}
+        return {"engine": self.engine.state_dict()}, own
 
     def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
+        self._visits_since = int(owned[0].get("visits_since", 0)) if owned else 0
         first, *others = [own["recorder"] for own in owned if "recorder" in own] or [None]
         if first is None and "recorder" in shared:  # states from before
             first = shared["recorder"]
