@@ -58,8 +58,9 @@ PER_CLASS = 20  # held out, and at least 1,000 in all
 NUM_IDS, IDS_PER_STEP = 10**6, 5000
 PLAN = sgoif.Plan(early_steps=0)
 WARMUP = 3  # steps
-MODEL_NAMES = {"resnet9": "ResNet-9", "resnet18": "ResNet-18", "vit": "small ViT"}
+MODEL_NAMES = {"resnet9": "ResNet-9", "resnet18": "ResNet-18"}
 MODEL_NAMES |= {f"resnet18-{inputs}": f"ResNet-18 with {inputs:,} inputs of the head" for inputs in (2048, 4096)}
+MODEL_NAMES |= {"vit": "small ViT"}
 _NO_LAUNCH = {"detach", "alias", "_unsafe_view"}  # beside views and uninitialised memory
 
 
@@ -302,9 +303,11 @@ def describe_ranks(row: Run) -> str:
 
 
 def cost_rows() -> list[Run]:
-    """The last measurement of each model, number of classes and precision."""
+    """The last measurement of each model, precision and number of classes, in that order."""
     found = latest("overhead.jsonl", key=lambda run: (run.get("model"), run.get("classes"), run.get("precision")))
-    return [run for run in found if "cpu_ratio" in run]
+    models = list(MODEL_NAMES)
+    rows = [run for run in found if "cpu_ratio" in run]
+    return sorted(rows, key=lambda run: (models.index(run["model"]), run["precision"] != "fp32", run["classes"]))
 
 
 def overhead() -> str:
@@ -312,9 +315,9 @@ def overhead() -> str:
     rows = []
     for run in cost_rows():
         took, memory = run["timing"]["watched"], memory_ratio(run)
-        ends = f"[{took['ratio_low']:.3f}, {took['ratio_high']:.3f}]"
+        ends = f" [{took['ratio_low']:.3f}, {took['ratio_high']:.3f}]" if took["ratio_low"] < took["ratio_high"] else ""
         bar = MANY_BAR if run["classes"] > 1000 else TIME_BAR
-        cost = f"{took['ratio']:.3f} {ends} {_verdict(took['ratio'], bar)}"
+        cost = f"{took['ratio']:.3f}{ends} {_verdict(took['ratio'], bar)}"
         held = f"{memory:.3f} {_verdict(memory, MEMORY_BAR)}" if memory else ""
         bare = f"{1e3 * run['timing']['bare']['median_s']:.0f}"
         name = f"{MODEL_NAMES[run['model']]}, {run['classes']:,}, {run['precision']}"
