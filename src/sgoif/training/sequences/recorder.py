@@ -42,7 +42,7 @@ class SequenceRecorder:
 
     Args:
         groups: the share of each in all evaluation sequences, by name. A group counts in ``harm`` as much as it has
-            sequences: counted alike, a few small groups make most of it (eight groups of 80 to 880).
+            sequences: counted alike, one of 80 would weigh as much as one of 880.
     """
 
     def __init__(self, groups: Mapping[str, float]) -> None:
