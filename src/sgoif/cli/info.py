@@ -119,7 +119,7 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
         found.append(("head", clean(facts["head"])))
     plan = _mapping(facts.get("plan"))
     if plan:
-        what = "evaluation sequences" if facts.get("task") == "sequences" else "hold-out examples"
+        what = "or more evaluation sequences" if facts.get("task") == "sequences" else "hold-out examples"
         found.append(("plan", _plan(plan, what)))
         changes = facts.get("plan_changes") or []
         found += [("changed", _change(change, what)) for change in changes]

@@ -311,13 +311,12 @@ def test_switched_off_and_the_own_plan(monkeypatch):
 
 
 def test_large_batches_look_at_more_evaluation_sequences_up_to_what_is_averaged(monkeypatch):
-    monkeypatch.setattr("sgoif.training.sequences.monitor._TRAINED_PER_DRAWN", 1)
     model = build("gpt2", lora=True)
     monitor = watch(model)
     asked = []
     refresh = monitor.engine.refresh
     monkeypatch.setattr(monitor.engine, "refresh", lambda *args: asked.append(args[-1]) or refresh(*args))
     train(model, adam(model), monitor)  # batches of 4; refreshes after steps 0, 3 and 6
-    assert asked == [6, 12, 12] and monitor.counters["faults"] == 0
-    monitor._visits_since = 10**6
-    assert monitor._count_draws() == 200 and monitor._visits_since == 0  # 100 of each of two groups
+    assert asked == [8, 8, 8] and monitor.counters["faults"] == 0  # two steps' worth, and never less than the plan's 6
+    assert monitor._count_draws(1) == 6
+    assert monitor._count_draws(10**6) == 200  # 100 of each of two groups

@@ -27,7 +27,7 @@ from sgoif.types import Columns
 
 __all__ = ["SequenceMonitor"]
 
-_TRAINED_PER_DRAWN = 24  # so that looking takes about 5% of what training takes, whatever the size of the batches
+_STEPS_PER_LOOK = 2  # that a look costs: about 5% of the default plan, whatever the size of the batches
 
 
 class SequenceMonitor(BaseMonitor[SequenceCapture]):
@@ -49,7 +49,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self.engine, self.recorder, self.sink = engine, recorder, sink
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
-        self._visits_since = 0  # the last refresh
+        self._num_sequences = 0  # of this step
 
     def step(
         self,
@@ -117,7 +117,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
     def _leave(self, ids: Any, targets: Any) -> None:
         seen = self._seen.take()
-        self._visits_since += len(targets)
+        self._num_sequences += len(targets)
         kept = self._read_ids(ids, len(targets))
         self._check_once()
         with torch.no_grad():
@@ -154,7 +154,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             )
 
     def _update(self, step: int) -> None:
-        plan = self.governor.plan
+        plan, count, self._num_sequences = self.governor.plan, self._num_sequences, 0
         is_refresh = plan.is_refresh(step)
         if not self.peers.is_alone and (is_refresh or plan.is_observe(step) or not self.engine.is_ready):
             self.peers.check_in_sync(step, len(self._measured), is_refresh)
@@ -163,14 +163,18 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         if is_refresh:
             with self.governor.timer.part("refresh"):
                 self.refreshes += 1
-                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, self._count_draws())
+                draws = self._count_draws(count)
+                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, draws)
                 self._flush()
                 self._decide_plan(step)
 
-    def _count_draws(self) -> int:
-        """How many evaluation sequences to look at: large batches pay for more of them, up to what is averaged over."""
-        paid, self._visits_since = self._visits_since // _TRAINED_PER_DRAWN, 0
-        return max(self.governor.plan.examples_per_refresh, min(paid, AVERAGED * len(self.engine.groups)))
+    def _count_draws(self, trained: int) -> int:
+        """How many evaluation sequences to look at after a step: more in large steps, up to what is averaged over.
+
+        Not by the steps since the last look: the governor looks more rarely to save time.
+        """
+        paid = min(_STEPS_PER_LOOK * trained, AVERAGED * len(self.engine.groups))
+        return max(self.governor.plan.examples_per_refresh, paid)
 
     def flush(self) -> None:
         """Record the visits so far; that takes no other process."""
@@ -251,12 +255,12 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self.fault_log.note(SgoifError("a snapshot of sequences cannot be taken yet."), "no snapshot was made.")
 
     def _task_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        own = {"recorder": self.recorder.state_dict(), "visits_since": self._visits_since}
+        own = {"recorder": self.recorder.state_dict(), "num_sequences": self._num_sequences}
         return {"engine": self.engine.state_dict()}, own
 
     def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
-        self._visits_since = int(owned[0].get("visits_since", 0)) if owned else 0
+        self._num_sequences = int(owned[0].get("num_sequences", 0)) if owned else 0
         first, *others = [own["recorder"] for own in owned if "recorder" in own] or [None]
         if first is None and "recorder" in shared:  # states from before
             first = shared["recorder"]
