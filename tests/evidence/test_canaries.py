@@ -13,7 +13,7 @@ from sgoif.evidence import (
     estimate_transition,
 )
 from sgoif.evidence.canaries import make_canaries
-from sgoif.evidence.holdout import class_directions, influence_under_any_label, softmax
+from sgoif.evidence.holdout import softmax
 from tests.evidence.worlds import make_world, random_holdout
 
 
@@ -33,9 +33,12 @@ def test_self_scored_canaries_promise_what_is_not_there_and_ours_do_not():
     holdout = noise_holdout()
     (snapshot,) = holdout.snapshots
     p = softmax(snapshot.logits)
-    everyone = class_directions(snapshot.features, p, holdout.labels)
-    influence = influence_under_any_label(p, snapshot.features, everyone)
-    own_anchor = np.einsum("mcc->mc", influence)  # against the anchor of the label tried
+    gradients = p - np.eye(3)[holdout.labels]
+    own_anchor = np.empty((len(holdout), 3))  # against the anchor of the label tried
+    for label in range(3):
+        mine = holdout.labels == label
+        u = snapshot.features @ (gradients[mine].T @ snapshot.features[mine] / mine.sum()).T
+        own_anchor[:, label] = u[:, label] - (p * u).sum(1)
     is_own = np.arange(3) == holdout.labels[:, None]
     assert share_below(own_anchor[is_own], own_anchor[~is_own]) > 0.99  # the planted self-anchor: a sure promise
     canaries = make_canaries(holdout, transition=np.full((3, 3), 1 / 3))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sgoif.evidence import KeptPredictions, LikelyOthers
+from sgoif.evidence import KeptPredictions, LargestPredictions, LikelyOthers
 from sgoif.evidence.counts import recover_true
 
 
@@ -12,7 +12,7 @@ def predictions(classes, count=40, seed=0):
     rng = np.random.default_rng(seed)
     given = rng.integers(0, classes, count)
     p = rng.dirichlet(np.full(classes, 0.4), count) + 1e-3
-    others = LikelyOthers.of_predictions(p, given)
+    others = LargestPredictions.of(p).others(np.arange(count), given)
     named = np.column_stack([given, others.labels])
     is_named = np.zeros((count, classes), bool)
     rows, places = np.nonzero(named >= 0)

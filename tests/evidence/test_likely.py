@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from sgoif.evidence import LikelyClasses, LikelyOthers
+from sgoif.evidence import LargestPredictions, LikelyClasses
 
 
 def visits(seed=0, count=400, rows=20, classes=6):
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(classes, 0.5), count)
     row, given = rng.integers(0, rows, count), rng.integers(0, classes, count)
-    best = LikelyOthers.of_predictions(p, given)
+    best = LargestPredictions.of(p).others(np.arange(count), given)
     own = p[np.arange(count), given]
     weight = rng.random(count) * (rng.random(count) > 0.1)
     return row, own, np.log(own) - np.log(best.probabilities[:, 0]), best.labels[:, 0], weight
@@ -48,13 +48,3 @@ def test_visits_that_say_nothing_add_nothing():
     likely = LikelyClasses(3)
     likely.add([0, 1, 2], [np.nan, 0.5, 0.5], [0.0, np.nan, 0.0], [1, 1, 1], [1.0, 1.0, 0.0])
     assert (likely.top(3).labels == -1).all()
-
-
-def test_the_other_classes_of_a_prediction_are_never_the_given_one():
-    rng = np.random.default_rng(3)
-    p, given = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
-    found = LikelyOthers.of_predictions(p, given)
-    assert (np.sort(np.column_stack([given, found.labels]), axis=1) == np.arange(4)).all()
-    np.testing.assert_array_equal(found.probabilities, np.take_along_axis(p, found.labels, 1))
-    two = LikelyOthers.of_predictions(p[:, :2], given % 2)
-    assert (two.labels == np.column_stack([1 - given % 2, np.full((50, 2), -1)])).all()

@@ -74,9 +74,10 @@ def random_holdout(seed=0, m=40, num_classes=4, num_inputs=5, num_snapshots=1, f
     snapshots = []
     for step in range(num_snapshots):
         roots = rng.normal(size=(num_classes, num_classes)), rng.normal(size=(num_inputs, num_inputs))
-        inverse = tuple(root @ root.T + np.eye(len(root)) for root in roots) if factors else None
+        left, right = (root @ root.T + np.eye(len(root)) for root in roots)
         features = np.c_[rng.normal(size=(m, num_inputs - 1)), np.ones(m)]
-        snapshots.append(Snapshot(features, 2 * rng.normal(size=(m, num_classes)), inverse, step=step))
+        solved = {"output_inverse": left, "solved_features": features @ right} if factors else {}
+        snapshots.append(Snapshot(features, 2 * rng.normal(size=(m, num_classes)), **solved, step=step))
     labels = np.arange(m) % num_classes
     fold = np.arange(m) // num_classes % 2
     return Holdout(labels, fold, num_classes, snapshots)

@@ -12,7 +12,7 @@ from torch import nn
 from sgoif.curvature import create
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, ExactSpace, select_layers
-from sgoif.influence import Anchors, Gate, GateSettings, HoldOut, Tracker, refit_head, score
+from sgoif.influence import Anchors, Gate, GateSettings, HoldOut, Tracker, probe, refit_head, score
 from sgoif.linalg import Dense, Richardson, flatten, unflatten
 from sgoif.records import BlockShape
 from tests.cases import ResidualNet, images
@@ -175,6 +175,16 @@ def test_a_refitted_head_reaches_the_ridge_optimum():
     pull = 0.1 * features.square().mean(0).mean()
     objective = F.cross_entropy(features @ moved.mT, labels) + pull / 2 * (moved - start).square().sum()
     assert torch.autograd.grad(objective, moved)[0].norm() < 1e-6
+
+
+def test_a_refit_in_parts_is_the_whole_one(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    labels, start = torch.arange(60) % 3, torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    trust = torch.rand(60, generator=generator, dtype=torch.float64)
+    whole = refit_head(features, labels, start, trust=trust)
+    monkeypatch.setattr(probe, "_MOST_LOGITS", 21)  # seven rows at once, and four at the end
+    torch.testing.assert_close(refit_head(features, labels, start, trust=trust), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["relative", "linear", "paper", "moving-average", "ramp", "ramp2", "none"])

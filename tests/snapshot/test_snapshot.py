@@ -86,7 +86,7 @@ def test_the_file_is_plain_safetensors_and_comes_back_as_it_was(tmp_path):
     with safe_open(path, "pt") as file:
         header = json.loads(file.metadata()["sgoif"])
         assert {"directions/solved", "probe/weight", "canaries/signals"} <= set(file.keys())
-    assert header["format"] == 3 and header["head"] == "fc" and header["num_classes"] == 4
+    assert header["format"] == 4 and header["head"] == "fc" and header["num_classes"] == 4
     first = read_snapshot(path)
     write_snapshot(first, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()

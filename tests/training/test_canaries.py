@@ -85,7 +85,7 @@ def test_a_noisy_hold_out_loses_trust_where_it_is_wrong():
 
 def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classes():
     train, holdout = many_clouds()
-    monitor, run = watched_run(train, holdout, trusted=True)
+    monitor, run = watched_run(train, holdout, trusted=True, epochs=7)
     assert monitor.counters["faults"] == 0
     assert "calibration_error" not in run.info
     table = run.table
@@ -94,7 +94,9 @@ def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classe
     assert average_precision(p, wrong) > max(0.8, average_precision(worst, wrong))
     for item in calibration_of_top(p, wrong):
         assert abs(item["value"] - item["true"]) < 0.15
-    assert monitor.ledger.state_dict()["total"].shape[1] == 6  # its own label and the five most probable
+    state = monitor.ledger.state_dict()
+    assert state["total"].shape[1] == 6  # its own label and the five most probable
+    assert state["predicted"]["sums"].shape == (800, 16) and not state["recent"]  # a trusted hold-out is not cleaned
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +147,48 @@ def test_canaries_and_training_examples_are_scored_by_one_curvature():
     # Canaries have no diagonal directions, so both are calibrated on the identity's; the suggested labels still differ,
     # by 0.006 in the end. With the diagonal's columns under weights learnt on the identity's it was 0.32.
     np.testing.assert_allclose(plain["p_mislabeled"], diagonal["p_mislabeled"], atol=0.02)
+
+
+def wide_ledger(inputs=600, classes=3, held=120):
+    """The canaries of a wide head, whose hold-out has been looked at a few times."""
+    torch.manual_seed(0)
+    model, rows = nn.Linear(inputs, classes), torch.randn(held + 64, inputs)
+    labels = torch.arange(held + 64) % classes
+    plan = sgoif.Plan(refresh_every=2, examples_per_refresh=60)
+    monitor = sgoif.watch(model, anchors=(rows[64:], labels[64:]), train_size=64, budget=sgoif.Budget(plan=plan))
+    for step in range(12):
+        chosen = torch.arange(16) + 16 * (step % 4)
+        with monitor.step(chosen, labels[chosen]):
+            F.cross_entropy(model(rows[chosen]), labels[chosen]).backward()
+    assert monitor.counters["faults"] == 0
+    return monitor
+
+
+def test_looks_at_a_wide_head_keep_no_square_of_its_inputs():
+    monitor = wide_ledger()
+    ledger, inverse = monitor.ledger, monitor.engine.curvature.factorise(monitor.engine.head.name).inverse
+    last = ledger._recent[-1]
+    held = sum(part.nbytes for item in ledger._recent for part in (item.features, item.logits, item.solved_features))
+    assert len(ledger._recent) > 2 and held < 8 * 60 * (2 * 601 + 3) * len(ledger._recent)  # one A⁻¹ would be 2.9 MB
+    dense = inverse.right.inverse()[0].double().numpy()  # A⁻¹
+    np.testing.assert_allclose(last.solved_features, last.features @ dense, rtol=1e-3, atol=1e-4)
+    resumed = wide_ledger().ledger
+    older = [{**item, "inverse_factors": (item.pop("output_inverse"), dense)} for item in ledger.state_dict()["recent"]]
+    for item in older:
+        item.pop("solved_features")
+    resumed.load_state_dict({**ledger.state_dict(), "recent": older})
+    np.testing.assert_allclose(resumed._recent[-1].solved_features, last.features @ dense, rtol=1e-6, atol=1e-9)
+
+
+def test_a_hold_out_cleans_itself_more_and_more_rarely():
+    ledger = wide_ledger(inputs=4).ledger
+    ledger._refreshes, ledger._cleaned_at, cleaned = 0, 0, []
+    for refresh in range(1, 300):
+        ledger._refreshes = refresh
+        if ledger._is_cleaning_due():
+            cleaned.append(refresh)
+            ledger._cleaned_at = refresh
+    assert cleaned[:6] == [10, 20, 30, 40, 50, 62] and len(cleaned) == 13
+    kept = wide_ledger(inputs=4).ledger
+    kept.load_state_dict(ledger.state_dict())
+    assert kept._cleaned_at == cleaned[-1]

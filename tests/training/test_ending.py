@@ -66,7 +66,7 @@ def run(ending, out, ready):
     return monitor if ending != "forgotten" else None
 
 folder, *endings = sys.argv[1:]
-train_one(None, 1)  # imports what the processes below have then
+train_one(f"{folder}/first", 1).close()  # imports what the processes below have then
 codes = {}
 for ending in endings:
     waits, ready = os.pipe()

@@ -98,9 +98,12 @@ def arrays_behind(*roots):
     return sum(memory.values())
 
 
-@pytest.mark.parametrize(("classes", "held"), [(10, 2000), (100, 400), (200, 600)])
-def test_memory_is_within_a_factor_of_two_of_what_is_held(classes, held):
-    monitor, model, batch = watched(classes, held=held, batch_size=64, plan=sgoif.Plan(refresh_every=3))
+@pytest.mark.parametrize(
+    ("classes", "held", "trusted"), [(10, 2000, True), (10, 600, False), (100, 400, True), (200, 600, False)]
+)
+def test_memory_is_within_a_factor_of_two_of_what_is_held(classes, held, trusted):
+    plan = sgoif.Plan(refresh_every=3)
+    monitor, model, batch = watched(classes, held=held, batch_size=64, plan=plan, trusted=trusted)
     before = monitor.forecast
     holdout = arrays_behind(monitor.engine.holdout)
     run_steps(monitor, model, batch, 30)  # ten refreshes: the canaries remember eight
@@ -116,8 +119,9 @@ def test_memory_of_evidence_grows_with_the_training_set():
     sizes = [watched(batch_size=64)[0].forecast]
     model = SmallCnn()
     large = sgoif.watch(
-        model, anchors=random_images(300, 10), train_size=10**6, budget=sgoif.Budget(plan=sgoif.Plan(), batch_size=64)
-    )
+        model, anchors=random_images(300, 10), train_size=10**6, trusted=True,
+        budget=sgoif.Budget(plan=sgoif.Plan(), batch_size=64),
+    )  # fmt: skip
     assert large.forecast.host_mb - sizes[0].host_mb == pytest.approx(
         (10**6 - 640) * large.recorder.bytes_per_example / 2**20, rel=1e-6
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from benchmarks.metrics import average_precision
-from sgoif.evidence import Canaries, KeptPredictions, LikelyOthers, measure_memorisation, read_noise
+from sgoif.evidence import Canaries, KeptPredictions, LargestPredictions, LikelyOthers, measure_memorisation, read_noise
 from sgoif.finish import _suggestions
-from sgoif.training.calibration import READ_SIGNALS, Examples, judge_labels, keep_predictions
+from sgoif.training.calibration import READ_SIGNALS, Examples, judge_labels
 from sgoif.training.canaries import CALIBRATED_SIGNALS
 
 CLASSES = 4
@@ -28,7 +28,7 @@ def noisy_predictions(count, seed, transition=TRUE):
 
 def kept(predicted, given):
     own = predicted[np.arange(len(given)), given].astype(np.float64)
-    others = LikelyOthers.of_predictions(predicted, given)
+    others = LargestPredictions.of(predicted).others(np.arange(len(given)), given)
     return KeptPredictions.of(own, given, others, predicted.shape[1]), np.log(own / others.probabilities[:, 0])
 
 
@@ -39,7 +39,8 @@ def world():
     row, assigned = np.repeat(np.arange(400), CLASSES), np.tile(np.arange(CLASSES), 400)
     tried = held[row].astype(np.float64)
     own = tried[np.arange(len(row)), assigned]
-    others = LikelyOthers.of_predictions(tried, assigned).probabilities[:, 0]
+    held = LargestPredictions.of(held)
+    others = held.others(row, assigned).probabilities[:, 0]
     signals = np.zeros((len(row), len(CALIBRATED_SIGNALS)))
     signals[:, CALIBRATED_SIGNALS.index("p_given")] = own
     signals[:, CALIBRATED_SIGNALS.index("margin")] = np.log(own / others)
@@ -113,12 +114,6 @@ def test_the_number_of_errors_is_right_within_a_factor_of_two(world):
     wrong = given != true
     assert wrong.sum() / 2 < p.sum() < 2 * wrong.sum()
     assert average_precision(p, wrong) > average_precision(noise.log_odds(predictions, margin), wrong) - 0.01
-
-
-def test_no_class_has_a_name_where_predictions_are_too_many_to_keep():
-    found = keep_predictions(None, np.array([0]), np.array([0.7]), np.array([2]), 5_000)
-    assert found.labels.tolist() == [[2, -1, -1, -1]]
-    np.testing.assert_allclose(found.p, [[0.7, 0, 0, 0, 0.3]], atol=1e-5)
 
 
 def test_suggestions_of_examples_that_were_not_judged_stay():

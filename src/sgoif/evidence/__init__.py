@@ -5,10 +5,11 @@ from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibr
 from sgoif.evidence.canaries import Canaries, estimate_transition
 from sgoif.evidence.clean import CleaningChoice, self_clean, should_clean
 from sgoif.evidence.competence import Competence, measure_competence
-from sgoif.evidence.crossfit import SIGNALS, cross_fitted_signals, labels_to_try
+from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_fitted_signals, labels_to_try
 from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates, interval_limits
 from sgoif.evidence.holdout import Holdout, Snapshot
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
+from sgoif.evidence.predictions import LargestPredictions, PredictionSums
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
     LIKENESS_COLUMNS,
@@ -26,9 +27,11 @@ from sgoif.evidence.votes import LikelyClasses, LikelyOthers
 from sgoif.evidence.watched import KeptPredictions, WatchedNoise, measure_memorisation, read_noise
 
 __all__ = [
+    "DENSE_CLASSES",
     "EMBEDDINGS_NEARLY_SAME",
     "LIKENESS_COLUMNS",
     "LIKENESS_NEARLY_SAME",
+    "NUM_PROBABLE",
     "PICTURES_NEARLY_SAME",
     "SIGNALS",
     "SKETCH_BITS",
@@ -44,9 +47,11 @@ __all__ = [
     "IdIndex",
     "KeptPredictions",
     "LabelCalibration",
+    "LargestPredictions",
     "LatestWords",
     "LikelyClasses",
     "LikelyOthers",
+    "PredictionSums",
     "Sketches",
     "Snapshot",
     "Standardiser",

@@ -114,11 +114,12 @@ def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | N
     [[0.8, 0.2], [0.3, 0.7]]
     """
     num_classes = probabilities.shape[1]
-    known = np.asarray(np.isfinite(probabilities).all(axis=1))
-    w = known * (np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64))
+    w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != labels.shape or not (w >= 0).all():
         raise SgoifError(f"weights must be {len(labels)} numbers >= 0, got shape {w.shape}.")
     total = np.zeros((num_classes, num_classes))
-    np.add.at(total, labels, np.where(known[:, None], probabilities, 0.0) * w[:, None])
+    for label, row, weight in zip(labels, probabilities, w):
+        if np.isfinite(row).all():
+            total[label] += weight * row
     mass = total.sum(axis=1, keepdims=True)
     return np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.eye(num_classes))

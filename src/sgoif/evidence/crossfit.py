@@ -4,12 +4,13 @@ An example that helped to make a direction looks harmless along it, whatever its
 canaries promised 97-99% precision where the truth was 80. So there is no way here to pass directions in: they are
 made inside, from one fold, and applied to the other.
 
-Up to 64 classes every class is an anchor and a possible label. Above, ``C × C`` influences per example are out of
-reach and needless: the given class and the five most probable ones are looked at, in the dual form
+Influences are taken in the dual form
 
     I(i, v | c) = Σ_j s_j (a_iᵀ A⁻¹ a_j) [(G⁻¹ b_j)_c - p_iᵀ G⁻¹ b_j],   j over the class v of the other fold,
 
-which never holds a direction.
+which never holds a direction: ``b = p - e`` and ``s_j`` is the share of j in its class. Up to 64 classes every class is
+an anchor and a possible label. Above, ``C × C`` influences per example are out of reach and needless: the given class
+and the five most probable ones are looked at.
 """
 
 from __future__ import annotations
@@ -20,16 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence.holdout import (
-    Holdout,
-    InverseFactors,
-    Snapshot,
-    class_directions,
-    class_shares,
-    influence_under_any_label,
-    precondition,
-    softmax,
-)
+from sgoif.evidence.holdout import Holdout, Snapshot, class_shares, softmax
 from sgoif.types import Floats, Ints
 
 __all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
@@ -49,6 +41,7 @@ SIGNALS = (
 DENSE_CLASSES = 64  # up to here every class is an anchor and a possible label
 NUM_PROBABLE = 5
 _CHUNK = 1 << 22  # influences held at once: 32 MB
+_ROWS = 256  # predictions ranked at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +58,15 @@ def labels_to_try(holdout: Holdout) -> Ints:
     m, c = len(holdout), holdout.num_classes
     if c <= DENSE_CLASSES:
         return np.broadcast_to(np.arange(c), (m, c))
-    ranked = np.nan_to_num(holdout.mean_probabilities())
+    ranked = np.nan_to_num(holdout.mean_probabilities(), copy=False)
     ranked[np.arange(m), holdout.labels] = np.inf
-    best = np.argpartition(-ranked, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
-    order = np.argsort(-np.take_along_axis(ranked, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
+    found = np.empty((m, NUM_PROBABLE + 1), dtype=np.int64)
+    for start in range(0, m, _ROWS):
+        part = ranked[start : start + _ROWS]
+        best = np.argpartition(-part, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
+        order = np.argsort(-np.take_along_axis(part, best, axis=1), axis=1, kind="stable")
+        found[start : start + _ROWS] = np.take_along_axis(best, order, axis=1)
+    return found
 
 
 def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | None = None) -> AssignedSignals:
@@ -92,8 +89,8 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
             scored, makers = holdout.fold[rows] == fold, holdout.fold[rows] != fold
             if not scored.any() or not makers.any():
                 continue
-            part = _part(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
-            for chunk in _chunks(np.flatnonzero(scored), holdout.num_classes):
+            part = _Makers.of(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
+            for chunk in _chunks(np.flatnonzero(scored), holdout.num_classes, int(makers.sum())):
                 values, anchor[rows[chunk]] = part.score(snapshot, chunk, assigned[rows[chunk]])
                 np.add.at(total, rows[chunk], values)
                 np.add.at(count, rows[chunk], 1.0)
@@ -102,55 +99,65 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Anchors:
-    """One fold of one snapshot, ready to score the other."""
+class _Makers:
+    """One fold of one snapshot, whose examples make the anchors for the other."""
 
-    features: Floats  # of the examples that make the anchors
-    gradients: Floats  # p - e, of the same
     labels: Ints
     shares: Floats  # in their class's mean; NaN where the class has no anchor
-    factors: InverseFactors | None
-    dense: tuple[Floats, Floats] | None  # directions with and without preconditioner, up to 64 classes
+    sides: tuple[tuple[Floats, Floats], ...]  # G⁻¹b, [J, C], and A⁻¹a, [J, I]: with curvature, then without
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, makers: NDArray[np.bool_], labels: Ints, weights: Floats) -> _Makers:
+        features, inverse = np.asarray(snapshot.features[makers], dtype=np.float64), snapshot.output_inverse
+        gradients = softmax(snapshot.logits[makers])
+        gradients[np.arange(len(labels)), labels] -= 1
+        solved, curved = features, gradients
+        if snapshot.solved_features is not None and inverse is not None:
+            solved = np.asarray(snapshot.solved_features[makers], dtype=np.float64)
+            curved = gradients * inverse if inverse.ndim == 1 else gradients @ inverse.T
+        shares = class_shares(labels, weights, gradients.shape[1])
+        return cls(labels, shares, ((curved, solved), (gradients, features)))
 
     def score(self, snapshot: Snapshot, who: Ints, assigned: Ints) -> tuple[Floats, Ints]:
-        logits, features = np.asarray(snapshot.logits[who], dtype=np.float64), snapshot.features[who]
+        """Score some examples of the other fold under the assigned labels: signals, and the worst anchor."""
+        logits, features = (np.asarray(part[who], np.float64) for part in (snapshot.logits, snapshot.features))
         p = softmax(logits)
-        columns = [*_logit_signals(logits, p, assigned)]
-        worst_anchor = None
-        for place, factors in enumerate((self.factors, None)):
-            if self.dense is not None:
-                found = _dense_signals(p, features, self.dense[place], assigned)
-            else:
-                found = self._probable_signals(p, features, factors, assigned)
-            columns.extend(found[:3])
-            worst_anchor = found[3] if worst_anchor is None else worst_anchor
-        assert worst_anchor is not None
-        return np.stack(columns, axis=2), worst_anchor
+        signals = self._among_all if p.shape[1] <= DENSE_CLASSES else self._among_probable
+        curved, plain = (signals(p, features, *sides, assigned) for sides in self.sides)
+        return np.stack([*_logit_signals(logits, p, assigned), *curved[:3], *plain[:3]], axis=2), curved[3]
 
-    def _probable_signals(
-        self, p: Floats, features: Floats, factors: InverseFactors | None, assigned: Ints
+    def _among_all(
+        self, p: Floats, features: Floats, left: Floats, right: Floats, assigned: Ints
     ) -> tuple[Floats, Floats, Floats, Ints]:
-        num_classes = p.shape[1]
+        products, known = features @ right.T, np.unique(self.labels[np.isfinite(self.shares)])
+        influence = np.full((len(p), p.shape[1], p.shape[1]), np.nan)  # [n, anchor, any label]
+        for v in known:
+            mine = self.labels == v
+            u = (products[:, mine] * self.shares[mine]) @ left[mine]
+            influence[:, v] = u - np.einsum("mc,mc->m", p, u)[:, None]
+        if assigned.shape[1] < p.shape[1] or (assigned != np.arange(p.shape[1])).any():
+            influence = np.take_along_axis(influence, assigned[:, None], axis=2)
+        harm = influence[:, known].mean(axis=1)
+        own = np.take_along_axis(influence, assigned[:, None, :], axis=1)[:, 0]
+        np.put_along_axis(influence, assigned[:, None, :], np.nan, axis=1)  # the assigned label's own anchor
+        worst, anchor = _largest(influence)
+        return harm, worst, own, anchor
+
+    def _among_probable(
+        self, p: Floats, features: Floats, left: Floats, right: Floats, assigned: Ints
+    ) -> tuple[Floats, Floats, Floats, Ints]:
         usable = np.isfinite(self.shares)
-        left, right = self.gradients, self.features
-        if factors is not None:
-            left = left * factors[0] if factors[0].ndim == 1 else left @ factors[0].T
-            right = right @ factors[1]
-        mean = (self.gradients[usable] * self.shares[usable, None]).T @ self.features[usable]
-        mean = precondition(mean / max(len(np.unique(self.labels[usable])), 1), factors)
-        u = features @ mean.T
+        labels, left = self.labels[usable], left[usable]
+        products = (features @ right[usable].T) * self.shares[usable]  # [n, J]
+        u = products @ left / max(len(np.unique(labels)), 1)
         harm = np.take_along_axis(u, assigned, axis=1) - np.einsum("mc,mc->m", p, u)[:, None]
         # A training example has its own class and the five most probable ones as anchors; so has its imitation here.
         probable = np.argpartition(-p, NUM_PROBABLE, axis=1)[:, :NUM_PROBABLE]
         anchors = np.concatenate([assigned, probable], axis=1)
-        influence = np.full((*anchors.shape, assigned.shape[1]), np.nan)  # [m, anchor, assigned]
-        for v in range(num_classes):
-            who, slot = np.nonzero(anchors == v)
-            mine = usable & (self.labels == v)
-            if len(who) and mine.any():
-                u = (features[who] @ right[mine].T * self.shares[mine]) @ left[mine]
-                at = np.take_along_axis(u, assigned[who], axis=1)
-                influence[who, slot] = at - np.einsum("mc,mc->m", p[who], u)[:, None]
+        is_in = anchors[:, :, None] == labels  # [n, anchor, J]
+        gaps = left.T[assigned] - (p @ left.T)[:, None]  # [n, assigned, J]
+        influence = (is_in * products[:, None]) @ gaps.transpose(0, 2, 1)  # [n, anchor, assigned]
+        influence[~is_in.any(2)] = np.nan
         own = np.einsum("mff->mf", influence[:, : assigned.shape[1]])
         is_own = probable[:, :, None] == assigned[:, None, :]
         others = np.where(is_own, np.nan, influence[:, assigned.shape[1] :])
@@ -159,22 +166,10 @@ class _Anchors:
         return harm, worst, own, anchor
 
 
-def _part(snapshot: Snapshot, makers: NDArray[np.bool_], labels: Ints, weights: Floats) -> _Anchors:
-    features = np.asarray(snapshot.features[makers], dtype=np.float64)
-    p = softmax(snapshot.logits[makers])
-    num_classes = p.shape[1]
-    dense = None
-    if num_classes <= DENSE_CLASSES:
-        plain = class_directions(features, p, labels, weights)
-        dense = (precondition(plain, snapshot.inverse_factors), plain)
-    shares = class_shares(labels, weights, num_classes)
-    gradients = p
-    gradients[np.arange(len(labels)), labels] -= 1  # p itself is not needed any more
-    return _Anchors(features, gradients, labels, shares, snapshot.inverse_factors, dense)
-
-
-def _chunks(who: Ints, num_classes: int) -> Iterator[Ints]:
-    per_example = num_classes**2 if num_classes <= DENSE_CLASSES else num_classes * (NUM_PROBABLE + 1)
+def _chunks(who: Ints, num_classes: int, num_makers: int) -> Iterator[Ints]:
+    per_example = num_classes**2 + num_makers
+    if num_classes > DENSE_CLASSES:
+        per_example = num_classes + 3 * (NUM_PROBABLE + 1) * num_makers
     size = max(1, _CHUNK // per_example)
     return (who[start : start + size] for start in range(0, len(who), size))
 
@@ -188,19 +183,6 @@ def _logit_signals(logits: Floats, p: Floats, assigned: Ints) -> tuple[Floats, F
     p_given = np.take_along_axis(p, assigned, axis=1)
     log_total = logits.max(axis=1) + np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1))
     return log_total[:, None] - given, margin, p_given
-
-
-def _dense_signals(
-    p: Floats, features: Floats, directions: Floats, assigned: Ints
-) -> tuple[Floats, Floats, Floats, Ints]:
-    influence = influence_under_any_label(p, features, directions)  # [m, anchor, any label]
-    influence = np.take_along_axis(influence, assigned[:, None, :], axis=2)
-    known = np.isfinite(directions[:, 0, 0])
-    harm = influence[:, known].mean(axis=1)
-    own = np.take_along_axis(influence, assigned[:, None, :], axis=1)[:, 0]
-    np.put_along_axis(influence, assigned[:, None, :], np.nan, axis=1)  # the assigned label's own anchor
-    worst, anchor = _largest(influence)
-    return harm, worst, own, anchor
 
 
 def _largest(influence: Floats) -> tuple[Floats, Ints]:

@@ -1,4 +1,4 @@
-"""The hold-out seen from the head: anchor directions, and what any example would score under any label.
+"""The hold-out seen from the head, by which any example can be scored under any label.
 
 At a linear head the gradient of example i under label c is ``(p_i - e_c) a_iᵀ``: only ``e_c`` depends on the label. So
 with class directions ``Φ_v`` (the mean gradient of class v's hold-out examples, preconditioned) one product
@@ -19,20 +19,22 @@ import numpy as np
 from sgoif.errors import SgoifError
 from sgoif.types import Floats, Ints
 
-__all__ = ["Holdout", "Snapshot", "class_directions", "influence_under_any_label", "precondition", "softmax"]
-
-InverseFactors = tuple[Floats, Floats]  # G⁻¹ [C, C] and A⁻¹ [I, I]
+__all__ = ["Holdout", "Snapshot", "class_shares", "softmax"]
 
 _MIN_WEIGHT = 1.0  # a class anchor is made of at least one whole example
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one refresh saw of the hold-out at the head, in eval mode."""
+    """What one refresh saw of the hold-out at the head, in eval mode.
+
+    Of K-FAC's ``A⁻¹`` only its products with the features are kept: what is asked of it, without its ``I²`` numbers.
+    """
 
     features: Floats  # a, [r, I], with the bias column where the head has one
     logits: Floats  # [r, C]
-    inverse_factors: InverseFactors | None = None  # of the K-FAC curvature then; None for the identity
+    output_inverse: Floats | None = None  # G⁻¹ of the curvature then, [C, C] or its diagonal; None for the identity
+    solved_features: Floats | None = None  # A⁻¹a, [r, I]
     rows: Ints | None = None  # which hold-out examples, [r]; None: all, in order
     step: int = 0
 
@@ -81,48 +83,14 @@ class Holdout:
             np.add.at(total, rows, softmax(snapshot.logits))
             np.add.at(count, rows, 1.0)
         with np.errstate(invalid="ignore"):
-            return total / count
+            total /= count
+        return total
 
 
 def softmax(logits: Floats) -> Floats:
     """Turn logits ``[..., C]`` into probabilities, in float64."""
     shifted = np.exp(np.asarray(logits, dtype=np.float64) - logits.max(axis=-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
-
-
-def class_directions(
-    features: Floats,
-    probabilities: Floats,
-    labels: Ints,
-    weights: Floats | None = None,
-    inverse_factors: InverseFactors | None = None,
-) -> Floats:
-    """Compute one direction per class from labelled examples: ``[C, C, I]``, first axis the class of the anchor.
-
-    ``Φ_v = G⁻¹ (Σ_j w_j (p_j - e_v) a_jᵀ / Σ_j w_j) A⁻¹`` over the examples labelled v. A class whose weights sum to
-    less than one whole example has no anchor and is NaN. Costs ``O(m C I)`` and ``C³ I + C² I²`` to precondition: for
-    up to some 64 classes.
-
-    Args:
-        features: ``a``, ``[m, I]``.
-        probabilities: ``p``, ``[m, C]``.
-        labels: ``[m]``.
-        weights: ``[m]``, for example the probability that the label is right; ones if left out.
-        inverse_factors: ``G⁻¹`` and ``A⁻¹``; the identity if left out.
-
-    >>> found = class_directions(np.ones((1, 2)), np.array([[0.75, 0.25]]), np.array([0]))
-    >>> found.tolist()
-    [[[-0.25, -0.25], [0.25, 0.25]], [[nan, nan], [nan, nan]]]
-    """
-    num_classes = probabilities.shape[1]
-    gradient = probabilities - np.eye(num_classes)[labels]
-    share = class_shares(labels, weights, num_classes)
-    directions = np.full((num_classes, num_classes, features.shape[1]), np.nan)
-    for v in range(num_classes):
-        mine = labels == v
-        if np.isfinite(share[mine]).any():
-            directions[v] = (gradient[mine] * share[mine, None]).T @ features[mine]
-    return precondition(directions, inverse_factors)
 
 
 def class_shares(labels: Ints, weights: Floats | None, num_classes: int) -> Floats:
@@ -133,25 +101,3 @@ def class_shares(labels: Ints, weights: Floats | None, num_classes: int) -> Floa
     total = np.bincount(labels, weights=w, minlength=num_classes)
     total[total < _MIN_WEIGHT - 1e-9] = np.nan
     return np.asarray(w / total[labels])
-
-
-def precondition(directions: Floats, inverse_factors: InverseFactors | None) -> Floats:
-    """Apply ``G⁻¹ · A⁻¹`` to directions ``[..., C, I]``; ``G⁻¹`` may be given by its diagonal."""
-    if inverse_factors is None:
-        return directions
-    left, right = inverse_factors
-    return np.asarray((left[:, None] * directions if left.ndim == 1 else left @ directions) @ right)
-
-
-def influence_under_any_label(probabilities: Floats, features: Floats, directions: Floats) -> Floats:
-    """Compute ``I(i, v | c) = u_c - p_iᵀ u`` with ``u = Φ_v a_i``: ``[m, K, C]``, positive = harmful.
-
-    Memory is ``m K C``: cut the examples into chunks where that is too much.
-
-    >>> directions = np.array([[[-1.0, 0.0], [1.0, 0.0]]])  # one anchor, of class 0
-    >>> influence_under_any_label(np.array([[0.5, 0.5]]), np.array([[2.0, 1.0]]), directions).tolist()
-    [[[-2.0, 2.0]]]
-    """
-    num_anchors, num_classes, num_inputs = directions.shape
-    u = (features @ directions.reshape(-1, num_inputs).T).reshape(-1, num_anchors, num_classes)
-    return np.asarray(u - np.einsum("mc,mkc->mk", probabilities, u)[:, :, None])

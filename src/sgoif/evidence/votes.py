@@ -143,22 +143,6 @@ class LikelyOthers:
         return cls(labels, probabilities)
 
     @classmethod
-    def of_predictions(cls, probabilities: NDArray[np.floating[Any]], given: Ints) -> LikelyOthers:
-        """Those of whole predictions, ``[N, C]``.
-
-        >>> found = LikelyOthers.of_predictions(np.array([[0.5, 0.2, 0.3]]), np.array([0]))
-        >>> found.labels.tolist(), found.probabilities.tolist()
-        ([[2, 1, -1]], [[0.3, 0.2, 0.0]])
-        """
-        labels, p = np.full((len(given), _TOP), -1), np.zeros((len(given), _TOP))
-        others = np.array(probabilities, dtype=np.float64)
-        others[np.arange(len(given)), given] = -1.0
-        width = min(_TOP, others.shape[1] - 1)
-        labels[:, :width] = np.argsort(-others, axis=1, kind="stable")[:, :width]
-        p[:, :width] = np.take_along_axis(others, labels[:, :width], 1)
-        return cls(labels, p)
-
-    @classmethod
     def from_columns(cls, columns: Mapping[str, NDArray[Any]]) -> LikelyOthers:
         """The inverse of :meth:`columns`."""
         labels = np.stack([columns[f"runner_up{tail}"] for tail in _TAILS], 1).astype(np.int64)

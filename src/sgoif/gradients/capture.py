@@ -308,8 +308,8 @@ def _find_first(edges: list[GradientEdge]) -> list[GradientEdge]:
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:
-    available = torch.amp.is_autocast_available(device_type)
-    return torch.autocast(device_type, enabled=False) if available else nullcontext()
+    is_on = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+    return torch.autocast(device_type, enabled=False) if is_on else nullcontext()
 
 
 def _divide_weights(grad: Tensor, weights: Tensor, axis: int) -> Tensor:

@@ -19,6 +19,7 @@ from sgoif.linalg import cholesky
 __all__ = ["MOST_REFIT_WORK", "HeadRefit", "refit_every", "refit_head"]
 
 MOST_REFIT_WORK = 2**31  # multiplications of one product; a re-fit then takes a core two seconds. Beyond, fewer rows
+_MOST_LOGITS = 2**21  # of a re-fit at once: two tables of 8 MB
 _WORK = 2**26  # about 1 ms; beyond it a re-fit is made more rarely
 _EARLY_CALLS = 8  # while fits are often, and the model is soon another,
 _EARLY_PART = 4  # this part of the rows must do
@@ -70,11 +71,13 @@ def refit_head(
     pull = ridge * moments.diagonal().mean()
     eye = torch.eye(len(moments), device=moments.device, dtype=moments.dtype)
     factor = cholesky(0.5 * moments + (pull + 1e-6 * moments.diagonal().mean()) * eye, in_double=False)  # ridge: 1%
-    moved, rows = start, torch.arange(len(features), device=features.device)
+    moved, parts = start, [part.split(max(1, _MOST_LOGITS // len(start))) for part in (features, labels, shares)]
     for _ in range(iterations):
-        error = (features @ moved.mT).softmax(1)
-        error[rows, labels] -= 1  # p - t, in place: with many classes this is the largest tensor here
-        gradient = error.mul_(shares[:, None]).mT @ features + pull * (moved - start)  # [C, I]
+        gradient = pull * (moved - start)  # [C, I]
+        for a, label, share in zip(*parts):
+            error = (a @ moved.mT).softmax(1)
+            error[torch.arange(len(a), device=a.device), label] -= 1  # p - t, in place
+            gradient = gradient + error.mul_(share[:, None]).mT @ a
         moved = moved - factor.solve(gradient.mT).mT.to(moved.dtype)
     return moved
 

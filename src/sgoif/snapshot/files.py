@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.evidence import CalibrationDraws, Canaries, CanaryCalibration, LabelCalibration, WatchedNoise
+from sgoif.evidence import (
+    CalibrationDraws,
+    Canaries,
+    CanaryCalibration,
+    LabelCalibration,
+    LargestPredictions,
+    WatchedNoise,
+)
 from sgoif.evidence.logistic import Logistic
 from sgoif.files.sealed import read_header, read_sealed, write_sealed
 from sgoif.influence import ClassAnchors, HeadJudge
@@ -24,7 +31,7 @@ from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
-FORMAT = 3
+FORMAT = 4
 
 Tensors = dict[str, Tensor]
 
@@ -68,7 +75,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     if snapshot.noise is not None:
         tensors |= {"noise/transition": _tensor(snapshot.noise.transition)}
         tensors |= {"noise/raised": torch.tensor(snapshot.noise.raised, dtype=torch.float64)}
-    tensors |= {} if snapshot.predictions is None else {"holdout/predictions": _tensor(snapshot.predictions)}
+    if snapshot.predictions is not None:
+        tensors |= {"holdout/predicted_labels": _tensor(snapshot.predictions.labels)}
+        tensors |= {"holdout/predicted_p": _tensor(snapshot.predictions.probabilities)}
     tensors |= {} if snapshot.may_doubt is None else {"canaries/may_doubt": _tensor(snapshot.may_doubt)}
     header = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
@@ -105,7 +114,7 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     about = About(**header)
     canaries = _read_canaries(tensors, about.num_classes)
     calibration, draws = _read_calibration(tensors, canaries)
-    predictions, doubted = tensors.get("holdout/predictions"), tensors.get("canaries/may_doubt")
+    doubted = tensors.get("canaries/may_doubt")
     noise = None
     if "noise/raised" in tensors:  # the first format kept a model of another kind: it ranks again once adapted
         noise = WatchedNoise(tensors["noise/transition"].numpy(), float(tensors["noise/raised"]))
@@ -116,7 +125,7 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
         canaries,
         calibration,
         draws,
-        predictions=None if predictions is None else predictions.numpy(),
+        predictions=_read_predictions(tensors),
         may_doubt=None if doubted is None else doubted.numpy(),
         noise=noise,
         held_out=held,
@@ -177,6 +186,18 @@ def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
         return None
     columns: Mapping[str, Any] = {name: tensors[f"canaries/{name}"].numpy() for name in _CANARIES}
     return Canaries(**columns, num_classes=num_classes)
+
+
+def _read_predictions(tensors: Tensors) -> LargestPredictions | None:
+    if "canaries/label" not in tensors:
+        return None
+    if "holdout/predictions" in tensors:  # up to the third format: of every class
+        return LargestPredictions.of(tensors["holdout/predictions"].numpy())
+    if "holdout/predicted_labels" in tensors:
+        found = (tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p"))
+        return LargestPredictions(*found)
+    count = int(tensors["canaries/holdout_row"].max()) + 1  # up to the third format, of very many classes
+    return LargestPredictions(np.full((count, 1), -1, np.int32), np.zeros((count, 1), np.float32))
 
 
 def _tensor(values: Any) -> Tensor:

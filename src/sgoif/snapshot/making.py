@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import Canaries, KeptPredictions, hash_ids, read_noise
+from sgoif.evidence import Canaries, KeptPredictions, LargestPredictions, hash_ids, read_noise
 from sgoif.gradients.fingerprint import hash_weights
 from sgoif.snapshot.snapshot import About, Snapshot
 from sgoif.store.info import environment, now
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
-from sgoif.training.calibration import judge_labels, keep_predictions
+from sgoif.training.calibration import judge_labels
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.losses import HoldoutPass, Losses
@@ -133,11 +133,12 @@ def snapshot_of(
     return Snapshot(about, judge, canaries, found.calibration, None, predictions, doubted, noise, held)
 
 
-def _own_predictions(canaries: Canaries, predictions: NDArray[np.float32] | None) -> KeptPredictions:
+def _own_predictions(canaries: Canaries, predictions: LargestPredictions) -> KeptPredictions:
     """What is kept of the hold-out's predictions under its own labels."""
     own = ~canaries.is_flip
     given, p_given = canaries.label[own], canaries.signals[own, CALIBRATED_SIGNALS.index("p_given")]
-    return keep_predictions(predictions, canaries.holdout_row[own], p_given, given, canaries.num_classes)
+    others = predictions.others(canaries.holdout_row[own], given)
+    return KeptPredictions.of(p_given, given, others, canaries.num_classes)
 
 
 def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:

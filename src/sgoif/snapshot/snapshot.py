@@ -20,6 +20,7 @@ from sgoif.evidence import (
     Canaries,
     KeptPredictions,
     LabelCalibration,
+    LargestPredictions,
     LikelyOthers,
     Standardiser,
     WatchedNoise,
@@ -77,7 +78,7 @@ class Snapshot:
     canaries: Canaries | None = None  # None: too few hold-out examples, or too many classes, for probabilities
     calibration: LabelCalibration | None = None
     draws: CalibrationDraws | None = None  # for intervals; None before the first adaptation
-    predictions: NDArray[np.float32] | None = None  # of hold-out examples, [m, C]; None where there are too many
+    predictions: LargestPredictions | None = None  # of hold-out examples; None without canaries
     may_doubt: NDArray[np.bool_] | None = None  # whose hold-out labels nobody verified, by canary
     noise: WatchedNoise | None = None  # counted among the hold-out, then among training examples
     held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
@@ -154,7 +155,7 @@ class Snapshot:
         random from what is to be scored.
         """
         can = _is_sound(signals) & self._is_known(labels)
-        if self.canaries is None or can.sum() < 2:
+        if self.canaries is None or self.predictions is None or can.sum() < 2:
             return self
         asked = self._select_examples(signals, labels, can)
         held = self.canaries.signals[~self.canaries.is_flip, CALIBRATED_SIGNALS.index("margin")]

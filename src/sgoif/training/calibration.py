@@ -26,6 +26,7 @@ from sgoif.evidence import (
     Competence,
     KeptPredictions,
     LabelCalibration,
+    LargestPredictions,
     LikelyOthers,
     WatchedNoise,
     calibrate_counted,
@@ -37,7 +38,7 @@ from sgoif.evidence import (
 from sgoif.evidence.logistic import sigmoid
 from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger, has_factors
 from sgoif.training.engine import Engine
-from sgoif.types import Floats, Ints
+from sgoif.types import Floats
 
 __all__ = [
     "READ_SIGNALS",
@@ -48,14 +49,12 @@ __all__ = [
     "RunJudge",
     "calibrate_run",
     "judge_labels",
-    "keep_predictions",
     "probabilities",
 ]
 
 log = logging.getLogger(__name__)
 
 READ_SIGNALS = ("harm_solved", "probe_loss", "probe_margin")  # that the calibration reads beside the counted errors
-_AT_ONCE = 1 << 16  # canaries whose whole predictions are copied
 _MOST_LOG_ODDS = 50.0
 _HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
@@ -262,7 +261,7 @@ class Judgement:
 
 def judge_labels(
     canaries: Canaries,
-    predictions: NDArray[np.floating[Any]] | None,
+    predictions: LargestPredictions,
     noise: WatchedNoise,
     may_doubt: NDArray[np.bool_],
 ) -> Judgement:
@@ -274,7 +273,7 @@ def judge_labels(
 
     Args:
         canaries: of the run, with CALIBRATED_SIGNALS.
-        predictions: of hold-out examples, by row, ``[m, C]``; None where there are too many classes.
+        predictions: of hold-out examples, by row.
         noise: counted among the run's training examples.
         may_doubt: whose hold-out labels may be doubted, by canary, ``[M]``.
     """
@@ -290,38 +289,15 @@ def judge_labels(
     return Judgement(calibrate_counted(told, noise.transition), doubt)
 
 
-def _read_canaries(canaries: Canaries, predictions: NDArray[np.floating[Any]] | None, noise: WatchedNoise) -> Floats:
+def _read_canaries(canaries: Canaries, predictions: LargestPredictions, noise: WatchedNoise) -> Floats:
     """Log odds that the labels canaries are tried under are wrong, ``[M]``."""
     p_given, margin = (canaries.signals[:, CALIBRATED_SIGNALS.index(name)] for name in ("p_given", "margin"))
-    assigned, found = canaries.assigned_label, np.empty(len(canaries))
-    for start in range(0, len(canaries), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        kept = keep_predictions(
-            predictions, canaries.holdout_row[part], p_given[part], assigned[part], canaries.num_classes
-        )
-        found[part] = noise.log_odds(kept, margin[part], is_seen=False)
-    return found
+    others = predictions.others(canaries.holdout_row, canaries.assigned_label)
+    kept = KeptPredictions.of(p_given, canaries.assigned_label, others, canaries.num_classes)
+    return noise.log_odds(kept, margin, is_seen=False)
 
 
 def _signals(read: Floats, log_odds: Floats) -> Floats:
     """What the calibration reads, ``[n, 4]``; it bends signals by log(1 + |x|), and log odds shall stay as they are."""
     straight = np.sign(log_odds) * np.expm1(np.abs(log_odds).clip(max=_MOST_LOG_ODDS))
     return np.column_stack([read, straight])
-
-
-def keep_predictions(
-    predictions: NDArray[np.floating[Any]] | None, rows: Ints, p_given: Floats, label: Ints, num_classes: int
-) -> KeptPredictions:
-    """What would be kept of the predictions of hold-out examples, had they been given these labels.
-
-    Args:
-        predictions: of hold-out examples, ``[m, C]``; None where there are too many classes: no other class has a name.
-        rows: which of them, ``[n]``.
-        p_given: probability of the label, ``[n]``.
-        label: ``[n]``.
-        num_classes: ``C``.
-    """
-    others = LikelyOthers(np.full((len(label), 3), -1), np.zeros((len(label), 3)))
-    if predictions is not None:
-        others = LikelyOthers.of_predictions(predictions[rows], label)
-    return KeptPredictions.of(p_given, label, others, num_classes)

@@ -20,12 +20,16 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import (
+    DENSE_CLASSES,
     LIKENESS_COLUMNS,
+    NUM_PROBABLE,
     SIGNALS,
     Canaries,
     CleaningChoice,
     Competence,
     Holdout,
+    LargestPredictions,
+    PredictionSums,
     Snapshot,
     cross_fitted_signals,
     estimate_transition,
@@ -41,7 +45,15 @@ from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
 
-__all__ = ["CALIBRATED_SIGNALS", "KEPT_SNAPSHOTS", "LOOK_EVERY", "LOOK_FROM", "CanaryLedger", "has_factors"]
+__all__ = [
+    "CALIBRATED_SIGNALS",
+    "KEPT_SNAPSHOTS",
+    "LOOK_EVERY",
+    "LOOK_FROM",
+    "CanaryLedger",
+    "bytes_per_example",
+    "has_factors",
+]
 
 # What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
 # form that canaries have too, solved and not tracked.
@@ -51,10 +63,11 @@ CALIBRATED_SIGNALS = (
     "probe_margin",
 )
 KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
-_CLEAN_EVERY = 10  # refreshes
+# Refreshes between two times that a hold-out cleans itself: 10, later a quarter of those so far. At every tenth it took
+# up to 6% of a ResNet-9's training, however long that was.
+_CLEAN_EVERY, _CLEAN_SHARE = 10, 4
 LOOK_FROM, LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
-_SUMS = ("assigned", "total", "mass", "predicted", "leaks", "suggested")  # of a state
-_MOST_NUMBERS = 100_000_000  # of the hold-out's predictions, 400 MB
+_SUMS = ("assigned", "total", "mass", "leaks", "suggested")  # of a state
 _MOST_CLASSES = 2_000  # the transition is a dense table of classes squared, 32 MB here
 
 
@@ -80,7 +93,7 @@ class CanaryLedger:
         self.judged_classes = holdout.judged_classes.numpy()
         self._counted = holdout.is_anchor.cpu().numpy()
         self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
-        self._refreshes = self._looks = 0
+        self._refreshes = self._looks = self._cleaned_at = 0
         self.choice: CleaningChoice | None = None
         self.forget()
 
@@ -89,8 +102,7 @@ class CanaryLedger:
         count, classes = (len(self.labels), self.num_classes) if self.is_on else (0, 0)
         self._assigned = np.zeros((count, 0), np.int64)  # labels tried, [m, F]; F is known with the first look
         self._total = np.zeros((count, 0, len(CALIBRATED_SIGNALS)))
-        width = classes if count * classes <= _MOST_NUMBERS else 0
-        self._predicted = np.zeros((count, width), np.float32)  # sums of predictions
+        self._predicted = PredictionSums(count, max(classes, 1))
         self._mass = np.zeros((count, 0, 1))  # weight of the looks that could tell, [m, F, 1]
         self._leaks = np.zeros((classes, classes))  # predictions summed by the example's label
         self._suggested = np.full(count, -1, np.int64)  # class of the worst anchor under its own label, when last seen
@@ -107,10 +119,19 @@ class CanaryLedger:
         if trust == 0 or is_rare:
             return False
         self._look([draw], engine, step, trust)
-        is_due = self.cleans_itself and self._refreshes % _CLEAN_EVERY == 0 and len(self._recent) > 1
+        is_due = self.cleans_itself and self._is_cleaning_due() and len(self._recent) > 1
         if is_due:
+            self._cleaned_at = self._refreshes
             self.clean([engine])
         return is_due
+
+    @property
+    def clean_every(self) -> int:
+        """Refreshes between two times that the hold-out cleans itself, at first."""
+        return 2 * _CLEAN_EVERY if self.num_classes > LOOK_FROM else _CLEAN_EVERY
+
+    def _is_cleaning_due(self) -> bool:
+        return self._refreshes - self._cleaned_at >= max(self.clean_every, self._cleaned_at // _CLEAN_SHARE)
 
     def look(self, draws: Sequence[AnchorDraw], engine: Engine, step: int) -> None:
         """Score the examples of some draws, all taken from one state of a model, fold against fold."""
@@ -121,9 +142,10 @@ class CanaryLedger:
         rows = torch.cat([draw.positions for draw in draws]).cpu().numpy()
         features = torch.cat([widen(draw.rows[engine.head.name].inputs)[:, 0].mean(2) for draw in draws])
         logits = torch.cat([widen(draw.outputs) for draw in draws])
-        x, z = (part.cpu().double().numpy() for part in (features, logits))
-        snapshot = Snapshot(x, z, _inverse_factors(engine), rows, step)
-        self._recent.append(snapshot)
+        x, z = (part.cpu().numpy() for part in (features, logits))
+        snapshot = Snapshot(x, z, *_solve(engine, features), rows, step)
+        if self.cleans_itself:  # nobody else asks for them
+            self._recent.append(snapshot)
         self._looks += 1
         believed = engine.anchors.trust.cpu().double().numpy()
         assigned = self._labels_for(snapshot)
@@ -141,8 +163,7 @@ class CanaryLedger:
         self._total[rows] += trust * np.where(usable, values, 0.0)
         self._mass[rows] += trust * usable
         predicted = logits.softmax(1).cpu().double().numpy()
-        if self._predicted.shape[1]:
-            self._predicted[rows] += trust * predicted  # no row comes twice in a look
+        self._predicted.add(rows, predicted, trust)  # no row comes twice in a look
         np.add.at(self._leaks, self.labels[rows], (trust * believed[rows])[:, None] * predicted)
 
     def _labels_for(self, snapshot: Snapshot) -> NDArray[np.int64]:
@@ -282,12 +303,9 @@ class CanaryLedger:
         sums = self._total[:, :, CALIBRATED_SIGNALS.index("margin")][is_own]
         return np.asarray(sums / self._mass[:, :, 0][is_own])
 
-    def predictions(self) -> NDArray[np.float32] | None:
-        """Mean predictions of hold-out examples, by row, ``[m, C]``; even ones of those not seen, None if too many."""
-        if not self._predicted.shape[1]:
-            return None
-        mass = self._predicted.sum(1, keepdims=True)
-        return np.where(mass > 0, self._predicted / np.where(mass > 0, mass, 1.0), 1 / self.num_classes)
+    def predictions(self) -> LargestPredictions:
+        """Mean predictions of hold-out examples, by row; those not seen have none."""
+        return self._predicted.mean()
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""
@@ -320,19 +338,28 @@ class CanaryLedger:
         sums = {name: getattr(self, f"_{name}").copy() for name in _SUMS}
         recent = [asdict(item) for item in self._recent]
         refits = [refit.state_dict() for refit in self._refits]
-        return {**sums, "recent": recent, "refreshes": self._refreshes, "looks": self._looks, "refits": refits}
+        counts = {"refreshes": self._refreshes, "looks": self._looks, "cleaned_at": self._cleaned_at}
+        return {**sums, **counts, "predicted": self._predicted.state_dict(), "recent": recent, "refits": refits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
         for name in _SUMS:
-            if name in state:  # states from before predictions were kept have none
+            if name in state:  # states from before leaks were kept have none
                 setattr(self, f"_{name}", state[name].copy())
+        if "predicted" in state:
+            self._predicted.load_state_dict(state["predicted"])
         self._mass = np.broadcast_to(self._mass, (*self._assigned.shape, 1)).copy()  # once one for all labels
         self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
-        recent = (item if isinstance(item, Snapshot) else Snapshot(**item) for item in state["recent"])  # older states
-        self._recent = deque(recent, maxlen=KEPT_SNAPSHOTS)
+        self._cleaned_at = int(state.get("cleaned_at", self._refreshes))
+        self._recent = deque(map(_read_snapshot, state["recent"]), maxlen=KEPT_SNAPSHOTS)
         for refit, saved in zip(self._refits, state.get("refits", ())):  # states from before have none
             refit.load_state_dict(saved)
+
+
+def bytes_per_example(num_classes: int) -> int:
+    """Host memory that a ledger takes per hold-out example, once it has seen all."""
+    tried = num_classes if num_classes <= DENSE_CLASSES else NUM_PROBABLE + 1
+    return 8 * tried * (len(CALIBRATED_SIGNALS) + 2) + PredictionSums(0, num_classes).bytes_per_example
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -355,12 +382,22 @@ def has_factors(engine: Engine) -> bool:
     return _kronecker(engine) is not None
 
 
-def _inverse_factors(engine: Engine) -> tuple[Floats, Floats] | None:
+def _solve(engine: Engine, features: torch.Tensor) -> tuple[Floats | None, Floats | None]:
+    """``G⁻¹``, or its diagonal, and ``A⁻¹`` times the features; None without curvature."""
     inverse = _kronecker(engine)
     if inverse is None:
-        return None
-    left, right = (part.inverse()[0].cpu().double().numpy() for part in (inverse.left, inverse.right))
-    return left, right
+        return None, None
+    solved = inverse.right.solve(features.mT[None].to(inverse.right.lower.dtype))[0].mT
+    return inverse.left.inverse()[0].cpu().double().numpy(), solved.to(features.dtype).cpu().numpy()
+
+
+def _read_snapshot(saved: dict[str, Any]) -> Snapshot:
+    """A snapshot from a state; older states have the inverses themselves."""
+    told = {name: value for name, value in saved.items() if name != "inverse_factors"}
+    factors = saved.get("inverse_factors")
+    if factors is not None:
+        told |= {"output_inverse": factors[0], "solved_features": saved["features"] @ factors[1]}
+    return Snapshot(**told)
 
 
 def _kronecker(engine: Engine) -> KroneckerInverse | None:

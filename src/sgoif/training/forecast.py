@@ -21,7 +21,14 @@ from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
 from sgoif.influence.near_outputs import ALL_UP_TO, NEAR
 from sgoif.influence.pooled_tracker import RANK
 from sgoif.records import SIGNALS
-from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM, CanaryLedger
+from sgoif.training.canaries import (
+    CALIBRATED_SIGNALS,
+    KEPT_SNAPSHOTS,
+    LOOK_EVERY,
+    LOOK_FROM,
+    CanaryLedger,
+    bytes_per_example,
+)
 from sgoif.training.engine import MOST_QUEUED, Engine
 from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
@@ -59,6 +66,8 @@ class Sizes:
     curvature_bytes: int
     bytes_per_example: int  # of evidence
     tried: int  # labels that a canary is tried under; 0 without canaries
+    bytes_per_held_out: int  # that the canaries keep of an example
+    cleans_itself: bool  # whether the hold-out judges its own labels, from what its last refreshes saw
     has_probe: bool
     keeps_visits: bool
     ranks: int = 1  # processes that share the pass over the hold-out
@@ -79,6 +88,8 @@ class Sizes:
             curvature_bytes=sum(t.nbytes for t in tree_leaves(engine.curvature.state_dict()) if isinstance(t, Tensor)),
             bytes_per_example=recorder.bytes_per_example,
             tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
+            bytes_per_held_out=bytes_per_example(classes) if has_canaries else 0,
+            cleans_itself=ledger is not None and ledger.cleans_itself,
             has_probe=engine.settings.probe,
             keeps_visits=recorder.sink is not None and recorder.sink.keep_visits != "none",
             ranks=engine.peers.size,
@@ -298,8 +309,9 @@ def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
 def _host_bytes(s: Sizes, shown: int) -> float:
     found = float(s.train_size * s.bytes_per_example)
     if s.tried:
-        found += 8.0 * s.holdout * s.tried * (len(CALIBRATED_SIGNALS) + 1)
+        found += float(s.holdout * s.bytes_per_held_out)
         found += 8.0 * s.outputs**2  # which class is taken for which
-        factors = s.inputs**2 + s.outputs_factored**2
-        found += 8.0 * KEPT_SNAPSHOTS * (shown * (s.inputs + s.outputs) + factors)
+    if s.tried and s.cleans_itself:
+        seen = 2 * s.inputs + s.outputs  # features, solved too, and logits
+        found += KEPT_SNAPSHOTS * (s.itemsize * shown * seen + 8.0 * s.outputs_factored**2)
     return found

@@ -33,7 +33,7 @@ class Plan:
     """
 
     refresh_every: int = 40  # steps between two looks at the hold-out
-    examples_per_refresh: int = 256
+    examples_per_refresh: int = 256  # more where steps are large, for sequences and tags
     layers: tuple[str, ...] = ()  # scored beside the head
     rank: int = 16  # of their projection
     stride: int = 1  # score every so many steps

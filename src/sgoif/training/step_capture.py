@@ -63,8 +63,8 @@ class StepHooks(ABC):
     def precision(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
         """Autocast to this type; to none, where it is None."""
         device = self._device.type
-        if not torch.amp.is_autocast_available(device):
-            return nullcontext()
+        if not torch.amp.is_autocast_available(device) or (dtype is None and not torch.is_autocast_enabled(device)):
+            return nullcontext()  # a context of autocast takes longer than the work of some steps
         return torch.autocast(device, dtype, enabled=dtype is not None)
 
 
