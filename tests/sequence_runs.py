@@ -1,4 +1,4 @@
-"""Small runs about sequences on disk, as a watched training writes them."""
+"""Small runs about sequences on disk, as a watched training or an audit writes them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.store import ParquetSink
 
 
-def write_sequence_run(folder, ids, harm, loss, groups=("math", "code")):
+def write_sequence_run(folder, ids, harm, loss, groups=("math", "code"), *, conflict=None):
     """Write a run and return its address.
 
     Args:
@@ -15,6 +15,7 @@ def write_sequence_run(folder, ids, harm, loss, groups=("math", "code")):
         harm: [sequences, groups]; NaN where one was never judged.
         loss: of the sequences, the same at all visits.
         groups: their names.
+        conflict: of the sequences, where the run is an audit's.
     """
     is_judged, mean, count = np.isfinite(harm[:, 0]), harm.mean(1), len(ids)
     worst = [groups[np.argmax(row)] if judged else None for row, judged in zip(harm, is_judged)]
@@ -31,6 +32,7 @@ def write_sequence_run(folder, ids, harm, loss, groups=("math", "code")):
         "cosine": mean,
         **{f"p_mislabeled{tail}": np.full(count, np.nan) for tail in ("", "_low", "_high")},
         "no_p_reason": np.array([NO_PROBABILITIES] * count, object),
+        **({} if conflict is None else {"conflict": conflict}),
     }
     effects = {
         "id": np.repeat(np.array(ids)[is_judged], len(groups)),

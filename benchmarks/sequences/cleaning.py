@@ -11,6 +11,7 @@ import sgoif
 from benchmarks.experiment import Experiment
 from benchmarks.sequences.instructions import ERRORS, load_instructions, plant_wrong_completions
 from benchmarks.sequences.training import METHODS, Setup, exact_match, final_losses, read_scores, train
+from benchmarks.tables.rows import describe_seeds, group_runs, latest, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,35 @@ def describe(row: dict[str, Any]) -> str:
     return "; ".join(f"{name} {found['exact_match']:.1%}" for name, found in row["without"].items())
 
 
+DROPPED = {
+    "all": "nothing",
+    "random": "random",
+    "last loss": "last loss",
+    "kfac suspicion": "`suspicion`, watched",
+    "audit suspicion": "`suspicion`, `audit()`",
+    "the wrong ones first": "the wrong ones",
+}
+
+
+def cleaned() -> str:
+    """Exact match by what was dropped, mean over seeds, with the share of wrong ones among it."""
+    rows = []
+    for (source, errors, rate), runs in group_runs(latest(EXPERIMENT.results), ("source", "errors", "rate")):
+        cells = []
+        for name in DROPPED:
+            found = [run["without"][name] for run in runs]
+            match = f"{100 * np.mean([one['exact_match'] for one in found]):.1f}"
+            shares = [one["wrong_dropped"] for one in found if "wrong_dropped" in one]
+            cells.append(f"{match} ({100 * np.mean(shares):.0f})" if shares else match)
+        rows.append([f"{source}, {errors}, {100 * float(rate):.0f}%", describe_seeds(runs), *cells])
+    return table(("wrong completions", "seeds", *DROPPED.values()), rows)
+
+
 EXPERIMENT = Experiment(
     name="sequence_cleaning",
     settings=CleaningSetup,
     run=run,
+    tables={"sequence_cleaning": cleaned},
     full={"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
     small={"each": 4, "epochs": 1, "intents": 6, "groups": 2, "seed": 0},
     needs=("transformers",),

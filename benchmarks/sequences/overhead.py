@@ -1,17 +1,19 @@
-"""What watching the fine-tuning of a small GPT-2 through a LoRA adapter costs, by alternating bare and watched steps.
+"""What watching the fine-tuning of a small GPT-2 through a LoRA adapter costs, by pairs of bare and watched steps.
 
 Watched steps are of three kinds: scored only, with an observation of curvature, with a look at the groups. Each kind is
-timed by itself in processor time, so that a busy machine counts for little, and weighed as the default plan has them.
+timed by itself in processor time, beside a bare step, and weighed as the default plan has them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -38,7 +40,7 @@ class Setup:
     batch: int = 16
     rank: int = 8
     groups: int = 8
-    steps: int = 48  # watched ones; as many are bare
+    steps: int = 160  # watched ones; as many are bare
     memory: bool = option(True, help="measure the peak memory too")
     seed: int = 1
 
@@ -92,15 +94,17 @@ class Loop:
 def run(setup: Setup) -> dict[str, Any]:
     """Alternate bare and watched steps; then the peak memory of both, each in a process of its own."""
     loop = Loop(setup, is_watched=True)
-    times: dict[str, list[float]] = {"bare": [], "scored": [], "observed": [], "refreshed": []}
+    ratios: dict[str, list[float]] = {"scored": [], "observed": [], "refreshed": []}
+    bare: list[float] = []
+    rng = np.random.default_rng(setup.seed)  # which step of a pair comes first
     for step in range(setup.steps + 1):
         kind = "refreshed" if PLAN.is_refresh(step) else "observed" if PLAN.is_observe(step) else "scored"
-        for name in ("bare", kind):
-            took = loop.step(is_watched=name != "bare")
-            if step:  # the first pair warms up
-                times[name].append(took)
+        took = {bool(is_watched): loop.step(is_watched=bool(is_watched)) for is_watched in rng.permutation(2)}
+        if step:  # the first pair warms up
+            ratios[kind].append(took[True] / took[False])
+            bare.append(took[False])
     assert loop.monitor.faults == {}, loop.monitor.faults
-    row = summarise(times)
+    row = {"bare_s": median(bare), "pairs": len(bare), **summarise(ratios)}
     if setup.memory:
         row["peak_mb"] = {name: raised_peak_mb(probe, setup, name == "watched") for name in ("bare", "watched")}
     return row
@@ -113,23 +117,32 @@ def probe(setup: Setup, is_watched: bool) -> None:
         loop.step(is_watched=is_watched)
 
 
-def summarise(times: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians by kind, and the ratio that the default plan gives."""
-    bare, scored, observed, refreshed = (median(times[name]) for name in ("bare", "scored", "observed", "refreshed"))
-    extra = (scored - bare) + (observed - scored) / SEQUENCE_PLAN.observe_every
-    extra += (refreshed - observed) / SEQUENCE_PLAN.refresh_every
+def summarise(ratios: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Medians of the pairs by kind, and the ratio that the default plan gives, with a 95% bootstrap interval."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        _ratio({kind: rng.choice(found, len(found)).tolist() for kind, found in ratios.items()}) for _ in range(2000)
+    ]
+    scored, observed, refreshed = (float(np.median(ratios[kind])) for kind in ("scored", "observed", "refreshed"))
     return {
-        "bare_s": bare,
-        "scored_ratio": scored / bare,
-        "observation_in_steps": (observed - scored) / bare,
-        "refresh_in_steps": (refreshed - observed) / bare,
-        "ratio": 1 + extra / bare,
-        "pairs": len(times["bare"]),
+        "scored_ratio": scored,
+        "observation_in_steps": observed - scored,
+        "refresh_in_steps": refreshed - observed,
+        "ratio": _ratio(ratios),
+        "interval": np.quantile(drawn, (0.025, 0.975)).tolist(),
     }
 
 
+def _ratio(ratios: Mapping[str, Sequence[float]]) -> float:
+    """The kinds as the default plan has them."""
+    scored, observed, refreshed = (float(np.median(ratios[kind])) for kind in ("scored", "observed", "refreshed"))
+    observation, look = (observed - scored) / SEQUENCE_PLAN.observe_every, (refreshed - observed)
+    return scored + observation + look / SEQUENCE_PLAN.refresh_every
+
+
 def describe(row: dict[str, Any]) -> str:
-    found = f"ratio {row['ratio']:.3f}, scored steps alone {row['scored_ratio']:.3f}"
+    low, high = row["interval"]
+    found = f"ratio {row['ratio']:.3f} ({low:.3f} to {high:.3f}), scored steps alone {row['scored_ratio']:.3f}"
     return f"{found}, peak memory {memory_ratio(row):.3f}" if "peak_mb" in row else found
 
 

@@ -14,7 +14,7 @@ from benchmarks.metrics import detection_report
 from benchmarks.sequences import rivals
 from benchmarks.sequences.instructions import ERRORS, load_instructions, plant_wrong_completions
 from benchmarks.sequences.training import METHODS, Setup, exact_match, final_losses, read_scores, train
-from benchmarks.tables.rows import describe_seeds, group_runs, latest, means, table
+from benchmarks.tables.rows import describe_seeds, group_runs, interval, latest, means, table
 
 
 def run(setup: Setup) -> dict[str, Any]:
@@ -58,35 +58,66 @@ def describe(row: dict[str, Any]) -> str:
 SHOWN = {
     **{name: name for name in ("final loss", "last loss", "mean loss", "gradient cosine")},
     **{f"{name} {column}": f'`{column}`, `"{name}"`' for name in METHODS for column in ("suspicion", "harm")},
-    **{f"audit {column}": f"`{column}`, `audit()`" for column in ("suspicion", "harm")},
+    **{f"audit {column}": f"`{column}`, `audit()`" for column in ("suspicion", "conflict", "harm")},
     "EK-FAC, last checkpoint": "EK-FAC at the end",
     **{name: name for name in ("embedding outliers", "neighbours")},
 }
-TITLES = {"banking77": "Banking77 (development)", "clinc150": "CLINC150"}
+TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
+REPORTED = (1, 2, 3)  # seeds; others are those of the development
 
 
 def ranking() -> str:
     """Average precision of every score by draw, mean over seeds."""
     rows = []
-    names = ("source", "intents", "errors", "rate")
-    for (source, intents, errors, rate), runs in group_runs(latest(EXPERIMENT.results), names):
-        title = f"{TITLES[source]}, {intents or 'all'} intents"
+    for (source, errors, rate), runs in group_runs(_whole_sets(), ("source", "errors", "rate")):
         match = f"{100 * np.mean([run['exact_match'] for run in runs]):.0f}"
-        found = [[run["scores"][name]["ap"] for run in runs if name in run["scores"]] for name in SHOWN]
-        cells = [means(values) if values else "" for values in found]
-        rows.append([title, f"{errors}, {100 * float(rate):.0f}%", describe_seeds(runs), match, *cells])
-    rows.sort(key=lambda row: (row[0].startswith("Banking"), row[0]))
-    return table(("set", "wrong completions", "seeds", "exact match, %", *SHOWN.values()), rows)
+        cells = [means(run["scores"][name]["ap"] for run in runs) for name in SHOWN]
+        rows.append([TITLES[source], f"{errors}, {100 * float(rate):.0f}%", describe_seeds(runs), match, *cells])
+    return table(("set", "wrong completions", "seeds", "exact match, %", *SHOWN.values()), sorted(rows))
+
+
+OTHERS = (
+    *("final loss", "last loss", "mean loss", "first loss", "gradient cosine"),
+    *("EK-FAC, last checkpoint", "embedding outliers", "neighbours"),
+)
+LEAST = -1.0  # that `suspicion` may be below the best of the others
+WANTED = 10.0  # above it, on near intents
+
+
+def verdicts() -> str:
+    """By how much `suspicion` is above the best other score, mean over seeds, against the targets."""
+    rows = []
+    for (source, errors, rate), runs in group_runs(_whole_sets(), ("source", "errors", "rate")):
+        means_of = {name: float(np.mean([run["scores"][name]["ap"] for run in runs])) for name in OTHERS}
+        best = max(means_of, key=lambda name: means_of[name])
+        cells = []
+        for name in ("audit suspicion", "kfac suspicion", "adam suspicion"):
+            ahead = [run["scores"][name]["ap"] - run["scores"][best]["ap"] for run in runs]
+            target = WANTED if errors == "near" else LEAST
+            word = "met" if np.mean(ahead) >= target else "**missed**"
+            cells.append(f"{interval(ahead, '+')} {word}")
+        kind = f"{errors}, {100 * float(rate):.0f}%"
+        rows.append([TITLES[source], kind, describe_seeds(runs), f"{best} {means_of[best]:.1f}", *cells])
+    shown = ("`audit()`", '`"kfac"`', '`"adam"`')
+    return table(("set", "wrong completions", "seeds", "best other", *shown), sorted(rows))
+
+
+def _whole_sets() -> list[dict[str, Any]]:
+    """The last result of each reported draw of a whole set, where all scores of today were measured."""
+    found = [run for run in latest(EXPERIMENT.results) if run["settings"]["intents"] is None]
+    return [run for run in found if int(run["seed"]) in REPORTED and SHOWN.keys() <= run["scores"].keys()]
 
 
 EXPERIMENT = Experiment(
     name="sequences",
     settings=Setup,
     run=run,
-    tables={"sequences": ranking},
+    tables={"sequences": ranking, "sequences_verdicts": verdicts},
     full=(
-        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.05, "seed": (1, 2, 3)},
-        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": (1, 2, 3)},
+        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.05, "seed": REPORTED},
+        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": REPORTED},
+        {"source": "banking77", "each": 40, "errors": ERRORS, "rate": 0.05, "seed": REPORTED},
+        {"source": "banking77", "each": 40, "errors": ERRORS, "rate": 0.2, "seed": REPORTED},
     ),
     small={"each": 4, "epochs": 1, "seed": 0},
     needs=("transformers",),

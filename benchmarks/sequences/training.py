@@ -99,7 +99,8 @@ def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np
     columns = found.sequence_issues()
     names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss", "loss_last": "last loss"}
     scores = {}
-    for column in ("suspicion", "harm", "worst", *names):
+    own = ("suspicion", "harm", "worst", *(["conflict"] if columns["conflict"].null_count < len(columns) else []))
+    for column in (*own, *names):
         values = np.full(count, -np.inf)
         values[columns["id"].to_numpy()] = np.nan_to_num(columns[column].to_numpy(), nan=-np.inf)
         scores[names.get(column, f"{name} {column}")] = values

@@ -203,8 +203,10 @@ class Run:
     def sequence_issues(self, *, by: str = "suspicion", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``suspicion``, the loss at the last visit times a half for the least harmful sequence up to one and a
-        half for the most harmful one, by their rank (1 where there is no harm);
+        Columns: ``suspicion``, the loss at the last visit, times less than 1 for sequences that help and more for those
+        that hurt, by their ``conflict``, or by their harm in a watched training;
+        ``conflict``, of an audit: as harm, but evaluation sequences count by how like their prompts are, and gradients
+        are divided by the root of their norm, so that a few large ones do not decide;
         ``harm``, what training on it does to the loss of all evaluation sequences together, to which a group adds as
         much as it has sequences (positive is harmful); ``worst``, the largest over the groups, and ``worst_group``;
         ``cosine``, as harm, without curvature and size; ``loss`` per token, its mean over the visits, and its first and
@@ -213,7 +215,7 @@ class Run:
 
         Args:
             by: what they are ranked by: ``"suspicion"``, ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``,
-                ``"worst"`` or ``"cosine"``.
+                ``"conflict"``, ``"worst"`` or ``"cosine"``.
             top: how many rows; None or 0 for all.
 
         Raises:
@@ -274,8 +276,8 @@ class Run:
         if self.has_sequences:
             raise SgoifError(
                 f"{self.url or 'this run'} judged sequences of a language model and has no classes; ask it for its "
-                "sequence_issues() and most_helpful(group), or `sgoif issues`, `sgoif info`, `sgoif report`, `sgoif "
-                "export --to jsonl` and `sgoif apply` on the command line."
+                "sequence_issues(), most_helpful(group) and duplicates(), or `sgoif issues`, `sgoif info`, `sgoif "
+                "report`, `sgoif duplicates`, `sgoif export --to jsonl` and `sgoif apply` on the command line."
             )
         if self.has_values:
             raise SgoifError(
@@ -305,11 +307,16 @@ class Run:
     def duplicates(self) -> pa.Table:
         """Pairs of examples that are the same or nearly: differing labels first, then pairs across the hold-out.
 
-        A scan knows them by their pictures or embeddings, an audit by what the model sees of them.
+        A scan knows them by their pictures or embeddings, an audit by what the model sees of them. Of sequences, an
+        audit knows those that are equal, and prompts with several completions: ``kind`` is ``"other completion"``,
+        ``"evaluation"`` (a group has the same sequence) or ``"same"``; ``other_id`` is the sequence that it is
+        compared with.
 
         Raises:
             SgoifError: The run has no sketches to compare.
         """
+        if self.has_sequences:
+            return findings.sequence_duplicates(self.sql)
         self.need_classes()
         found = findings.duplicates_of_run(self.sql, self.info.get("nearly_same"))
         return findings.add_class_names(found, self.class_names, ("given", "other"))

@@ -92,12 +92,21 @@ def audit_sequences(
     engine = _make_engine(request, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
     recorder = SequenceRecorder(engine.groups.shares)
-    audit_sequence_examples(
+    near, columns = audit_sequence_examples(
         request.model, forward or _forward_of(request.model), examples, engine, recorder,
         batch_size=batch_size, seed=request.seed,
     )  # fmt: skip
     facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
-    return _collect(recorder, engine, sink, facts)
+    facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
+    copied = int(sum(name is not None for name in columns.get("copied_group", ())))
+    if copied:
+        text = (
+            f"{copied:,} of {len(examples):,} training sequences are evaluation sequences too, and look helpful "
+            "whatever they say; `sgoif duplicates` names them"
+        )
+        log.warning("%s.", text)
+        facts["warnings"] = {"in_evaluation": text}
+    return _collect(recorder, engine, sink, facts, columns)
 
 
 def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimizer | None) -> SequenceEngine:
@@ -154,9 +163,15 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
     return _collect(monitor.recorder, monitor.engine, monitor.sink, facts)
 
 
-def _collect(recorder: SequenceRecorder, engine: SequenceEngine, sink: ScoreSink | None, facts: dict[str, Any]) -> Run:
-    """One row per sequence, and one per sequence and group."""
-    examples = _complete(recorder.examples())
+def _collect(
+    recorder: SequenceRecorder,
+    engine: SequenceEngine,
+    sink: ScoreSink | None,
+    facts: dict[str, Any],
+    more: Columns | None = None,
+) -> Run:
+    """One row per sequence, with columns of its own, and one per sequence and group."""
+    examples = {**_complete(recorder.examples()), **(more or {})}
     groups = {
         name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
         for (name, loss), size in zip(engine.group_losses.items(), engine.groups.sizes)

@@ -39,7 +39,7 @@ def test_the_table_shows_harm_group_and_loss(run):
     header = next(place for place, line in enumerate(lines) if "worst group" in line)
     shown = [line.split() for line in lines[header + 1 :] if line.strip() and not set(line) & set("─━")]
     assert shown[0][-7:] == ["3", "3", "?", "?", "?", "3", "1"]
-    assert shown[1] == ["2", "a", "2", "2", "2", "0.2", "math", "0.5", "7", "3"]
+    assert shown[1] == ["2", "a", "2.051", "2", "2", "0.2", "math", "0.5", "7", "3"]
     assert shown[2][-7:] == ["1", "1", "0.5", "code", "0.9", "1,200", "3"]
     assert "\x1b" not in done.stdout and "ranked by `suspicion`" in done.stdout
 
@@ -55,7 +55,8 @@ def test_texts_stand_beside_the_sequences(run, tmp_path):
 def test_what_does_not_go_with_sequences_is_refused(run, tmp_path):
     assert "this run judged sequences" in invoke("issues", run, "--class", "cat").stderr
     assert "has no probabilities" in invoke("issues", run, "--min-p", 0.5).stderr
-    for arguments in (["classes", run], ["duplicates", run], ["export", run, "--to", "cleanlab", "--out", "x.csv"]):
+    assert "an audit of the finished model does" in invoke("duplicates", run).stderr
+    for arguments in (["classes", run], ["export", run, "--to", "cleanlab", "--out", "x.csv"]):
         done = invoke(*arguments)
         assert done.exit_code == 2 and "`sgoif issues`" in done.stderr, arguments
     labels = write_run(tmp_path / "labels", noisy())

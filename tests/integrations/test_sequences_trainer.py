@@ -62,6 +62,31 @@ def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp
     assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
 
 
+def test_the_finished_model_is_audited_with_the_data_of_the_trainer(tmp_path):
+    watching, weights = train(tmp_path, watched=True)
+    found = watching.audit(out=str(tmp_path / "audit"))
+    model = watching.trainer.model
+    groups = {"math": items(5, seed=20), "code": items(4, seed=21)}
+    expected = sgoif.audit(model, sgoif.with_ids(items()), anchors=groups, task="sequences").sequence_issues()
+    rows = sgoif.load(str(tmp_path / "audit")).sequence_issues()
+    assert rows["id"].to_pylist() == expected["id"].to_pylist() and found.info["kind"] == "audit"
+    for column in ("suspicion", "conflict", "harm"):
+        assert rows[column].to_pylist() == pytest.approx(expected[column].to_pylist(), rel=1e-6)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    watching.settings["method"] = sgoif.Method(curvature="adam")  # of which a finished model has nothing
+    assert watching.audit().info["method"]["curvature"] == "kfac"
+
+
+def test_an_audit_is_refused_before_the_training_and_of_other_tasks(tmp_path):
+    watching, _ = train(tmp_path, watched=True)
+    watching.run = None
+    with pytest.raises(SgoifError, match="not over"):
+        watching.audit()
+    watching.settings.pop("task")
+    with pytest.raises(SgoifError, match=r"call sgoif\.audit"):
+        watching.audit()
+
+
 @pytest.mark.parametrize(("family", "checkpoint"), [("t5", False), ("bert", False), ("llama", True), ("t5", True)])
 def test_other_models_and_checkpointing_through_the_trainer(family, checkpoint, tmp_path):
     settings = {"accumulate": 2, "family": family, "checkpoint": checkpoint}
@@ -145,5 +170,8 @@ def test_sft_trainer_of_trl(tmp_path):
     assert watching.monitor.faults == {} and watching.run.info["counters"]["visits"] == 4 * BATCH
     assert all(name.startswith("text ") for name in watching.run.table["id"])
     assert set(watching.run.table["num_tokens"]) == {5}  # four words and the end of the sequence
+    found = watching.audit().sequence_issues()
+    assert found.num_rows == COUNT and set(found["num_tokens"].to_pylist()) == {5}
+    assert found["conflict"].null_count == 0
     with pytest.raises(SgoifError, match="padding_free=True"):
         sft(tmp_path, watched=True, packing=True)

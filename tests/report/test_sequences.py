@@ -56,6 +56,17 @@ def test_cards_hold_texts_numbers_and_harm_by_group(run, texts, tmp_path):
     assert cards["content"][1] == written_hash("lost card")
 
 
+def test_an_audit_ranks_by_conflict_and_the_page_says_so(run, tmp_path):
+    conflict = np.array([-8.0, 2.0, np.nan, 2.0, 2.0])
+    audit = sgoif.load(write_sequence_run(tmp_path / "audit", IDS, HARM, LOSS, GROUPS, conflict=conflict))
+    html = page_of(audit, tmp_path)
+    cards = document(html)["cards"]
+    assert cards["id"] == ["s2", "s1", "s3", "s0", "s4"]  # s0 agrees with what it is judged by
+    assert cards["conflict"] == [None, 2, 2, -8, 2] and "conflict with them" in html
+    assert cards["suspicion"][:2] == [3, pytest.approx(0.5 + 1.25**0.5, rel=1e-3)]
+    assert set(document(page_of(run, tmp_path))["cards"]["conflict"]) == {None}
+
+
 def test_similar_prompts_say_whether_their_completion_is_another(run, texts, tmp_path):
     html = page_of(run, tmp_path, images=texts)
     cards = document(html)["cards"]
@@ -96,7 +107,7 @@ def test_fewer_cards_another_order_some_ids_and_earlier_decisions(run, tmp_path)
     assert ids(top=2) == ["s2", "s0"] and ids(top=1, by="harm") == ["s1"]
     assert ids(ids=["s4", "s0"]) == ["s0", "s4"]
     some, every = (document(page_of(run, tmp_path, **options))["cards"] for options in ({"ids": ["s0"]}, {}))
-    assert some["suspicion"][0] == every["suspicion"][1]  # a matter of ranks among all sequences
+    assert some["suspicion"][0] == every["suspicion"][1]  # its harm is measured by that of all sequences
     done = write_lines(tmp_path / "done.jsonl", [{"id": "s2", "decision": "drop"}, {"id": "s0", "decision": None}])
     assert ids(top=2, decisions=[done]) == ["s0", "s1"]
     with pytest.raises(SgoifError, match="nothing to show"):

@@ -23,8 +23,10 @@ def duplicates(
     import pyarrow.compute as pc
 
     need_one_of(csv=csv, json=as_json)
-    opened = open_run(run, needs_examples=True)
+    opened = open_run(run, needs_examples=True, takes_sequences=True)
     pairs = opened.duplicates()
+    if opened.has_sequences:
+        return _show_sequences(pairs, top=top, csv=csv, as_json=as_json)
     differ, across = (int(pc.sum(pairs[name]).as_py() or 0) for name in ("labels_differ", "is_across_holdout"))
     shown = pairs.slice(0, top or None)
     if csv is not None:
@@ -58,6 +60,38 @@ def duplicates(
         },
         shrink=["id", "copy"],
     )
+
+
+def _show_sequences(pairs: Any, *, top: int, csv: str | None, as_json: bool) -> None:
+    kinds = pairs["kind"].to_pylist()
+    other, held, same = (kinds.count(kind) for kind in ("other completion", "evaluation", "same"))
+    shown = pairs.slice(0, top or None)
+    if csv is not None:
+        write_csv(shown, csv)
+        return print_lines([f"{count(len(shown), 'row')} written to {csv}."])
+    if as_json:
+        counts = {"num_other_completions": other, "num_in_evaluation": held, "num_same": same}
+        return emit_json("duplicates", **counts, pairs=shown.to_pylist())
+    print_lines(
+        [
+            f"sequences with the prompt of another and a different completion: {count(other)}",
+            f"sequences that an evaluation group has too: {count(held)}",
+            f"sequences that repeat another: {count(same)}",
+        ]
+    )
+    if len(shown):
+        print_lines([""])
+        against = {"other completion": "completed otherwise", "evaluation": "evaluation group", "same": "same as"}
+        print_table(
+            shown.to_pylist(),
+            {
+                "id": lambda row: shorten(row["id"]),
+                "found": lambda row: against[row["kind"]],
+                "beside": lambda row: shorten(row["other_id"] or row["group_name"]),
+                "times": lambda row: count(row["n_same"]),
+            },
+            shrink=["id", "beside"],
+        )
 
 
 def _show_id(ident: Any, source: str) -> str:

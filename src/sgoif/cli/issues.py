@@ -46,7 +46,7 @@ def issues(
     table: Table = None,
     rank_by: Annotated[
         MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, worst or cosine."),
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, conflict or worst."),
     ] = None,
     show: Annotated[
         MaybeText,
@@ -192,16 +192,19 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
         "suspicion": lambda row: _number(row["suspicion"]),
         "last loss": lambda row: _number(row["loss_last"]),
         "mean loss": lambda row: _number(row["loss"]),
+        "conflict": lambda row: _number(row["conflict"]),
         "harm": lambda row: _number(row["harm"]),
         "worst group": lambda row: "?" if row["worst_group"] is None else clean(row["worst_group"]),
         "harm to it": lambda row: _number(row["worst"]),
         "tokens": lambda row: count(row["num_tokens"]),
         "visits": lambda row: count(row["n_visits"]),
     }
+    if all(row["conflict"] is None for row in rows):  # only an audit has it
+        del columns["conflict"]
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    numbers = ["#", "last loss", "mean loss", "harm", "harm to it", "tokens", "visits"]
+    numbers = ["#", "last loss", "mean loss", "conflict", "harm", "harm to it", "tokens", "visits"]
     print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
 
 

@@ -6,7 +6,7 @@ from sgoif.findings.effects import INFLUENCE, add_class_names, influence_on_anch
 from sgoif.findings.keys import with_neighbours
 from sgoif.findings.label import label_issues
 from sgoif.findings.poison import poison_table
-from sgoif.findings.sequences import most_helpful, sequence_issues
+from sgoif.findings.sequences import most_helpful, sequence_duplicates, sequence_issues
 from sgoif.findings.tags import tag_issues
 from sgoif.findings.values import value_issues
 
@@ -21,6 +21,7 @@ __all__ = [
     "label_issues",
     "most_helpful",
     "poison_table",
+    "sequence_duplicates",
     "sequence_issues",
     "tag_issues",
     "value_issues",

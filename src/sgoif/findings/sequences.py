@@ -1,7 +1,7 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-There are no probabilities. Sequences are ranked by their loss at the last visit, weighted by where their harm stands
-among all: a wrong completion is hard to predict, and hurts what it is judged by.
+There are no probabilities. Sequences are ranked by their loss at the last visit, weighted by how they conflict with the
+evaluation sequences: a wrong completion is hard to predict, and hurts what it is judged by.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from sgoif.errors import SgoifError
-from sgoif.findings.suspects import Sql
+from sgoif.findings.suspects import Sql, columns_of
 
-__all__ = ["NO_PROBABILITIES", "harm_by_group", "most_helpful", "sequence_issues"]
+__all__ = ["NO_PROBABILITIES", "harm_by_group", "most_helpful", "sequence_duplicates", "sequence_issues"]
 
 NO_PROBABILITIES = (
     "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
 )
-_ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "worst", "cosine")
-# The loss, times 0.5 for the least harmful sequence up to 1.5 for the most harmful one, by rank. On Banking77 that was
-# never below the loss, whatever the wrong completions were, and 12 AP above it where a fifth was of near intents.
-_SUSPICION = (
-    "loss_last * case when harm is null then 1.0 "
-    "else 0.5 + percent_rank() over (partition by harm is null order by harm) end as suspicion"
-)
+_ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
+# The loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. x is the conflict of
+# an audit in twice its median size. On eight draws of Banking77 and CLINC150 that was at most 0.3 AP below the loss,
+# whatever the wrong completions were, and 10 to 25 above it where they were of near intents. A watched training has its
+# harm, which is noisier, and is trusted less: in 16 times the median, after division by the root of the loss, it was
+# never below the loss, and 2 to 5 above it on near intents.
+_BY_CONFLICT = ("conflict", 2)
+_BY_HARM = ("harm / sqrt(loss_last + 0.01)", 16)
 _SHOWN = (
-    *(_SUSPICION, "loss", "loss_first", "loss_last", "harm", "worst", "worst_group", "cosine"),
+    *("loss", "loss_first", "loss_last", "harm", "conflict", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged", "p_mislabeled", "no_p_reason"),
 )
 
@@ -47,12 +48,56 @@ def sequence_issues(
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    query = f"select id, {', '.join(_SHOWN)} from examples"
+    query = f"select id, suspicion, {', '.join(_SHOWN)} from ({_suspicions(sql)})"
     order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
     if ids is None:
         return sql(f"{query} {order}")
-    asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion is a matter of ranks among all
+    asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion needs the median of all
     return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
+
+
+def _suspicions(sql: Sql) -> str:
+    """The table of examples with its suspicions, and without conflicts where it has none."""
+    has_conflicts = "conflict" in columns_of(sql, "examples")
+    score, width = _BY_CONFLICT if has_conflicts else _BY_HARM
+    examples = f"select *{'' if has_conflicts else ', null::double as conflict'}, {score} as score from examples"
+    sized = f"select *, coalesce(score / nullif({width} * median(abs(score)) over (), 0), 0) as x from ({examples})"
+    return f"select *, loss_last * (x + sqrt(1 + x * x)) as suspicion from ({sized})"
+
+
+def sequence_duplicates(sql: Sql) -> Any:
+    """Pairs of training sequences with the same prompt: other completions first, then copies of evaluation sequences.
+
+    Columns: ``kind``, one of ``"other completion"`` (the same prompt is completed in another way more often, or first),
+    ``"evaluation"`` (a group has the same sequence) and ``"same"``; ``id``; ``other_id``, what it is compared with, or
+    null; ``group_name``, or null; ``n_same``, how many training sequences are the same as ``id``.
+
+    Raises:
+        SgoifError: the run has no keys of its sequences.
+    """
+    if "sequence_key" not in columns_of(sql, "examples"):
+        raise SgoifError("this run knows no tokens of its sequences; an audit of the finished model does.")
+    return sql(
+        """
+        with counted as (
+            select id::varchar as id, prompt_key, sequence_key, copied_group,
+                   count(*) over (partition by sequence_key) as n_same,
+                   first(id::varchar) over (partition by sequence_key order by id) as first_id
+            from examples
+        ),
+        completions as (
+            select *, first(id) over (partition by prompt_key order by n_same desc, id) as usual_id
+            from counted where id = first_id
+        )
+        select 'other completion' as kind, id, usual_id as other_id, null::varchar as group_name, n_same
+        from completions where prompt_key <> 0 and id <> usual_id
+        union all
+        select 'evaluation', id, null, copied_group::varchar, n_same from counted where copied_group is not null
+        union all
+        select 'same', id, first_id, null, n_same from counted where id <> first_id
+        order by kind = 'same', kind = 'evaluation', n_same desc, other_id, id
+        """
+    )
 
 
 def harm_by_group(sql: Sql, ids: Sequence[Any]) -> dict[str, dict[str, float]]:

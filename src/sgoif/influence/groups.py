@@ -6,7 +6,7 @@ group is that of its mean loss per token, averaged over draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -118,6 +118,12 @@ class AnchorGroups:
         self._drawn[group] = (start + count) % len(order)
         chunks = (chosen[at : at + _CHUNK] for at in range(0, count, _CHUNK))
         return [self._sets[group].read(chunk)[1] for chunk in chunks]
+
+    def read_all(self) -> Iterator[dict[str, Any]]:
+        """All batches of all groups in the order of their datasets; draws go on where they were."""
+        for sequences in self._sets:
+            for start in range(0, len(sequences), _CHUNK):
+                yield sequences.read(range(start, min(start + _CHUNK, len(sequences))))[1]
 
     def state_dict(self) -> dict[str, Any]:
         """How far each group has been drawn."""

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from sgoif.api import watch
+from sgoif.api import audit, watch
 from sgoif.errors import SgoifError
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.models import plain_model
@@ -24,7 +24,9 @@ from sgoif.inputs.items import is_map_style
 from sgoif.integrations.closing import close_run, state_of
 from sgoif.integrations.packing import is_packed, refuse_mixing, refuse_packed_dataset
 from sgoif.rng import find_generators, preserve_rng
+from sgoif.run import Run
 from sgoif.settings import Method, as_loss
+from sgoif.training.method import ADAM
 
 __all__ = ["InfluenceCallback", "watch_trainer"]
 
@@ -45,7 +47,8 @@ def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **setti
         **settings: further arguments of :func:`sgoif.watch`.
 
     Returns:
-        The callback; after ``trainer.train()`` its attribute ``run`` is the run.
+        The callback; after ``trainer.train()`` its attribute ``run`` is the run, and with ``task="sequences"`` its
+        ``audit()`` scores the finished model.
     """
     if trainer.args.remove_unused_columns:
         raise SgoifError("the Trainer would remove the ids from the batch; pass remove_unused_columns=False to it.")
@@ -197,6 +200,36 @@ class InfluenceCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.run = close_run(self.monitor)
+
+    def audit(self, *, out: str | None = None, overwrite: bool = False, batch_size: int | None = None) -> Run:
+        """Score every training sequence by the finished model, by :func:`sgoif.audit` with the trainer's data.
+
+        It has the anchors, layers and curvature of the training (K-FAC in place of ``"adam"``), and finds wrong
+        completions better than the means over a training.
+
+        Args:
+            out: folder to write the run into, another one than the training's.
+            overwrite: delete the run that it holds.
+            batch_size: sequences per pass; 16 by default.
+
+        Raises:
+            SgoifError: the training is not over, or is none of sequences, or several processes trained.
+        """
+        if self.settings.get("task") != "sequences":
+            raise SgoifError("watching.audit() is for task='sequences'; call sgoif.audit with your model and datasets.")
+        if self.run is None:
+            raise SgoifError("the training is not over; call trainer.train() first.")
+        if self.trainer.args.world_size > 1:
+            raise SgoifError("an audit of sequences runs in one process; save the model and call sgoif.audit there.")
+        method = self.settings.get("method") or Method()
+        if method.curvature == ADAM:
+            method = replace(method, curvature="kfac", curvature_settings=None)
+        asked = Method(layers=method.layers, curvature=method.curvature, curvature_settings=method.curvature_settings)
+        trained = _collate_as_trained(self.trainer.train_dataset, self.trainer.data_collator.collate)
+        return audit(
+            self.trainer.model, trained, anchors=self.anchors, task="sequences", method=asked, out=out,
+            overwrite=overwrite, batch_size=batch_size, seed=self.settings.get("seed", 0),
+        )  # fmt: skip
 
 
 def _divides_loss(model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> bool:

@@ -31,7 +31,7 @@ _ASSETS = Assets(
     ("document", "browser", "decisions", "loading", "sequence_cards", "sequences"),
     ("page", "sequences"),
 )
-_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "harm", "worst")
+_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "harm", "conflict", "worst")
 _LONGEST = 20_000  # characters of a prompt or completion that the page holds
 _LONGEST_BESIDE = 600
 _NUM_SIMILAR = 3
@@ -102,6 +102,7 @@ def make_sequence_report(
         lines=[*summary.lines()[:-1], f"No probabilities: {summary.no_p_reason or 'not noted why'}."],
         has_texts=beside.texts is not None,
         has_tokens=bool(tokens),
+        has_conflicts=any(row["conflict"] is not None for row in rows),
         num_compared=beside.num_compared,
         num_sequences=summary.num_examples,
         by=settings.by,

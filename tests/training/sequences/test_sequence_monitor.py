@@ -4,6 +4,7 @@ import gc
 import inspect
 import io
 
+import numpy as np
 import pytest
 import torch
 
@@ -183,9 +184,9 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     for found in (run, reopened):
         issues = found.sequence_issues(top=5)
         harm, loss = found.table["harm"], found.table["loss_last"]
-        expected = [
-            own * (0.5 + (harm < h).sum() / (len(harm) - 1)) for own, h in zip(loss, harm)
-        ]  # all of them are judged
+        score = harm / np.sqrt(loss + 0.01)
+        x = score / (16 * np.median(np.abs(score)))  # all of them are judged
+        expected = loss * (x + np.sqrt(1 + x * x))
         assert issues["suspicion"].to_pylist() == pytest.approx(sorted(expected, reverse=True)[:5])
         by_loss = found.sequence_issues(by="loss_last", top=5)["loss_last"].to_pylist()
         assert by_loss == sorted(loss, reverse=True)[:5]

@@ -11,9 +11,9 @@ function numbersOf(i) {
   const worst = CARDS.worst_group[i];
   const items = [
     ["suspicion", short(CARDS.suspicion[i])],
-    ["last loss", short(CARDS.loss_last[i])],
-    ["first loss", short(CARDS.loss_first[i])],
-    ["mean loss", short(CARDS.loss[i])],
+    [CARDS.visits[i] === 1 ? "loss" : "last loss", short(CARDS.loss_last[i])],
+    ...(CARDS.visits[i] === 1 ? [] : [["first loss", short(CARDS.loss_first[i])], ["mean loss", short(CARDS.loss[i])]]),
+    ...(CARDS.conflict[i] == null ? [] : [["conflict", signed(CARDS.conflict[i])]]), // of an audit
     ["mean harm", signed(CARDS.harm[i])],
     ["harms most", worst == null ? "not judged" : make("bdi", {}, worst)],
     ["tokens", CARDS.num_tokens[i] == null ? "?" : thousands(CARDS.num_tokens[i])],

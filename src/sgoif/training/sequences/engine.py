@@ -153,15 +153,21 @@ class SequenceEngine:
     def refresh(self, model: nn.Module, capture: Capture, forward: Forward, per_refresh: int) -> int:
         """Draw from the groups and solve for their directions; returns the number of sequences seen."""
         seen = self._gradients.refresh(model, capture, forward, per_refresh)
-        plain = self._gradients.means
-        solved: dict[str, Tensor] = {}
         for curvature in self.curvatures:
             if isinstance(curvature, AdamCurvature):
                 curvature.read(self._second_moments())
-            solved |= curvature.solve({name: plain[name] for name in curvature.shapes})
+        plain = self._gradients.means
+        solved = self.solve(plain)
         self._directions = {name: torch.cat([solved[name], plain[name]]) for name in self.spaces}
         self._sizes = torch.stack([part.flatten(1).square().sum(1) for part in plain.values()]).sum(0).sqrt()
         return seen
+
+    def solve(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``H⁻¹g`` of gradients by layer, ``[K, G, O, I]``, with the curvature as it is."""
+        solved: dict[str, Tensor] = {}
+        for curvature in self.curvatures:
+            solved |= curvature.solve({name: gradients[name] for name in curvature.shapes})
+        return solved
 
     def _second_moments(self) -> dict[str, Tensor]:
         """Adam's, with their bias corrected; of layers that it has not stepped yet there are none."""

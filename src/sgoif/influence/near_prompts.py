@@ -1,0 +1,187 @@
+"""How a sequence conflicts with the evaluation sequences whose prompts are like its own.
+
+``conflict_i = -Σ_j w_ij ĝ_i · H⁻¹ ĝ_j / Σ_j w_ij`` with ``ĝ = g / √|g|``, half-way from an influence to a cosine. With
+plain gradients and equal weights it is harm. That tells what training does, but is a poor witness of errors:
+
+- the few evaluation sequences that the model gets wrong have the largest gradients and decide for all. Divided by the
+  root of its norm, each still counts by its size, but not as much;
+- a wrong completion hurts where the same is asked, and may help where its words are the right answer; the sum over all
+  evaluation sequences cancels the two. So ``w_ij`` falls with the distance of prompts: that of hidden states, by their
+  cosine, at the position that predicts the first token.
+
+Weights of all pairs would take a direction per evaluation sequence. Prompts are clustered instead, and the sequences of
+a cluster share a direction; where there are few, each is a cluster of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sgoif.gradients import Capture, Layer, Space, dot_directions, gradient_norms2, rows_by_layer
+from sgoif.gradients.affine import LinearRule
+from sgoif.gradients.contractions import combine
+from sgoif.influence.groups import Forward, SequencesSeen, differentiate
+from sgoif.records import GradientRows
+from sgoif.tasks.sequences import IGNORED, next_tokens
+
+__all__ = ["NearPrompts"]
+
+Batches = Callable[[], Iterable[Mapping[str, Any]]]
+Solve = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+_MOST = 256  # clusters
+_NUMBERS = 2**27  # that the directions of all clusters may have together
+_SAMPLE = 2000  # prompts whose distances are compared
+_WIDTH = 0.25  # of the median distance, over which a weight falls by 1/e; 0.15 to 0.7 find the same within 1 AP
+_ALIKE = 1e-5  # of the size of hidden states, up to which a difference is rounding
+
+
+class NearPrompts:
+    """Evaluation sequences by their prompts, with a solved direction per cluster.
+
+    Args:
+        layers: the scored layers; prompts are read where one of the last gets its inputs.
+        spaces: of their gradients.
+        is_causal: whether the model shifts its labels.
+        dtype: of the directions.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], spaces: Mapping[str, Space], *, is_causal: bool, dtype: torch.dtype
+    ) -> None:
+        linear = [layer for layer in layers if isinstance(layer.rule, LinearRule)]
+        self.layer = _find_hidden(linear) if linear else None
+        self._spaces, self._is_causal, self._dtype = dict(spaces), is_causal, dtype
+        self._inputs: list[Tensor] = []  # of the layer in the last pass
+        self._directions: dict[str, Tensor] = {}  # [C, G, O, I]
+        self._sizes = torch.zeros(0)  # sequences of each cluster
+        self._center = self._centroids = torch.zeros(0)
+        self._width = self._least = 1.0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Notice what the layer is given in the passes inside."""
+        assert self.layer is not None
+
+        def keep(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], Tensor) and not self._inputs:  # a checkpoint runs its part again
+                self._inputs.append(inputs[0].detach())
+
+        handle = self.layer.module.register_forward_pre_hook(keep)
+        try:
+            yield
+        finally:
+            handle.remove()
+            self._inputs.clear()
+
+    def take(self, batch: Mapping[str, Any]) -> Tensor | None:
+        """The hidden states of the prompts of the last pass, ``[B, d]``; None where they were not seen."""
+        inputs, targets = list(self._inputs), next_tokens(batch["labels"], is_causal=self._is_causal)
+        self._inputs.clear()
+        if not inputs or inputs[0].dim() != 3 or inputs[0].shape[:2] != targets.shape:
+            return None
+        first = (targets != IGNORED).int().argmax(1)
+        return inputs[0][torch.arange(len(targets), device=first.device), first].to(self._dtype)
+
+    def fit(self, capture: Capture, forward: Forward, batches: Batches, solve: Solve) -> bool:
+        """Cluster the prompts of evaluation sequences and solve for the directions; False where prompts are not seen.
+
+        Args:
+            capture: of the scored layers.
+            forward: a batch to logits.
+            batches: all evaluation sequences, the same at every call.
+            solve: gradients by layer ``[C, G, O, I]`` to directions.
+        """
+        if self.layer is None:
+            return False
+        found: list[Tensor] = []
+        with self.reading(), torch.no_grad():
+            for batch in batches():
+                forward(batch)
+                rows = self.take(batch)
+                if rows is None:
+                    return False
+                found.append(rows)
+        clusters = self._cluster(torch.cat(found))
+        sums = self._add_up(capture, forward, batches(), clusters)
+        self._directions = solve(sums)
+        return True
+
+    def _cluster(self, rows: Tensor) -> Tensor:
+        """The cluster of every prompt, ``[M]``."""
+        self._center = rows.mean(0)
+        self._least = _ALIKE * float(torch.linalg.vector_norm(rows, dim=1).mean())
+        unit = self._place(rows)
+        some = unit[torch.linspace(0, len(unit) - 1, min(len(unit), _SAMPLE), device=unit.device).long()]
+        self._width = _WIDTH * max(float((1 - some @ some.mT).median()), _ALIKE)
+        size = sum(space.shape.numel for space in self._spaces.values())
+        is_alike = (
+            float(torch.linalg.vector_norm(unit, dim=1).median()) < 0.5
+        )  # as in plain texts, which have no prompts
+        most = 1 if is_alike else max(1, min(_MOST, _NUMBERS // size))
+        if len(unit) <= most:
+            self._centroids = unit
+            return torch.arange(len(unit), device=unit.device)
+        from sklearn.cluster import KMeans
+
+        made = KMeans(most, n_init=1, max_iter=20, random_state=0).fit(some.double().cpu().numpy())
+        centroids = torch.from_numpy(made.cluster_centers_).to(unit)
+        centroids = nn.functional.normalize(centroids, dim=1)
+        own = (unit @ centroids.mT).argmax(1)
+        used = own.unique()
+        self._centroids = centroids[used]
+        return torch.searchsorted(used, own)
+
+    def _place(self, rows: Tensor) -> Tensor:
+        """Unit vectors from the mean prompt; shorter ones where the difference is rounding."""
+        apart = rows - self._center
+        sizes = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
+        placed: Tensor = apart / sizes.clamp_min(self._least)
+        return placed
+
+    def _add_up(
+        self, capture: Capture, forward: Forward, batches: Iterable[Mapping[str, Any]], clusters: Tensor
+    ) -> dict[str, Tensor]:
+        """``Σ ĝ_j`` of every cluster."""
+        count = len(self._centroids)
+        like: dict[str, Any] = {"device": clusters.device, "dtype": self._dtype}
+        sums = {name: torch.zeros(count, *space.shape.dims, **like) for name, space in self._spaces.items()}
+        self._sizes = torch.bincount(clusters, minlength=count).to(self._dtype)
+        start = 0
+        for batch in batches:
+            seen = differentiate(capture, forward, batch, self._is_causal)
+            own = clusters[start : start + len(seen.losses)]
+            start += len(own)
+            shares = self._root_norms(seen).reciprocal()
+            for rows in rows_by_layer(seen.calls, self._spaces).values():
+                for cluster in own.unique():
+                    chosen = own == cluster
+                    part = GradientRows(rows.layer, rows.inputs[chosen], rows.output_grads[chosen])
+                    sums[rows.layer][cluster] += combine(part, shares[chosen, None])[0].to(self._dtype)
+        return sums
+
+    def _root_norms(self, seen: SequencesSeen) -> Tensor:
+        """``√|g|``, ``[S]``."""
+        return gradient_norms2(seen.calls, self._spaces).clamp_min(torch.finfo(self._dtype).tiny).pow(0.25)
+
+    def score(self, seen: SequencesSeen, prompts: Tensor) -> Tensor:
+        """The conflict of every sequence, ``[S]``."""
+        cosines = self._place(prompts) @ self._centroids.mT
+        weights = ((cosines - cosines.amax(1, keepdim=True)) / self._width).exp()
+        products = dot_directions(seen.calls, self._spaces, self._directions)
+        return -(weights * products).sum(1) / (weights @ self._sizes) / self._root_norms(seen)
+
+
+def _find_hidden(layers: Sequence[Layer]) -> Layer:
+    """The last layer that reads hidden states: not the narrow ones of an adapter, nor the wide ones inside a block."""
+    widths = [layer.shape.inputs - layer.shape.has_bias for layer in layers]
+    usual = sorted(widths)[len(widths) // 2]
+    return next(layer for layer, width in zip(reversed(layers), reversed(widths)) if width == usual)
