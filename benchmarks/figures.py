@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.drawing import Bars, Panel, draw_bars, draw_panels
 from benchmarks.frozen_noise import CONFIDENT, aps, frozen_places
 from benchmarks.label_noise_tables import best_free, is_judged, name_of, places, values
-from benchmarks.overhead import MODEL_NAMES, cost_rows
+from benchmarks.overhead import MODEL_NAMES, cost_rows, time_ratio
 from benchmarks.records import read_results
 from benchmarks.tables.pages import FOLDER as PAGES
 from benchmarks.tables.rows import Run, group_runs, latest
@@ -135,7 +135,7 @@ def overhead_ratio() -> str:
     groups = [
         (
             f"{MODEL_NAMES[run['model']]}, {run['classes']:,} classes, {run['precision']}",
-            [("watched", 100 * (run["timing"]["watched"]["ratio"] - 1))],
+            [("watched", 100 * (time_ratio(run) - 1))],
         )
         for run in cost_rows()
     ]

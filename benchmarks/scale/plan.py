@@ -23,6 +23,7 @@ from benchmarks.scale.ranks import exchanges_of
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.curvature import create
 from sgoif.records import BlockShape
+from sgoif.training import canaries
 from sgoif.training.engine import MANY_CLASSES
 from sgoif.training.forecast import Forecast, Sizes, forecast
 from sgoif.training.schedule import Plan
@@ -192,6 +193,8 @@ def size_head(
         curvature_bytes=sum(value.nbytes for value in state.values()),
         bytes_per_example=bytes_per_example,
         tried=tried if classes <= _CANARY_CLASSES else 0,
+        bytes_per_held_out=canaries.bytes_per_example(classes) if classes <= _CANARY_CLASSES else 0,
+        cleans_itself=True,
         has_probe=True,
         keeps_visits=False,
         ranks=ranks,

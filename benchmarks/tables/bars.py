@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.faithfulness import faithfulness_bars
 from benchmarks.frozen_noise import LABEL_FREE, PROBE, aps, frozen_places
 from benchmarks.label_noise_tables import Place, best_free, name_of, places, values
-from benchmarks.overhead import MEMORY_BAR, TIME_BAR, cost_rows, memory_ratio
+from benchmarks.overhead import MEMORY_BAR, TIME_BAR, cost_rows, memory_ratio, time_ratio
 from benchmarks.tables.rows import Run, latest, table
 
 __all__ = ["bars"]
@@ -119,7 +119,7 @@ def _frozen() -> Iterator[Bar]:
 
 
 def _cost() -> Iterator[list[str]]:
-    times = [(run["timing"]["watched"]["ratio"], f"{run['model']}, {run['classes']:,} classes") for run in cost_rows()]
+    times = [(time_ratio(run), f"{run['model']}, {run['classes']:,} classes") for run in cost_rows()]
     memory = [(ratio, f"{r['model']}, {r['classes']:,} classes") for r in cost_rows() if (ratio := memory_ratio(r))]
     for asks, bar, found in (("time of a step", TIME_BAR, times), ("peak memory", MEMORY_BAR, memory)):
         if not found:
