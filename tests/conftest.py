@@ -12,7 +12,9 @@ from hypothesis import settings
 
 from benchmarks.data import DataMissing
 from benchmarks.data import data_root as find_data_root
+from benchmarks.models import ResNet9
 from sgoif.evidence import measure_competence
+from sgoif.scanning.network import SmallResNet
 
 # One thread per process: two OpenMP threads on two busy cores spin against each other.
 torch.set_num_threads(1)
@@ -83,6 +85,21 @@ def weak_models_judge(monkeypatch: pytest.MonkeyPatch) -> None:
         "sgoif.training.canaries.measure_competence",
         lambda *measured: replace(measure_competence(*measured), is_competent=True),
     )
+
+
+@pytest.fixture
+def narrow_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small networks train in a seventh of their time, and learn as little: for tests of what is done with them."""
+    for network in (SmallResNet, ResNet9):
+        monkeypatch.setattr(network.__init__, "__defaults__", ((8, 8, 16, 16), 10))
+
+
+@pytest.fixture
+def quick_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let scans fit fewer trees, waves and folds: for tests of what a scan does, not of how well it judges."""
+    monkeypatch.setattr("sgoif.scanning.tabular._TREES", 20)
+    monkeypatch.setattr("sgoif.scanning.tabular._WAVES", 60)
+    monkeypatch.setattr("sgoif.scanning.head._REPEATED", 0)  # five folds, however few examples there are
 
 
 @pytest.fixture(scope="session")

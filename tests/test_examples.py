@@ -48,7 +48,7 @@ def run_cell(source, names):
 
 
 @pytest.mark.data
-@pytest.mark.usefixtures("weak_models_judge")
+@pytest.mark.usefixtures("weak_models_judge", "narrow_networks")
 def test_the_notebook_runs_and_its_decisions_reach_the_second_training(tmp_path, monkeypatch, data_root, capsys):
     monkeypatch.chdir(tmp_path)  # the notebook goes elsewhere; this brings us back
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -84,6 +84,7 @@ def test_the_stored_notebook_is_executed_small_and_names_no_machine():
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("narrow_networks")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("program", ["lightning_cifar10", "transformers_vit", "accelerate_cifar10"])
 def test_a_program_for_a_framework_runs_as_printed(program, tmp_path, monkeypatch, data_root, capsys):

@@ -7,7 +7,7 @@ from benchmarks import review
 
 
 @pytest.mark.data
-@pytest.mark.usefixtures("weak_models_judge")
+@pytest.mark.usefixtures("weak_models_judge", "narrow_networks")
 def test_a_short_loop_mends_what_was_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(review, "run_folder", lambda: tmp_path / "review")
     setup = review.Setup(setting="sym-40", split="development", examples=3000, held_per_class=50, epochs=4)

@@ -184,6 +184,7 @@ def test_confident_learning_predicts_what_it_has_not_seen():
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("narrow_networks")
 def test_the_bare_training_is_the_monitored_one():
     monitored, bare = train(SMALL, cached=False), train_bare(make_case(SMALL))
     order = [np.lexsort((visits["id"], visits["epoch"])) for visits in (monitored.visits, bare.visits)]
@@ -193,6 +194,7 @@ def test_the_bare_training_is_the_monitored_one():
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("narrow_networks")
 def test_a_run_writes_one_row_per_score_and_goes_on_where_it_was(tmp_path):
     file, names = tmp_path / "rivals.jsonl", (*methods.TRAJECTORIES, *methods.GOLD)
     chosen = {"examples": (400,), "epochs": (2,), "rival": names}

@@ -14,6 +14,7 @@ from sgoif.cli.scan import read_settings
 from tests.cli.runs import answer, invoke
 
 NAMES = ("ant", "bee", "cow")
+quick = pytest.mark.usefixtures("quick_heads")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def test_a_scan_prints_what_it_found_and_what_to_do_next(data, scanned):
     assert "heads on embeddings from a file" in shown
 
 
+@quick
 def test_of_a_table_without_pictures_none_are_spoken_of(tmp_path):
     rng, truth = np.random.default_rng(0), np.arange(120) % 2
     pq.write_table(pa.table({"id": [f"r{i}" for i in range(120)], "label": truth}), tmp_path / "table.parquet")
@@ -84,6 +86,7 @@ def test_its_settings_repeat_it(data, scanned, tmp_path):
     assert (tmp_path / "again" / "scan.yaml").read_text() == (out / "scan.yaml").read_text()
 
 
+@quick
 def test_only_json_is_on_standard_output(data, tmp_path):
     done = invoke("scan", data[0] / "photos", "--features", data[0] / "rows.npy", "--out", tmp_path / "run", "--json")
     assert json.loads(done.stdout)["settings"]["features"] == str(data[0] / "rows.npy")
@@ -101,6 +104,7 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@quick
 def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path, monkeypatch):
     import csv
 
@@ -124,6 +128,7 @@ def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path,
     assert not set(doubted) & {row["id"] for row in rows}  # what a person has checked is not asked again
 
 
+@quick
 def test_what_could_not_be_read_or_judged_is_named(data, tmp_path, monkeypatch):
     """Before: pictures that could not be read went without a word, and no file named them."""
     monkeypatch.chdir(tmp_path)

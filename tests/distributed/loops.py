@@ -66,15 +66,22 @@ class Trouble:
                 monitor.step_count += 1
             elif self.kind == "cannot_write":
                 monitor.recorder.sink.opened.trouble.patiently = self.raises
+            elif self.kind == "stalls":
+                monitor.engine._score_queue = self.stall_once()
             else:
                 monitor.engine._score_queue = getattr(self, self.kind)
 
     def raises(self, *_, **__):
         raise ValueError("a bug on one rank")
 
-    def stalls(self, *_, **__):
-        time.sleep(10)
-        raise TimeoutError("woke up")
+    def stall_once(self):
+        pauses = iter([7])
+
+        def stalls(*_, **__):
+            time.sleep(next(pauses, 0))
+            raise TimeoutError("woke up")
+
+        return stalls
 
     def dies(self, *_, **__):
         os.kill(os.getpid(), signal.SIGKILL)

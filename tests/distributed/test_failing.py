@@ -17,7 +17,7 @@ def assert_off(part):
 @pytest.mark.parametrize("kind", ["raises", "stalls"])
 def test_trouble_on_one_rank_ends_scoring_on_all_and_the_training_goes_on(worlds, tmp_path, kind):
     out = str(tmp_path / "run")
-    settings = {"out": out, "peer_timeout_s": 6}
+    settings = {"out": out, "peer_timeout_s": 4}
     parts = worlds.run(2, trained, RECIPE, settings, Trouble(kind))
     bare = worlds.run(2, several, [Recipe(steps=10, is_watched=False)])
     for part, (expected,) in zip(parts, bare):

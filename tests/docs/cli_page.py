@@ -25,6 +25,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 ALIKE = {1: 7, 3: 8, 4: 9, 9: 4}  # what is given for what, now and then
 WIDTH = 100  # of prose; tables and commands are not wrapped
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.S | re.M)
+SHOWN = re.compile(r"\bruns/(first|fixed)\b|^\$ head ")  # commands whose outputs are made anew
 PIECE = re.compile(r"^\$ .*\n(?:(?!\$ ).*\n)*", re.M)
 
 
@@ -37,7 +38,7 @@ def rewrite(page, folder):
 
         def answer(piece):
             command = piece[0].partition("\n")[0]
-            if not re.search(r"\bruns/(first|fixed)\b|^\$ head ", command):
+            if not SHOWN.search(command):
                 return piece[0]
             return f"{command}\n{run(command.removeprefix('$ '), folder, digits, truth)}"
 

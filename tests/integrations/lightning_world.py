@@ -1,4 +1,4 @@
-"""Train in two processes through Lightning. A program: spawned processes find its classes by it."""
+"""Train in two processes through Lightning. A program: a test has threads already, and could not be forked."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     trainer = L.Trainer(
         accelerator="cpu",
         devices=2,
-        strategy="ddp_spawn",
+        strategy="ddp_fork",  # processes that are spawned import torch and Lightning anew: 18 s
         max_epochs=2,
         callbacks=[InfluenceCallback(holdout, out=str(folder / "run"), plan=PLAN)],
         logger=False,

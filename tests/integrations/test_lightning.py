@@ -1,6 +1,7 @@
 """The same training through Lightning and through the plain loop: the same weights, and the same scores to the bit."""
 
 import os
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -155,6 +156,13 @@ def test_a_true_precision_reaches_the_hold_out():
     fit(watching, epochs=1, precision="bf16-true")
     assert watching.monitor.faults == {}
     assert len(watching.run.visits["id"]) == NUM
+
+
+def test_a_callback_is_sent_to_processes_that_are_spawned():
+    """What ``ddp_spawn`` does with it."""
+    sent = pickle.loads(pickle.dumps(callback()))
+    fit(sent, epochs=1)
+    assert len(sent.run.visits["id"]) == NUM
 
 
 def test_two_processes_write_one_run(tmp_path):

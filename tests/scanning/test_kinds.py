@@ -15,6 +15,8 @@ from sgoif.review.verify import draw_list
 from sgoif.scanning.rows import make_features
 from sgoif.sources.labelled import open_source
 
+pytestmark = pytest.mark.usefixtures("quick_heads")
+
 NUM_WRONG = 10
 
 

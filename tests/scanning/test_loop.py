@@ -6,6 +6,8 @@ from PIL import Image
 
 from sgoif.scanning import loop
 
+pytestmark = pytest.mark.usefixtures("quick_heads", "narrow_networks")
+
 COLOURS = {"green": (40, 160, 60), "red": (180, 50, 40)}
 
 

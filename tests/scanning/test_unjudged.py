@@ -11,6 +11,8 @@ from sgoif.scanning.frozen import audit_embeddings
 from sgoif.scanning.holdout import choose_holdout
 from tests.scanning.test_standardise import average_precision
 
+pytestmark = pytest.mark.usefixtures("quick_heads", "narrow_networks")
+
 
 def world(counts, seed=0, width=12):
     rng = np.random.default_rng(seed)
