@@ -16,6 +16,23 @@ NAMES = ["cat", "dog", "bird", "fox"]
 FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
 
 
+def state_of(page):
+    """What a failed test wants to know of a page: where it is, and what is decided and kept."""
+    return page.evaluate(
+        """() => ({ address: location.hash, ...document.body.dataset, drawn: document.querySelectorAll(".card").length,
+            decided: [...sgoif.decided], kept: Object.keys(localStorage), scrolled: scrollY,
+            said: document.getElementById("message").textContent,
+            focus: document.activeElement.outerHTML.slice(0, 100) })"""
+    )
+
+
+def reload(page):
+    """Load a page anew; the browser learns of its address after the page does, and loads what it knows."""
+    page.evaluate(FRAME)
+    page.reload()
+    page.evaluate(FRAME)
+
+
 @pytest.fixture(scope="session")
 def chromium():
     playwright = pytest.importorskip("playwright.sync_api", reason="browser test: playwright is not installed")

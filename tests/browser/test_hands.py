@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sgoif.run import load
+from tests.browser.conftest import reload, state_of
 from tests.browser.test_page import downloaded, make_report, rows_of
 from tests.cli.runs import table, write_run
 
@@ -119,13 +120,13 @@ def test_what_a_browser_kept_badly_costs_only_itself(path, open_page):
     page = open_page(path)
     for key in "kkk":
         page.keyboard.press(key)
+    assert len(decided(page)) == 3, state_of(page)
     page.evaluate(
         """() => { const keys = Object.keys(localStorage).filter((key) => key.includes("img/"));
         localStorage.setItem(keys[0], "{broken"); localStorage.setItem(keys[1], "null"); }"""
     )
-    page.reload()
-    page.wait_for_selector(".card.decided")
-    assert len(decided(page)) == 1
+    reload(page)
+    assert len(decided(page)) == 1, state_of(page)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("d")
     assert len(decided(page)) == 2

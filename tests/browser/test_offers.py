@@ -8,7 +8,7 @@ import pytest
 from sgoif.findings.keys import LEAST_SHARE, ClassKeys, choose_least_share
 from sgoif.report import make
 from sgoif.run import load
-from tests.browser.conftest import write_alike
+from tests.browser.conftest import reload, write_alike
 from tests.browser.test_page import downloaded, make_report
 from tests.browser.test_workbench import cards_of, colours, decisions, path  # noqa: F401
 
@@ -130,7 +130,7 @@ def test_earlier_decisions_and_reloads_start_from_the_same_share(doubted, colour
     page.set_input_files("#load", write_relabelled(page, doubtful[-52:], tmp_path / "some.csv", wrong=doubtful[-9:-7]))
     page.wait_for_function("() => sgoif.leastShare() < 0.85")
     file = downloaded(page, tmp_path)
-    page.reload()
+    reload(page)
     assert page.evaluate("sgoif.leastShare()") < LEAST_SHARE
     settings = make.ReportSettings(images=colours, top=NUM_WRONG, decisions=[file])
     (later,) = make.make_report(doubted, tmp_path / "later.html", settings)

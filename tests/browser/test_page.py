@@ -9,7 +9,7 @@ import pytest
 from sgoif.report import make
 from sgoif.review.estimate import count_left_over, recalibrate
 from sgoif.run import load
-from tests.browser.conftest import FRAME
+from tests.browser.conftest import reload, state_of
 from tests.cli.runs import table, write_run
 
 
@@ -133,9 +133,7 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.wait_for_function("() => location.hash === '#cards' && !document.getElementById('grid').hidden")
-    page.evaluate(FRAME)  # the browser learns of the address after the page does, and loads what it knows
-    page.reload()
-    page.evaluate(FRAME)
+    reload(page)
     assert page.locator(".card.decided").count() == 3, state_of(page)
     assert "not downloaded" in page.locator("#saved").inner_text()
     file = downloaded(page, tmp_path)
@@ -150,14 +148,14 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     assert rows_of(again) == rows_of(file)
 
 
-def state_of(page):
-    """What a failed test wants to know of a page: where it is, and what is decided and kept."""
-    return page.evaluate(
-        """() => ({ address: location.hash, ...document.body.dataset, drawn: document.querySelectorAll(".card").length,
-            decided: [...sgoif.decided], kept: Object.keys(localStorage), scrolled: scrollY,
-            said: document.getElementById("message").textContent,
-            focus: document.activeElement.outerHTML.slice(0, 100) })"""
+def test_a_page_keeps_the_address_that_it_is_opened_at(run, tmp_path, open_page):
+    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+    page.add_init_script(
+        """window.addresses = []; const replace = history.replaceState;
+        history.replaceState = (...given) => (addresses.push(given[2]), replace.apply(history, given));"""
     )
+    reload(page)  # a second reload before the browser has learnt of another address would open that one
+    assert page.evaluate("[location.hash, addresses]") == ["#cards", []]
 
 
 def test_closing_with_unsaved_decisions_is_warned_of(page, tmp_path):

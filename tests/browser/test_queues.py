@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.run import load
+from tests.browser.conftest import reload
 from tests.browser.test_page import downloaded, make_report, rows_of
 from tests.browser.test_workbench import colours, decisions  # noqa: F401
 from tests.cli.runs import answer
@@ -80,7 +81,7 @@ def test_outliers_are_kept_or_dropped_and_outlive_a_reload(path, tmp_path, open_
     page.keyboard.press("d")
     assert entries(page) == ["img/030.png"]
     page.keyboard.press("k")
-    page.reload()
+    reload(page)
     assert page.locator("#queue .badge-text").inner_text() == "Decided: ✕ drop"
     page.click("#tab-result")
     assert "0 of 3 duplicates, 2 of 2 outliers decided" in page.locator("#done").inner_text()

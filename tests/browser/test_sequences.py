@@ -9,6 +9,7 @@ import pytest
 
 import sgoif
 from tests.browser.test_axe import axe, serious  # noqa: F401
+from tests.browser.conftest import reload
 from tests.browser.test_page import downloaded
 from tests.cli.runs import answer
 from tests.report.test_sequences import EVIL, write_lines
@@ -81,7 +82,7 @@ def test_decisions_stay_are_taken_back_and_loaded(page, path, tmp_path, open_pag
     page.keyboard.press("e")
     page.fill(".new-completion", "new")
     page.get_by_role("button", name="Save").click()
-    page.reload()
+    reload(page)
     page.wait_for_selector('.sequence[data-decision="edit"] .edited:visible')
     found = downloaded(page, tmp_path)
     other = open_page(path, "list")

@@ -8,6 +8,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from tests.browser.conftest import reload
 from tests.browser.test_page import downloaded, make_report, rows_of
 from tests.cli.runs import answer
 
@@ -146,7 +147,7 @@ def test_a_batch_is_accepted_but_for_its_exceptions(path, tmp_path, open_page):
     page.keyboard.press("Enter")
     rest = {i for n, i in enumerate(tiles) if n not in (1, 2)}
     assert decisions(page) == dict.fromkeys(rest, "relabel")
-    page.reload()  # what was excepted stays out of the batches
+    reload(page)  # what was excepted stays out of the batches
     later = [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.dataset.card)")]
     assert later and not set(later) & set(tiles)
     rows = rows_of(downloaded(page, tmp_path))

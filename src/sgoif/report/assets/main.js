@@ -112,10 +112,7 @@ function start() {
   if (DOC.owner) startOverview();
   mode = defaultMode();
   show(wantedCards());
-  const address = location.hash;
-  chooseView(DOC.owner && !DOC.asked ? "overview" : "review");
-  if (address) window.history.replaceState(null, "", address);
-  followAddress();
+  if (!followAddress()) chooseView(DOC.owner && !DOC.asked ? "overview" : "review");
   showProgress();
   showOffers();
   if (view === "review" && queue === "labels" && mode === "batches") nextBatch(); // the progress takes room

@@ -74,15 +74,17 @@ function showMode() {
   soon();
 }
 
+// Shows what the address names, if it names anything here.
 function followAddress() {
   const name = location.hash.slice(1);
-  if (MODES.includes(name) && hasMode(name)) {
-    [mode, queue] = [name, "labels"];
-    chooseView("review");
-  } else if (QUEUES.includes(name) && hasQueue(name)) {
-    queue = name;
-    chooseView("review");
-  } else if (VIEWS.includes(name)) chooseView(name);
+  const isMode = MODES.includes(name) && hasMode(name);
+  const isQueue = QUEUES.includes(name) && hasQueue(name);
+  if (isMode) [mode, queue] = [name, "labels"];
+  else if (isQueue) queue = name;
+  if (isMode || isQueue) chooseView("review");
+  else if (VIEWS.includes(name)) chooseView(name);
+  else return false;
+  return true;
 }
 
 function startViews() {
