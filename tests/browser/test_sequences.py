@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sgoif
-from tests.browser.test_axe import axe, serious  # noqa: F401
 from tests.browser.conftest import reload
+from tests.browser.test_axe import axe, serious  # noqa: F401
 from tests.browser.test_page import downloaded
 from tests.cli.runs import answer
 from tests.report.test_sequences import EVIL, write_lines
