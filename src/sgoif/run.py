@@ -211,7 +211,8 @@ class Run:
         much as it has sequences (positive is harmful); ``worst``, the largest over the groups, and ``worst_group``;
         ``cosine``, as harm, without curvature and size; ``loss`` per token, its mean over the visits, and its first and
         last value.
-        ``p_mislabeled`` is null, and ``no_p_reason`` says why.
+        ``p_mislabeled`` with the ends of its 90% interval: the share of wrong ones among the sequences of the same part
+        of the ranking that people checked for ``sgoif verify``; null before, where ``no_p_reason`` says so.
 
         Args:
             by: what they are ranked by: ``"suspicion"``, ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``,
@@ -222,7 +223,7 @@ class Run:
             SgoifError: The run is not about sequences, or they are not ranked by such a column.
         """
         self._need_sequences()
-        return findings.sequence_issues(self.sql, by=by, top=top)
+        return findings.sequence_issues(self.sql, by=by, top=top, checked=self.info.get("checked"))
 
     def most_helpful(self, group: str, count: int = 20) -> pa.Table:
         """The training sequences that lower the loss of a group of evaluation sequences most. Experimental.

@@ -149,7 +149,7 @@ def summarise(
     )
 
 
-def describe_checked(checked: Mapping[str, Any]) -> list[str]:
+def describe_checked(checked: Mapping[str, Any], what: str = "label") -> list[str]:
     """Say what checked labels say of all of them; ``checked`` is the document of ``checked.json``."""
     found = checked["all"]
     unsure = "" if not found["num_unsure"] else f", {count(found['num_unsure'])} could not be told"
@@ -157,8 +157,8 @@ def describe_checked(checked: Mapping[str, Any]) -> list[str]:
     rates = f"{percent(found['value'])} of all, 90% interval {percents(found['low'], found['high'])}"
     about = count(found["value"] * found["count"])
     lines = [
-        f"Checked labels: {count(number)}, {count(found['num_wrong'])} of them wrong{unsure}.",
-        f"Wrong labels: {about} of {count(found['count'])} ({rates}); at 90% confidence at most "
+        f"Checked {what}s: {count(number)}, {count(found['num_wrong'])} of them wrong{unsure}.",
+        f"Wrong {what}s: {about} of {count(found['count'])} ({rates}); at 90% confidence at most "
         f"{percent(found['at_most'])}.",
     ]
     firsts = []
@@ -415,9 +415,10 @@ class SequenceSummary:
     groups: dict[str, Any]  # by name: sequences, and the last mean loss per token
     curvature: str
     num_layers: int
-    is_calibrated: bool
+    is_calibrated: bool  # whether people have checked a sample
     no_p_reason: str | None
     warnings: list[str]
+    checked: dict[str, Any] | None = None  # what they found, see `sgoif.review.verify`
 
     def document(self) -> dict[str, Any]:
         """The summary for ``--json``."""
@@ -432,6 +433,8 @@ class SequenceSummary:
             last = group.get("last_loss")
             loss = "never looked at" if last is None else f"last mean loss per token {last:.3g}"
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
+        if self.checked is not None:
+            return [*lines, *describe_checked(self.checked, "sequence")]
         return [
             *lines,
             f"No probabilities, so ranked by `suspicion`: {clean(self.no_p_reason or 'not noted why')}.",
@@ -441,6 +444,7 @@ class SequenceSummary:
 def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> SequenceSummary:
     """Collect the summary of a run of sequences."""
     num_examples, method = count_examples(sql, info), info.get("method") or {}
+    checked = checked if isinstance(checked := info.get("checked"), dict) else None
     return SequenceSummary(
         run=run,
         state=str(info.get("state") or "finished"),
@@ -450,9 +454,10 @@ def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> Seque
         groups=dict(info.get("groups") or {}),
         curvature=str(method.get("curvature", "unknown")),
         num_layers=len(method.get("layers") or ()),
-        is_calibrated=False,
-        no_p_reason=why_no_probabilities(info),
+        is_calibrated=checked is not None,
+        no_p_reason=why_no_probabilities(info) if checked is None else None,
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
+        checked=checked,
     )
 
 

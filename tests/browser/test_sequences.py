@@ -77,6 +77,23 @@ def test_decisions_are_made_by_key_and_button_and_applied(page, run, tmp_path, m
     assert [cleaned[i]["completion"] for i in range(2)] == ["0", "3\nby counting"]
 
 
+def test_a_sample_is_checked_by_key_and_becomes_a_rate(run, path, tmp_path, open_page, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert answer("verify", run.url, "--show", "train.jsonl", "--page", "check.html")["cards"] == COUNT
+    page = open_page(tmp_path / "check.html", "list")
+    shown = page.locator(".sequence").first.inner_text()
+    assert "Right" in shown and "Cannot tell" in shown and "harm" not in shown.lower() and "loss" not in shown.lower()
+    for _ in range(COUNT - 2):
+        page.keyboard.press("k")
+    page.keyboard.press("d")
+    page.keyboard.press("u")
+    assert page.locator("#progress").inner_text() == "Reviewed 30 of 30: 28 right, 1 wrong, 1 unsure."
+    found = downloaded(page, tmp_path)
+    assert page.locator("#command").inner_text() == f"sgoif verify {run.url} --verdicts {found.name}"
+    figures = answer("verify", run.url, "--verdicts", found.name)["all"]
+    assert (figures["num_checked"], figures["num_wrong"], figures["num_unsure"]) == (29, 1, 1)
+
+
 def test_decisions_stay_are_taken_back_and_loaded(page, path, tmp_path, open_page):
     page.keyboard.press("d")
     page.keyboard.press("e")

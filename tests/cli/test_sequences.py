@@ -230,3 +230,108 @@ def test_decisions_that_cannot_be_applied_are_named(run, tmp_path):
     (tmp_path / "ann.csv").write_text("id,decision\nx,drop\na,drop\n")
     done = invoke("apply", run, "ann.csv", "--out", "manifest.parquet")
     assert done.exit_code == 0 and "the run has no such id, for example 'x'" in done.stdout
+
+
+SAMPLED = 400
+
+
+@pytest.fixture
+def sampled(tmp_path, monkeypatch):
+    """400 sequences whose texts are in a file; the 40 of the largest loss are wrong."""
+    monkeypatch.chdir(tmp_path)
+    ids = [f"s{place:03d}" for place in np.random.default_rng(0).permutation(SAMPLED)]
+    texts = [{"id": id, "prompt": f"{place} + 1?", "completion": str(place + 1)} for place, id in enumerate(ids)]
+    Path("train.jsonl").write_text("".join(json.dumps(item) + "\n" for item in texts))
+    run = write_sequence_run("run", ids, np.zeros((SAMPLED, 2)), np.linspace(4, 0.1, SAMPLED))
+    return run, set(ids[:40])
+
+
+def document_of(page):
+    return json.loads(Path(page).read_text().split('id="document">')[1].split("</script>")[0])
+
+
+def write_verdicts(path, document, wrong, how="drop"):
+    """What the page downloads, were the cards in ``wrong`` called so."""
+    about = {"list": document["list"], "reviewer": "", "decided_at": "2026-11-18T00:00:00Z", "completion": "new"}
+    rows = [{"id": id, "decision": how if id in wrong else "keep", **about} for id in document["cards"]["id"]]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("how", ["drop", "edit"])
+def test_a_checked_sample_gives_a_rate_and_probabilities_by_part_of_the_ranking(sampled, how):
+    run, wrong = sampled
+    before = sgoif.load(run).sequence_issues()
+    assert before["p_mislabeled"].null_count == SAMPLED and "sgoif verify" in before["no_p_reason"][0].as_py()
+    assert answer("verify", run, "--show", "train.jsonl", "--page", "check.html")["cards"] == 60
+    write_verdicts("verdicts.jsonl", document_of("check.html"), wrong, how)
+    found = answer("verify", run, "--verdicts", "verdicts.jsonl")
+    assert found["all"]["low"] <= 0.1 <= found["all"]["high"] and found["all"]["num_checked"] == 60
+    rows = sgoif.load(run).sequence_issues().to_pylist()
+    assert all(row["p_mislabeled"] == 1.0 and row["no_p_reason"] is None for row in rows[:40])
+    assert all(row["p_mislabeled_low"] <= row["p_mislabeled"] <= row["p_mislabeled_high"] for row in rows)
+    rest = rows[40:]
+    assert {row["p_mislabeled"] for row in rest} == {0.0} and all(row["p_mislabeled_high"] > 0.01 for row in rest)
+    by_loss = {row["id"]: row for row in sgoif.load(run).sequence_issues(by="harm").to_pylist()}
+    assert all(by_loss[row["id"]] == row for row in rows)  # a part is one of the default ranking, whatever is shown
+    for command in ("info", "issues"):
+        assert "checked sequences" in invoke(command, run).stdout.lower()
+    assert "p (range)" in invoke("issues", run, "--top", 3).stdout
+    assert invoke("report", run, "--show", "train.jsonl", "--top", 3, "--out", "r.html").exit_code == 0
+    assert document_of("r.html")["cards"]["p"][0][0] == 1.0
+
+
+def test_the_page_of_a_sample_tells_nothing_but_texts(sampled):
+    run, wrong = sampled
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    document = document_of("check.html")
+    assert set(document["cards"]) == {"id", "given", "prompt", "completion", "left", "content"} and document["sample"]
+    ranks = [id in wrong for id in document["cards"]["id"]]
+    assert sum(ranks) > 10 and abs(np.corrcoef(np.arange(60), ranks)[0, 1]) < 0.35
+    done = invoke("verify", run, "--page", "x.html")
+    assert done.exit_code == 2 and "a person has to read the sequences: pass --show FILE" in done.stderr
+    assert "--table goes with labels" in invoke("verify", run, "--table", "train.jsonl", "--page", "x.html").stderr
+
+
+def test_a_limit_is_judged_by_a_checked_sample_alone(sampled):
+    run, wrong = sampled
+    done = invoke("check", run, "--max-error-rate", "20%")
+    assert done.exit_code == 2 and "nobody has checked sequences" in done.stdout and "--show" in done.stdout
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    write_verdicts("verdicts.jsonl", document_of("check.html"), wrong)
+    assert invoke("verify", run, "--verdicts", "verdicts.jsonl").exit_code == 0
+    codes = {limit: invoke("check", run, "--max-error-rate", limit).exit_code for limit in ("30%", "10%", "1%")}
+    assert codes == {"30%": 0, "10%": 2, "1%": 1}
+    assert "sequences checked" in invoke("check", run, "--max-error-rate", "30%", "--summary", "s.md").stdout
+    assert Path("s.md").read_text().startswith("## ✅ Sequences of")
+    done = invoke("check", run, "--max-error-rate", "30%", "--max-class-error-rate", "5%")
+    assert done.exit_code == 2 and "--max-class-error-rate goes with labels" in done.stdout
+
+
+def test_the_terminal_asks_about_sequences_and_goes_on(sampled):
+    from typer.testing import CliRunner
+
+    from sgoif.cli.main import app
+
+    run, _ = sampled
+    arguments = ["verify", run, "--show", "train.jsonl"]
+    done = CliRunner().invoke(app, arguments, input="r\nw\n?\nq\n")
+    assert done.exit_code == 0 and "prompt: " in done.stdout and "completion: " in done.stdout, done.stdout
+    assert "labelled" not in done.stdout and "which class" not in done.stdout
+    done = CliRunner().invoke(app, arguments, input="r\n" * 57)
+    assert done.exit_code == 0 and "4 of 60" in done.stdout and "1 of 60" not in done.stdout.split("4 of 60")[0]
+    assert "Checked sequences: 60, 1 of them wrong, 1 could not be told." in done.stdout
+
+
+def test_figures_of_an_older_version_give_a_rate_and_no_probabilities(sampled):
+    run, wrong = sampled
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    write_verdicts("verdicts.jsonl", document_of("check.html"), wrong)
+    answer("verify", run, "--verdicts", "verdicts.jsonl")
+    path = Path(run) / "checked.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in document.items() if name != "parts"}))
+    opened = sgoif.load(run)
+    assert "checked" in opened.info and opened.sequence_issues()["p_mislabeled"].null_count == SAMPLED
+    document["parts"][0]["end"] = "0 then 1 else 2 end; --"
+    path.write_text(json.dumps(document))
+    assert "checked" not in sgoif.load(run).info  # a run may come from someone else

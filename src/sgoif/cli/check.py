@@ -67,13 +67,13 @@ def check(
     )
     opened: Run | None = None
     try:
-        opened = open_run(run)
+        opened = open_run(run, takes_sequences=True)
         verdict = judge(opened, limits, None if against is None else open_run(against))
     except SgoifError as error:  # no run at all: what reads the reports must hear of it too
         verdict = Verdict([], str(error))
     found = opened.summary() if opened is not None else None
     worst = []
-    if opened is not None and opened.num_examples:
+    if opened is not None and opened.num_examples and not opened.has_sequences:
         worst = opened.label_issues(top=_SHOWN_LABELS, min_p=FLAGGED if opened.is_calibrated else None).to_pylist()
     if summary is not None:
         _write_summary(summary, markdown(run, verdict, found, worst))
@@ -114,7 +114,10 @@ def _sort(verdict: Verdict) -> list[Outcome]:
 
 def markdown(url: str, verdict: Verdict, found: AnySummary | None, worst: list[dict[str, Any]]) -> str:
     """Write the verdict for a page such as GitHub's job summary."""
-    lines = [f"## {_STATES[verdict.state][1]} Labels of {_text(url)}: {_STATES[verdict.state][2]}", ""]
+    from sgoif.summary import SequenceSummary
+
+    what = "Sequences" if isinstance(found, SequenceSummary) else "Labels"
+    lines = [f"## {_STATES[verdict.state][1]} {what} of {_text(url)}: {_STATES[verdict.state][2]}", ""]
     if verdict.reason is not None:
         lines += [_text(verdict.reason), ""]
     if verdict.outcomes:

@@ -140,7 +140,7 @@ def _describe_calibration(run: Run) -> Facts:
     from sgoif.summary import describe_checked, kind_of_holdout
 
     if run.info.get("task") in ("regression", "annotators", "sequences"):  # they hold nothing out
-        return _parts(run.summary().lines()[1:])
+        return _parts([line for line in run.summary().lines()[1:] if not line.startswith("Warning: ")])
     found: Facts = [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")
     if isinstance(held, list):

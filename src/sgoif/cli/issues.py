@@ -189,6 +189,7 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     columns: dict[str, Callable[[Any], object]] = {
         "#": lambda row: row["rank"],
         "id": lambda row: shorten(row["id"]),
+        "p (range)": lambda row: interval(row["p_mislabeled"], row["p_mislabeled_low"], row["p_mislabeled_high"]),
         "suspicion": lambda row: _number(row["suspicion"]),
         "last loss": lambda row: _number(row["loss_last"]),
         "mean loss": lambda row: _number(row["loss"]),
@@ -201,6 +202,8 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     }
     if all(row["conflict"] is None for row in rows):  # only an audit has it
         del columns["conflict"]
+    if all(row["p_mislabeled"] is None for row in rows):  # nobody has checked any
+        del columns["p (range)"]
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]

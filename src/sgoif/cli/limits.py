@@ -75,17 +75,19 @@ def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
         need_examples(run)
         if limits.max_error_rate is not None and checked is not None:
             need_trust(run, needs_holdout=False)
-            outcomes.append(_judge_checked(checked, limits.max_error_rate))
+            what = "sequence" if run.has_sequences else "label"
+            outcomes.append(_judge_checked(checked, limits.max_error_rate, what))
             if limits.max_class_error_rate is None and limits.max_new is None:
                 return Verdict(outcomes)
+        if run.has_sequences:
+            _refuse_for_sequences(run, limits)
         need_trust(run)  # first: it may be why there are no probabilities
         need_probabilities(run)
         if limits.max_new is not None and against is not None:
             outcomes.append(_judge_new(run, against, limits.max_new))
         if limits.max_error_rate is not None and checked is None:
             unchecked = "nobody has checked labels, and what the run says itself is an estimate"
-            why = run.info.get("why_not_checked", unchecked)
-            raise SgoifError(f"{why}. Check some, in ten minutes: `sgoif verify {run.url} --page check.html`.")
+            raise SgoifError(_ask_for_checks(run, unchecked))
         if limits.max_class_error_rate is not None:
             if not run.info.get("trusted"):  # a sample of all labels is too small to judge each class
                 raise SgoifError(
@@ -99,11 +101,24 @@ def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
     return Verdict(outcomes)
 
 
-def _judge_checked(checked: Mapping[str, Any], limit: float) -> Outcome:
+def _ask_for_checks(run: Run, unchecked: str, options: str = "") -> str:
+    why = run.info.get("why_not_checked", unchecked)
+    return f"{why}. Check some, in ten minutes: `sgoif verify {run.url}{options} --page check.html`."
+
+
+def _refuse_for_sequences(run: Run, limits: Limits) -> None:
+    """Say what cannot be judged of a language model's sequences."""
+    if limits.max_class_error_rate is not None or limits.max_new is not None:
+        name = "--max-class-error-rate" if limits.max_class_error_rate is not None else "--max-new"
+        raise SgoifError(f"{name} goes with labels; this run judged sequences.")
+    raise SgoifError(_ask_for_checks(run, "nobody has checked sequences", " --show train.jsonl"))
+
+
+def _judge_checked(checked: Mapping[str, Any], limit: float, what: str) -> Outcome:
     """Judge by the sample of `sgoif verify`."""
     found = checked["all"]
     value, low, high, most = (float(found[name]) for name in ("value", "low", "high", "at_most"))
-    number = count(found["num_checked"], "label")
+    number = count(found["num_checked"], what)
     text = f"{percent(value)} wrong (90% interval {percents(low, high)}, at most {percent(most)} at 90% confidence), "
     text += f"from {number} checked"
     state = EXCEEDED if low > limit else FINE if most <= limit else UNSURE

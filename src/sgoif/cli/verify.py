@@ -1,4 +1,4 @@
-"""``sgoif verify``: a person checks a random sample of labels, and what is said of all of them rests on that.
+"""``sgoif verify``: a person checks a random sample of labels, or of sequences, and what is said of all rests on that.
 
 On a page, or here in the terminal: one example after the other, is its label right? The sample is kept in the run's
 folder; what is found lies there in ``checked.json``, for ``info``, ``check`` and the page of the run.
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from sgoif.cli.issues import has_tags
-from sgoif.cli.options import Images, Json, MaybeText, MaybeTexts, RunPath, Table
+from sgoif.cli.options import Json, MaybeText, MaybeTexts, RunPath, Table
 from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.report import find_images
 from sgoif.cli.run import name_of, need_trust, open_run
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sgoif.review.verify import CheckedList
     from sgoif.run import Run
     from sgoif.sources import Pictures
+    from sgoif.sources.sequences import SequenceTexts
 
 _LONGEST = 2000  # characters of an example's text in the terminal
 
@@ -37,12 +38,20 @@ def verify(
         MaybeText, typer.Option(metavar="FILE.html", help="Write the sample as a page to decide on.")
     ] = None,
     verdicts: Annotated[
-        MaybeTexts, typer.Option(metavar="FILE.csv", help="Read verdicts that the page gave; may be repeated.")
+        MaybeTexts, typer.Option(metavar="FILE", help="Read verdicts that the page gave; may be repeated.")
     ] = None,
     cards: Annotated[
         int, typer.Option(metavar="N", min=20, help="Check this many labels; a larger number extends a sample.")
     ] = 60,
-    images: Images = None,
+    images: Annotated[
+        MaybeText,
+        typer.Option(
+            "--images",
+            "--show",
+            metavar="DIR|FILE|URL|MODULE:FUNCTION",
+            help="Read pictures, texts or rows here; `run` means where the scan read them.",
+        ),
+    ] = None,
     table: Table = None,
     text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show only this column of --table.")] = None,
     out: Annotated[
@@ -53,7 +62,7 @@ def verify(
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Check a random sample of labels: how many of all are wrong, with an interval.
+    """Check a random sample of labels, or of sequences: how many of all are wrong, with an interval.
 
     Without options, asks in the terminal. With --page, writes a page to decide on; --verdicts takes its answers.
     """
@@ -65,22 +74,24 @@ def verify(
         raise SgoifError("--text COLUMN goes with --table FILE.")
     if table is not None and images is not None:
         raise SgoifError("--images PLACE and --table FILE both say what examples are; pass one of them.")
-    from sgoif.review.decisions import read_decisions
     from sgoif.review.verify import draw_list, find_extended, read_lists, write_list
 
-    opened = open_run(run, needs_examples=True)
+    opened = open_run(run, needs_examples=True, takes_sequences=True)
     need_trust(opened, needs_holdout=False)  # a sample of a part is no sample of the whole
     if has_tags(opened):
         raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
     if verdicts:
-        names, number = opened.class_names, opened.num_classes
-        decisions = [item for path in verdicts for item in read_decisions(path, names, number)]
+        decisions = [item for path in verdicts for item in _read_verdicts(opened, path)]
         return _conclude(opened, decisions, as_json=as_json)
     if page is None and as_json:
         raise SgoifError("--json goes with --page or --verdicts; in the terminal, questions are asked.")
     lists = read_lists(run)
     found = draw_list(opened.sql, opened.info, opened.files.url, num_cards=cards, seed=seed, earlier=lists)
     smaller = find_extended(found, lists)
+    if opened.has_sequences:
+        if table is not None:
+            raise SgoifError("--table goes with labels; this run judged sequences, whose texts --show FILE reads.")
+        return _verify_sequences(opened, run, found, smaller, page, images, out, as_json=as_json)
     named = None if table is not None else find_images(opened, images)
     place = _open_table(table, text, found) if table is not None else None if named is None else named.open()
     if page is None:
@@ -92,23 +103,89 @@ def verify(
 
     write_sample_page(load(run), found, page, images=place)
     write_list(run, found)
+    lines = _tell_of_page(run, found, smaller, page, "label", as_json=as_json)
+    if place is None and lines:
+        lines.append("Cards show ids only; pass --images for pictures, or --table for the columns of your table.")
+    print_lines(lines)
+
+
+def _verify_sequences(
+    run: Run,
+    url: str,
+    found: CheckedList,
+    smaller: Sequence[CheckedList],
+    page: str | None,
+    images: str | None,
+    out: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Check sequences of a language model, on a page or in the terminal: is each completion right?"""
+    from sgoif.review.verify import write_list
+
+    if page is None:
+        from sgoif.sources.sequences import open_sequence_texts
+
+        place = None if images is None else open_sequence_texts(images)
+        write_list(url, found)
+        return _ask(run, found, [item.list_id for item in smaller], _Sequences(place), out)
+    from sgoif.report.sequences import write_sequence_sample
+
+    write_sequence_sample(run, found, page, images=images, run_url=url)
+    write_list(url, found)
+    print_lines(_tell_of_page(url, found, smaller, page, "sequence", as_json=as_json))
+
+
+def _tell_of_page(
+    run: str, found: CheckedList, smaller: Sequence[CheckedList], page: str, what: str, *, as_json: bool
+) -> list[str]:
+    """Say how to go on with a page; as JSON at once, with no lines left."""
     if as_json:
-        return emit_json("verify", run=run, page=page, list=found.list_id, cards=len(found.cards))
+        emit_json("verify", run=run, page=page, list=found.list_id, cards=len(found.cards))
+        return []
+    file = "verdicts.csv" if what == "label" else "verdicts.jsonl"
     lines = [
-        f"{clean(page)} shows {count(len(found.cards))} of {count(found.design.num_examples, 'label')}, drawn at "
+        f"{clean(page)} shows {count(len(found.cards))} of {count(found.design.num_examples, what)}, drawn at "
         "random. Open it in any browser, say of each whether it is right, and download the verdicts. Then:",
-        f"  sgoif verify {shlex.quote(run)} --verdicts verdicts.csv",
+        f"  sgoif verify {shlex.quote(run)} --verdicts {file}",
     ]
     if smaller:
         lines[0] = lines[0].replace(" Then:", "")
         lines[1:] = [
             f"The first {count(len(smaller[0].cards))} are those of the sample drawn before. Start after them if you "
             "have their verdicts, and pass both files:",
-            f"  sgoif verify {shlex.quote(run)} --verdicts EARLIER.csv --verdicts verdicts.csv",
+            f"  sgoif verify {shlex.quote(run)} --verdicts EARLIER{Path(file).suffix} --verdicts {file}",
         ]
-    if place is None:
-        lines.append("Cards show ids only; pass --images for pictures, or --table for the columns of your table.")
-    print_lines(lines)
+    return lines
+
+
+def _read_verdicts(run: Run, path: str) -> list[Decision]:
+    from sgoif.review.decisions import read_decisions
+    from sgoif.review.sequences import read_sequence_decisions
+
+    if run.has_sequences:
+        return read_sequence_decisions(path)
+    return read_decisions(path, run.class_names, run.num_classes)
+
+
+class _Shown(Protocol):
+    """What the terminal says of an example."""
+
+    def describe(self, ident: Any) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """Its prompt and its completion, where there are texts."""
+
+    place: SequenceTexts | None
+
+    def describe(self, ident: Any) -> list[str]:
+        text = None if self.place is None else self.place.read([ident]).get(str(ident))
+        if text is None:
+            return [clean(ident)]
+        prompt = [f"prompt: {shorten(text.prompt, _LONGEST)}"] if text.prompt else []
+        return [clean(ident), *prompt, f"completion: {shorten(text.completion, _LONGEST)}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +204,21 @@ class _Examples:
         return [clean(ident) if self.where is None else clean(f"{self.where.rstrip('/')}/{ident}")]
 
 
-def _ask(run: Run, found: CheckedList, smaller: Sequence[str], examples: _Examples, out: str) -> None:
+def _ask(run: Run, found: CheckedList, smaller: Sequence[str], examples: _Shown, out: str) -> None:
     """Ask in the terminal, card by card; every answer is kept in ``out`` at once, and asking goes on where it was.
 
     Answers to the samples that this one extends, whose ids are ``smaller``, count as well.
     """
-    from sgoif.review.decisions import Decision, read_decisions, write_decisions
+    from sgoif.review.decisions import Decision, write_decisions
 
-    earlier = read_decisions(out, run.class_names, run.num_classes) if Path(out).is_file() else []
+    what = "sequence" if run.has_sequences else "label"
+    earlier = _read_verdicts(run, out) if Path(out).is_file() else []
     decisions = [item for item in earlier if item.list_id in (found.list_id, *smaller)]
     others = [item for item in earlier if item.list_id not in (found.list_id, *smaller)]
     known = {item.key for item in decisions}
     print_lines(
         [
-            f"{count(len(found.cards))} of {count(found.design.num_examples, 'label')}, drawn at random. Is each label "
+            f"{count(len(found.cards))} of {count(found.design.num_examples, what)}, drawn at random. Is each {what} "
             "right? r right, w wrong, ? cannot tell, q stop; answers are kept.",
         ]
     )
@@ -149,7 +227,8 @@ def _ask(run: Run, found: CheckedList, smaller: Sequence[str], examples: _Exampl
             continue
         first, *rest = examples.describe(card.id)
         given = name_of(run, card.given_label)
-        print_lines(["", f"{number} of {len(found.cards)}: {first}", *rest, f"labelled {given}"])
+        labelled = [] if run.has_sequences else [f"labelled {given}"]
+        print_lines(["", f"{number} of {len(found.cards)}: {first}", *rest, *labelled])
         try:
             answer = _read_answer(run, card.given_label)
         except (EOFError, typer.Abort):  # no more input: what was answered is kept
@@ -211,7 +290,7 @@ def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False)
     keep_checked(run.files.url, document)
     if as_json:
         return emit_json("verify", run=run.url, **document)
-    print_lines(describe_checked(document))
+    print_lines(describe_checked(document, "sequence" if run.has_sequences else "label"))
     if document["num_open"]:
         print_lines([f"{count(document['num_open'], 'card')} of the sample are still open: more answers, less width."])
 
@@ -228,6 +307,8 @@ def _read_answer(run: Run, given: int) -> tuple[str, tuple[int, ...]] | None:
             return None
         if answer not in ("w", "wrong"):
             print_lines(["Answer r, w, ? or q."])
+        elif run.has_sequences:
+            return "drop", ()
         elif (found := _read_class(run, given)) is not None:
             return found
 

@@ -1,21 +1,25 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-There are no probabilities. Sequences are ranked by their loss at the last visit, weighted by how they conflict with the
-evaluation sequences: a wrong completion is hard to predict, and hurts what it is judged by.
+Sequences are ranked by their loss at the last visit, weighted by how they conflict with the evaluation sequences: a
+wrong completion is hard to predict, and hurts what it is judged by. There are no probabilities until somebody has
+checked a sample (:mod:`sgoif.review.verify`): then a sequence has the share of wrong ones in its part of the ranking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import Sql, columns_of
 
-__all__ = ["NO_PROBABILITIES", "harm_by_group", "most_helpful", "sequence_duplicates", "sequence_issues"]
+__all__ = [
+    *("NO_PROBABILITIES", "harm_by_group", "most_helpful", "ranked_sequences", "sequence_duplicates"),
+    "sequence_issues",
+]
 
 NO_PROBABILITIES = (
-    "scores of sequences are not calibrated yet: no checked or planted errors tell how often such a score means one"
+    "nobody has checked how often such a score means an error; `sgoif verify` draws a sample, which takes ten minutes"
 )
 _ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
 # The loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. x is the conflict of
@@ -27,12 +31,18 @@ _BY_CONFLICT = ("conflict", 2)
 _BY_HARM = ("harm / sqrt(loss_last + 0.01)", 16)
 _SHOWN = (
     *("loss", "loss_first", "loss_last", "harm", "conflict", "worst", "worst_group", "cosine"),
-    *("num_tokens", "n_visits", "n_judged", "p_mislabeled", "no_p_reason"),
+    *("num_tokens", "n_visits", "n_judged"),
 )
+_ENDS = {"p_mislabeled": "value", "p_mislabeled_low": "low", "p_mislabeled_high": "high"}
 
 
 def sequence_issues(
-    sql: Sql, *, by: str = "suspicion", top: int | None = None, ids: Sequence[Any] | None = None
+    sql: Sql,
+    *,
+    by: str = "suspicion",
+    top: int | None = None,
+    ids: Sequence[Any] | None = None,
+    checked: Mapping[str, Any] | None = None,
 ) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
@@ -41,6 +51,7 @@ def sequence_issues(
         by: the column that they are ranked by.
         top: how many rows; None or 0 for all.
         ids: of these alone.
+        checked: what people found in a sample, the document of ``checked.json``.
 
     Raises:
         SgoifError: they are not ranked by such a column.
@@ -48,12 +59,31 @@ def sequence_issues(
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    query = f"select id, suspicion, {', '.join(_SHOWN)} from ({_suspicions(sql)})"
+    columns = ", ".join([*_SHOWN, *_probabilities(checked)])
+    query = f"select id, suspicion, {columns} from ({ranked_sequences(sql)})"
     order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
     if ids is None:
         return sql(f"{query} {order}")
     asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion needs the median of all
     return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
+
+
+def _probabilities(checked: Mapping[str, Any] | None) -> list[str]:
+    """The share of wrong ones among those that people checked in the same part of the ranking, with its interval."""
+    parts = (checked or {}).get("parts") or ()
+    if not parts:
+        return [*(f"null::double as {name}" for name in _ENDS), "no_p_reason"]
+
+    def choose(name: str) -> str:
+        return " ".join(f"when place < {int(part['end'])} then {float(part[name])}::double" for part in parts)
+
+    return [*(f"case {choose(key)} end as {name}" for name, key in _ENDS.items()), "null::varchar as no_p_reason"]
+
+
+def ranked_sequences(sql: Sql) -> str:
+    """The query for the table of examples with its suspicions, and each one's place by them, from 0 on."""
+    order = "suspicion desc nulls last, loss_last desc nulls last, id"
+    return f"select *, row_number() over (order by {order}) - 1 as place from ({_suspicions(sql)})"
 
 
 def _suspicions(sql: Sql) -> str:

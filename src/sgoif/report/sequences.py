@@ -1,4 +1,4 @@
-"""The review page of a run about sequences of a language model: one card per suspicious sequence."""
+"""Pages about sequences of a language model: one card per suspicious sequence, or per sampled one to check."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from sgoif.report.findings import Findings
 from sgoif.report.html import Assets, render_html
 from sgoif.report.similar import find_similar
 from sgoif.report.token_harms import TokenHarms, read_token_harms
+from sgoif.review.decisions import NO_CLASS
 from sgoif.review.sequences import read_sequence_decisions
+from sgoif.review.verify import CheckedList
 from sgoif.sources.sequences import SequenceText, open_sequence_texts
 from sgoif.sources.written import written_hash
 from sgoif.summary import summarise_sequences
 from sgoif.wording import count
 
-__all__ = ["SequenceReportSettings", "make_sequence_report"]
+__all__ = ["SequenceReportSettings", "make_sequence_report", "write_sequence_sample"]
 
 _ASSETS = Assets(
     "sequences.html",
     ("document", "browser", "decisions", "loading", "sequence_cards", "sequences"),
     ("page", "sequences"),
 )
+_FIXED = {"format": 1, "sequences": True, "reviewer": "", "secret": False, "classes": [], "extras": {}}
 _NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "harm", "conflict", "worst")
 _LONGEST = 20_000  # characters of a prompt or completion that the page holds
 _LONGEST_BESIDE = 600
@@ -72,7 +75,8 @@ def make_sequence_report(
     past = {item.id for path in settings.decisions for item in read_sequence_decisions(path)}
     top = settings.top or None
     most = None if top is None or settings.ids is not None else top + len(past)
-    rows = sequence_issues(run.sql, by=settings.by, top=most, ids=settings.ids).to_pylist()
+    checked = run.info.get("checked")
+    rows = sequence_issues(run.sql, by=settings.by, top=most, ids=settings.ids, checked=checked).to_pylist()
     rows = [row for row in rows if str(row["id"]) not in past][: None if settings.ids is not None else top]
     if not rows:
         raise SgoifError("there is nothing to show: no sequence is left that nobody has decided on.")
@@ -81,13 +85,8 @@ def make_sequence_report(
     tokens = {} if settings.tokens is None else read_token_harms(settings.tokens, set(keys))
     summary = summarise_sequences(run.sql, run.info, run=run_url or "run in memory")
     document = {
-        "format": 1,
-        "sequences": True,
+        **_FIXED,
         "list": _name_list(keys),
-        "reviewer": "",
-        "secret": False,
-        "classes": [],
-        "extras": {},
         "run": run_url,
         "by": settings.by,
         "groups": list(summary.groups),
@@ -97,9 +96,10 @@ def make_sequence_report(
     html = render_html(
         _ASSETS,
         document,
+        is_sample=False,
         title=settings.title or "Sequence review",
         about=_describe_contents(keys, beside, tokens, past),
-        lines=[*summary.lines()[:-1], f"No probabilities: {summary.no_p_reason or 'not noted why'}."],
+        lines=summary.lines(),
         has_texts=beside.texts is not None,
         has_tokens=bool(tokens),
         has_conflicts=any(row["conflict"] is not None for row in rows),
@@ -111,18 +111,71 @@ def make_sequence_report(
     return [Path(out)]
 
 
+def write_sequence_sample(
+    run: Findings, found: CheckedList, out: str | os.PathLike[str], *, images: Any = None, run_url: str | None = None
+) -> Path:
+    """Write the page of a sample to check: its sequences in random order, and nothing of what the run thinks.
+
+    Raises:
+        SgoifError: There are no texts, or none of these sequences.
+    """
+    if images is None:
+        raise SgoifError(
+            "a person has to read the sequences: pass --show FILE, with the ids of the run in `id`, and `prompt` and "
+            "`completion`, or `messages`, or `text`."
+        )
+    keys = [str(card.id) for card in found.cards]
+    place = open_sequence_texts(images)
+    texts = place.read(keys)
+    _need_texts(keys, texts, place.about, len(texts))
+    shown = [texts.get(key) for key in keys]
+    document = {
+        **_FIXED,
+        "sample": True,
+        "list": found.list_id,
+        "run": run_url,
+        "by": "order",
+        "groups": [],
+        "has_texts": True,
+        "cards": {"id": keys, "given": [NO_CLASS] * len(keys), **_describe_texts(shown)},
+    }
+    beside = _Beside(place.about, texts)
+    drawn = f"{count(len(keys))} of {count(found.design.num_examples, 'sequence')}, drawn at random"
+    html = render_html(
+        _ASSETS,
+        document,
+        is_sample=True,
+        title="Check these sequences",
+        about=f"{drawn}. Is each completion right? {_describe_contents(keys, beside, {}, set())}",
+        lines=[],
+        has_texts=True,
+        has_tokens=False,
+        has_conflicts=False,
+        num_compared=0,
+        num_sequences=found.design.num_examples,
+        by="order",
+    )
+    write_text(out, html)
+    return Path(out)
+
+
+def _need_texts(keys: Sequence[str], texts: Mapping[str, SequenceText], about: str, num_known: int) -> None:
+    if any(key in texts for key in keys):
+        return
+    known = f"has texts of {count(num_known, 'other sequence')}" if num_known else "knows no id of this run"
+    raise SgoifError(
+        f"{about} {known}, but of none that the page shows; its column `id` must hold the ids of the run, "
+        f"such as {keys[0][:80]!r}. Without one, ids are row numbers."
+    )
+
+
 def _read_texts(sql: Sql, keys: Sequence[str], images: Any) -> _Beside:
     """Read the texts of the cards, and of others that they are compared with, in one pass over the file."""
     place = open_sequence_texts(images)
     sample = f"using sample reservoir({_MOST_COMPARED} rows) repeatable (0)"
     pool = dict.fromkeys([*keys, *sql(f"select id::varchar as id from examples {sample}")["id"].to_pylist()])
     texts = place.read(list(pool))
-    if not any(key in texts for key in keys):
-        known = f"has texts of {count(len(texts), 'other sequence')}" if texts else "knows no id of this run"
-        raise SgoifError(
-            f"{place.about} {known}, but of none that the page shows; its column `id` must hold the ids of the run, "
-            f"such as {keys[0][:80]!r}. Without one, ids are row numbers."
-        )
+    _need_texts(keys, texts, place.about, len(texts))
     others = [key for key in pool if key in texts]
     asked = [_compared(texts[key]) if key in texts else "" for key in keys]
     near = find_similar(asked, [_compared(texts[key]) for key in others], _NUM_SIMILAR + 1)
@@ -146,16 +199,14 @@ def _describe_cards(
     shown = [texts.get(key) for key in keys]
     return {
         "id": keys,
-        "given": [-1] * len(keys),  # there are no classes
+        "given": [NO_CLASS] * len(keys),
         **{name: [_round(row[name]) for row in rows] for name in _NUMBERS},
+        "p": [[_round(row[f"p_mislabeled{tail}"]) for tail in ("", "_low", "_high")] for row in rows],
         "worst_group": [row["worst_group"] for row in rows],
         "num_tokens": [row["num_tokens"] for row in rows],
         "visits": [row["n_visits"] for row in rows],
         "harms": [[[group, _round(value)] for group, value in harms.get(key, {}).items()] for key in keys],
-        "prompt": [None if text is None else text.prompt[:_LONGEST] for text in shown],
-        "completion": [None if text is None else text.completion[:_LONGEST] for text in shown],
-        "left": [[0, 0] if text is None else _count_left(text) for text in shown],
-        "content": ["" if text is None else written_hash(text.completion) for text in shown],
+        **_describe_texts(shown),
         "similar": [
             [[key, cosine, *_shorten(texts[key]), texts[key].completion == text.completion] for key, cosine in found]
             if text is not None
@@ -163,6 +214,16 @@ def _describe_cards(
             for text, found in zip(shown, beside.similar or [[]] * len(keys))
         ],
         "tokens": [[[item.group, item.tokens] for item in tokens.get(key, ())] for key in keys],
+    }
+
+
+def _describe_texts(shown: Sequence[SequenceText | None]) -> dict[str, Any]:
+    """What the script knows of the texts of cards."""
+    return {
+        "prompt": [None if text is None else text.prompt[:_LONGEST] for text in shown],
+        "completion": [None if text is None else text.completion[:_LONGEST] for text in shown],
+        "left": [[0, 0] if text is None else _count_left(text) for text in shown],
+        "content": ["" if text is None else written_hash(text.completion) for text in shown],
     }
 
 

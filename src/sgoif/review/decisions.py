@@ -18,7 +18,7 @@ from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, write_csv_rows
 
 __all__ = [
-    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "PICTURE", "TEXT", "WRONG", "Decision"),
+    *("CHOICE", "COLUMNS", "DOUBT", "DOUBTS", "KINDS", "NO_CLASS", "PICTURE", "TEXT", "WRONG", "Decision"),
     *("by_example", "find_class", "find_past", "latest", "read_decisions", "some_of", "write_decisions"),
 ]
 
@@ -26,8 +26,9 @@ COLUMNS = (
     *("id", "given_label", "given_name", "decision", "label", "label_name"),
     *("note", "reviewer", "decided_at", "content", "list"),
 )
-WRONG = ("relabel", "drop", "several", "none")  # none: of these classes
+WRONG = ("relabel", "drop", "several", "none", "edit")  # none: of these classes; edit: a sequence was corrected
 KINDS = ("keep", "relabel", "drop", "unsure", "several", "none")
+NO_CLASS = -1  # the given label of a sequence
 _NEEDED = ("id", "given_label", "decision")
 PICTURE, TEXT, CHOICE, DOUBT = "image", "text", "label", "doubt"  # names in the labelling interface of Label Studio
 DOUBTS = {"several classes": "several", "none of the classes": "none", "drop it": "drop", "unsure": "unsure"}

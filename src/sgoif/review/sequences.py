@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgoif.errors import SgoifError
 from sgoif.files.tables import read_csv_rows, read_json_lines, write_csv, write_parquet
-from sgoif.review.decisions import Decision, latest
+from sgoif.review.decisions import NO_CLASS, Decision, latest
 from sgoif.review.merge import Outcome, merge
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["DecidedSequences", "decide_sequences", "read_sequence_decisions", "write_sequence_manifest"]
 
 _KINDS = ("keep", "drop", "edit", "unsure")
-_NO_CLASS = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,8 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
     """Read a JSONL file of ``sgoif export --to jsonl`` with its decisions filled in, or a CSV file with such columns.
 
     Rows without a decision are passed over. An edit has the corrected completion in ``completion``. Columns
-    ``reviewer``, ``note``, ``decided_at`` and ``content``, a hash of the completion that was shown, may stand beside;
-    without a reviewer, the file's name is the person's.
+    ``reviewer``, ``note``, ``decided_at``, ``list``, the page's, and ``content``, a hash of the completion that was
+    shown, may stand beside; without a reviewer, the file's name is the person's.
 
     Raises:
         SgoifError: a row cannot be understood; the message tells its line.
@@ -75,16 +74,18 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
                 f"line {line} of '{path}': an edit needs the corrected text in `completion`; to leave the "
                 "sequence out, write drop."
             )
-        told = {name: str(row.get(name) or "").strip() for name in ("reviewer", "note", "decided_at", "content")}
+        names = ("reviewer", "note", "decided_at", "content", "list")
+        told = {name: str(row.get(name) or "").strip() for name in names}
         found.append(
             Decision(
                 str(row["id"]),
-                _NO_CLASS,
+                NO_CLASS,
                 kind,
                 note=told["note"],
                 decided_at=told["decided_at"],
                 reviewer=told["reviewer"] or Path(path).stem,
                 content=told["content"],
+                list_id=told["list"],
                 completion=completion,
             )
         )

@@ -19,8 +19,9 @@ import numpy as np
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
+from sgoif.findings.sequences import ranked_sequences
 from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of, labels_of
-from sgoif.review.decisions import Decision, latest
+from sgoif.review.decisions import NO_CLASS, Decision, latest
 from sgoif.review.merge import merge
 from sgoif.review.plan import read_files
 
@@ -81,10 +82,11 @@ def draw_list(
     Raises:
         SgoifError: The run has no labelled examples.
     """
+    source, order = _ranking(sql, info)
     state = find_state(sql, info)
     total, num_flagged = int(state["examples"]), int(state["flagged"])
     if not total:
-        raise SgoifError("there is nothing to verify: this run has no labelled examples.")
+        raise SgoifError("there is nothing to verify: this run has no labelled examples and no sequences.")
     design = make_design(total, num_flagged, int(state["doubtful"]), num_cards)
     alike = [item for item in earlier if item.seed == seed and _is_same(item.state, state)]
     alike = [item for item in alike if item.design.edges == design.edges]
@@ -97,8 +99,8 @@ def draw_list(
     drawn = draw_ranks(design, rng)
     stratum = {int(rank): number for number, ranks in enumerate(drawn) for rank in ranks}
     rows = sql(
-        f"select id, given_label, place from (select id, given_label, row_number() over (order by {_order(sql)}) - 1 "
-        f"as place from {labels_of(sql, info)}) where place in (select unnest($places::bigint[]))",
+        f"select id, given_label, place from (select id, given_label, row_number() over (order by {order}) - 1 "
+        f"as place from {source}) where place in (select unnest($places::bigint[]))",
         places=sorted(stratum),
     ).to_pylist()
     cards = sorted(
@@ -139,14 +141,15 @@ def find_extended(found: CheckedList, lists: Sequence[CheckedList]) -> list[Chec
 
 def find_state(sql: Sql, info: Mapping[str, Any]) -> dict[str, float]:
     """Describe the ranking that a sample is drawn by, so that one can tell whether it has changed."""
-    present = columns_of(sql, "examples")
+    source, _ = _ranking(sql, info)
+    present = columns_of(sql, source)
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double"
-    key = next((name for name in ("label_score", "worst") if name in present), "null::double")
+    key = next((name for name in ("suspicion", "label_score", "worst") if name in present), "null::double")
     row = sql(
         f"select count(*) as examples, count(*) filter ({p} >= {FLAGGED}) as flagged, "
         f"count(*) filter ({p} >= {UNLIKELY}) as doubtful, sum(given_label) as labels, sum({p}) as p, "
         f"sum({p} * {p}) as p_squared, sum({key}) filter (isfinite({key}::double)) as rest "
-        f"from {labels_of(sql, info)}"
+        f"from {source}"
     ).to_pylist()[0]
     return {name: _plain(value) for name, value in row.items()}
 
@@ -224,7 +227,19 @@ def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> d
         "num_open": num_open,
         "all": {"name": "all labels", **asdict(whole)},
         "firsts": [{"name": name, **asdict(share)} for name, share in firsts if share is not None],
+        "parts": _describe_parts(first.design, verdicts),
     }
+
+
+def _describe_parts(design: Design, verdicts: Verdicts) -> list[dict[str, Any]]:
+    """The share of wrong ones in each stratum, which ends before the rank ``end``."""
+    counts = zip(design.sizes.tolist(), verdicts.num_wrong, verdicts.num_right, verdicts.num_unsure, strict=True)
+    parts = []
+    for end, (size, *told) in zip(design.edges[1:], counts, strict=True):
+        found = estimate(Design((0, size), (sum(told),)), Verdicts(*([number] for number in told)))
+        assert found is not None, "the whole was estimated, so every stratum has a card that was decided"
+        parts.append({"name": f"up to {end}", "end": end, **asdict(found)})
+    return parts
 
 
 def keep_checked(run_url: str, document: Mapping[str, Any]) -> None:
@@ -243,7 +258,9 @@ def read_checked(run_url: str, sql: Sql, info: Mapping[str, Any]) -> tuple[dict[
         return None, None
     try:
         document = json.loads(place.read(_FILE))
-        is_sound = document["format"] == 1 and all(map(_is_share, [document["all"], *document["firsts"]]))
+        parts = document.setdefault("parts", [])  # files from before have none
+        is_sound = document["format"] == 1 and all(map(_is_share, [document["all"], *document["firsts"], *parts]))
+        is_sound = is_sound and all(type(part["end"]) is int for part in parts)
         state = {str(name): float(value) for name, value in document["state"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_sound = False
@@ -272,8 +289,15 @@ def _is_same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return one.keys() == other.keys() and all(math.isclose(one[name], other[name], rel_tol=1e-9) for name in one)
 
 
+def _ranking(sql: Sql, info: Mapping[str, Any]) -> tuple[str, str]:
+    """What a sample is drawn from, as the FROM of a query, in the order of ``sgoif issues``."""
+    if info.get("task") == "sequences":  # they have no labels, and are right or wrong themselves
+        return f"(select id, {NO_CLASS} as given_label, * exclude id from ({ranked_sequences(sql)}))", "place"
+    return labels_of(sql, info), _order(sql)
+
+
 def _order(sql: Sql) -> str:
-    """The order of ``sgoif issues``; rows without a probability come last, by what ranks them."""
+    """The order of labels; rows without a probability come last, by what ranks them."""
     present = columns_of(sql, "examples")
     keys = {"p_mislabeled": "p_mislabeled desc nulls last", "label_score": "label_score nulls last"}
     keys |= {"worst": "worst desc nulls last"}

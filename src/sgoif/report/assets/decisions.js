@@ -1,6 +1,8 @@
 // Who decided what. Every change is kept by the browser at once, card by card, and can be taken back.
 const KINDS = DOC.sequences
-  ? { keep: "kept", drop: "dropped", edit: "edited", unsure: "unsure" }
+  ? DOC.sample
+    ? { keep: "right", drop: "wrong", edit: "corrected", unsure: "unsure" }
+    : { keep: "kept", drop: "dropped", edit: "edited", unsure: "unsure" }
   : { keep: "kept", relabel: "relabelled", drop: "dropped", unsure: "unsure", several: "several", none: "none of these" };
 const WRONG = new Set(["relabel", "drop", "several", "none"]);
 const SHELF = `sgoif/${DOC.list}/${DOC.reviewer}/`;

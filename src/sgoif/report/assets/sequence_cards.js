@@ -8,8 +8,9 @@ const short = (value) => (value == null ? "?" : Number(value.toPrecision(3)).toS
 const signed = (value) => (value != null && value > 0 ? `+${short(value)}` : short(value));
 
 function numbersOf(i) {
-  const worst = CARDS.worst_group[i];
+  const [worst, [p, low, high]] = [CARDS.worst_group[i], CARDS.p[i]];
   const items = [
+    ...(p == null ? [] : [["p wrong", `${short(p)} (${short(low)} to ${short(high)})`]]), // of a checked sample
     ["suspicion", short(CARDS.suspicion[i])],
     [CARDS.visits[i] === 1 ? "loss" : "last loss", short(CARDS.loss_last[i])],
     ...(CARDS.visits[i] === 1 ? [] : [["first loss", short(CARDS.loss_first[i])], ["mean loss", short(CARDS.loss[i])]]),
@@ -104,15 +105,16 @@ function similarOf(i) {
 const whyNoEdit = (i) => (CARDS.completion[i] == null ? "The page has no text of this sequence" : CARDS.left[i][1] ? "The completion is too long to be corrected here" : "");
 
 function buttonsOf(i) {
+  const [right, wrong, edit, unsure] = DOC.sample ? ["Right", "Wrong", "Correct", "Cannot tell"] : ["Keep", "Drop", "Edit", "Unsure"];
   const button = (key, kind, text, title, run, isOff = false) =>
     make("button", { type: "button", "data-kind": kind, "aria-pressed": kind ? "false" : null, title, disabled: isOff, onclick: run }, make("kbd", {}, key), text);
   return make(
     "div",
     { class: "sheet-actions" },
-    button("K", "keep", "Keep", "The sequence is fine", () => act("keep")),
-    button("D", "drop", "Drop", "Leave it out of the training", () => act("drop")),
-    button("E", "edit", "Edit", whyNoEdit(i) || "Correct the completion", () => openEditor(i), whyNoEdit(i) !== ""),
-    button("U", "unsure", "Unsure", "Cannot be decided", () => act("unsure")),
+    button("K", "keep", right, "The sequence is fine", () => act("keep")),
+    button("D", "drop", wrong, DOC.sample ? "The completion is wrong" : "Leave it out of the training", () => act("drop")),
+    button("E", "edit", edit, whyNoEdit(i) || "Correct the completion", () => openEditor(i), whyNoEdit(i) !== ""),
+    button("U", "unsure", unsure, "Cannot be decided", () => act("unsure")),
     button("Z", null, "Undo", "Take the last step back", takeBack),
   );
 }
@@ -128,7 +130,9 @@ function noteOf(i) {
 function contentOf(i) {
   const head = make("div", { class: "card-head" }, make("h2", {}, make("span", { class: "rank" }, `${thousands(i + 1)} `), make("bdi", { class: "ident" }, shownId(i))), make("strong", { class: "badge-text", hidden: true }));
   const edited = make("section", { class: "edited", hidden: true }, make("h3", {}, "Corrected completion"), make("p", { class: "written", dir: "auto" }));
-  const left = make("div", { class: "said" }, ...textsOf(i), edited, make("div", { class: "editor" }), buttonsOf(i), tokensOf(i), noteOf(i));
+  const said = [...textsOf(i), edited, make("div", { class: "editor" }), buttonsOf(i)];
+  if (DOC.sample) return [head, make("div", { class: "said" }, ...said, noteOf(i))]; // nothing of what the run thinks
+  const left = make("div", { class: "said" }, ...said, tokensOf(i), noteOf(i));
   const right = make("div", { class: "known" }, harmsOf(i), similarOf(i));
   return [head, numbersOf(i), make("div", { class: "columns" }, left, right)];
 }

@@ -2,7 +2,10 @@
 const list = find("list");
 const cardElements = NUMBERS.map((i) => make("article", { class: "sequence", tabindex: "-1", "aria-label": `Sequence ${shownId(i)}`, "data-card": i }));
 const filled = new Set();
-const SPOKEN = { keep: "✓ keep", drop: "✕ drop", edit: "✎ edit", unsure: "? unsure" };
+const SPOKEN = DOC.sample
+  ? { keep: "✓ right", drop: "✕ wrong", edit: "✎ wrong, corrected", unsure: "? cannot tell" }
+  : { keep: "✓ keep", drop: "✕ drop", edit: "✎ edit", unsure: "? unsure" };
+const DECISIONS = DOC.sample ? "verdicts.jsonl" : "decisions.jsonl";
 let shown = [];
 let current = -1; // a card
 
@@ -154,7 +157,7 @@ function sequenceRows() {
 function download() {
   const rows = sequenceRows();
   if (!rows.length) return say("Nothing is decided yet.");
-  saveFile("decisions.jsonl", "application/x-ndjson", ...rows.map((row) => `${JSON.stringify(row)}\n`));
+  saveFile(DECISIONS, "application/x-ndjson", ...rows.map((row) => `${JSON.stringify(row)}\n`));
   markDownloaded();
   showProgress();
 }
@@ -184,10 +187,10 @@ async function loadFile(event) {
 
 const KEYS = [
   ["← →", "go to the sequence before or after"],
-  ["K", "keep: the sequence is fine"],
-  ["D", "drop from the training"],
-  ["E", "edit: correct the completion; Ctrl and Enter save, Esc leaves it"],
-  ["U", "unsure"],
+  ["K", DOC.sample ? "right" : "keep: the sequence is fine"],
+  ["D", DOC.sample ? "wrong" : "drop from the training"],
+  ["E", `${DOC.sample ? "wrong" : "edit"}: correct the completion; Ctrl and Enter save, Esc leaves it`],
+  ["U", DOC.sample ? "cannot tell" : "unsure"],
   ["T", "write a note"],
   ["Z", "undo"],
 ];
@@ -229,6 +232,7 @@ function start() {
   const sort = find("sort");
   if (![...sort.options].some((option) => option.value === DOC.by)) sort.prepend(make("option", { value: DOC.by }, `largest ${DOC.by} first`));
   sort.value = DOC.by;
+  find("sort-label").hidden = Boolean(DOC.sample);
   find("filter-group").append(make("option", { value: "" }, "any group"), ...DOC.groups.map((group, n) => make("option", { value: n + 1 }, group)));
   find("group-label").hidden = DOC.groups.length < 2;
   listeners.push((cards) => (cards.forEach(dress), showProgress()));
@@ -247,7 +251,8 @@ function start() {
   list.addEventListener("click", chooseClicked, { capture: true }); // before a button of it decides and goes on
   document.addEventListener("keydown", pressed);
   addEventListener("beforeunload", (event) => isUnsaved && decided.size && event.preventDefault());
-  find("command").textContent = `sgoif apply ${shellWord(DOC.run ?? "RUN")} decisions.jsonl --out manifest.parquet`;
+  const run = shellWord(DOC.run ?? "RUN");
+  find("command").textContent = DOC.sample ? `sgoif verify ${run} --verdicts ${DECISIONS}` : `sgoif apply ${run} ${DECISIONS} --out manifest.parquet`;
   NUMBERS.slice(0, 4).forEach(fill);
   show();
   NUMBERS.forEach((i) => (dress(i), near.observe(cardElements[i])));
