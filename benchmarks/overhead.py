@@ -9,6 +9,9 @@ refresh periods. Then the peak memory of both loops, each in a process of its ow
 then (the first part of a very large one) and cleaned it. Both processes hold the hold-out: it is the user's, watched or
 not.
 
+``governed``: a training of some hundred steps from its first step on, with the governor free to change the plan, and its
+promise: time of all watched steps over as many bare ones in turn. The monitor's clock stands still in bare steps.
+
 ``python``: what a step between refreshes and observations takes beside its arithmetic: the processor time that the
 monitor adds to a step of a model so small that there is next to none.
 
@@ -25,9 +28,9 @@ gradients that DDP reduced in the same steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Literal
@@ -48,6 +51,7 @@ from benchmarks.models import ResNet9, ResNet18, SmallViT
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.overhead import BenchLoop
 from sgoif.training.canaries import KEPT_SNAPSHOTS, LOOK_EVERY
+from sgoif.training.clock import Clock, StepTimer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet9": ResNet9,
@@ -72,12 +76,14 @@ _NO_LAUNCH = {"detach", "alias", "_unsafe_view"}  # beside views and uninitialis
 class Settings:
     """One model, or the ids."""
 
-    part: Literal["cost", "python", "ids"] = "cost"
+    part: Literal["cost", "governed", "python", "ids"] = "cost"
     model: str = option("resnet9", MODELS)
     classes: int = 10
     precision: Literal["fp32", "bf16"] = "fp32"
     blocks: int = option(6, help="of a refresh period per variant (even)")
     memory: bool = option(True, help="measure the peak memory too")
+    promise: float = option(sgoif.Budget().max_overhead, help="max_overhead of the governed part")
+    steps: int = option(600, help="of the governed part, each kind")
     passes: int = option(4, help="over the ids")
 
 
@@ -111,6 +117,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         return measure_ids(settings.passes)
     if settings.part == "python":
         return measure_python()
+    if settings.part == "governed":
+        return measure_governed(settings)
     loops = {name: make_loop(settings, name) for name in ("bare", "watched")}
     row = {"model": settings.model, "classes": settings.classes, "precision": settings.precision, "batch": BATCH}
     row |= time_loops(loops, settings.blocks)
@@ -123,10 +131,58 @@ def measure(settings: Settings) -> dict[str, Any]:
     return row
 
 
-def make_loop(settings: Settings, name: str) -> BenchLoop:
+def make_loop(settings: Settings, name: str, **arguments: Any) -> BenchLoop:
     model, batch, anchors = workload(settings.model, settings.classes)
     autocast = torch.bfloat16 if settings.precision == "bf16" else None
-    return BenchLoop(model, batch, anchors=anchors, is_watched=name == "watched", autocast=autocast)
+    return BenchLoop(model, batch, anchors=anchors, is_watched=name == "watched", autocast=autocast, **arguments)
+
+
+class _PausedClock:
+    """Seconds that pass outside of bare steps."""
+
+    def __init__(self) -> None:
+        self._left_out = 0.0
+
+    def now(self) -> float:
+        return time.perf_counter() - self._left_out
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self._left_out += time.perf_counter() - begun
+
+
+def measure_governed(settings: Settings) -> dict[str, Any]:
+    """Wall and CPU seconds of watched and bare steps in turn, and the plan in the end."""
+    budget = sgoif.Budget(max_overhead=settings.promise, batch_size=BATCH, keep_visits="none")
+    loops = {name: make_loop(settings, name, budget=budget) for name in ("bare", "watched")}
+    governor, clock = loops["watched"].monitor.governor, _PausedClock()
+    governor.timer = StepTimer(Clock(now=clock.now))
+    wall_s, cpu_s = dict.fromkeys(loops, 0.0), dict.fromkeys(loops, 0.0)
+    num_scored = 0
+    for step in range(-WARMUP, settings.steps):
+        for name, loop in loops.items():
+            around = clock.pause() if name == "bare" else nullcontext()
+            with around:
+                begun, begun_cpu = time.perf_counter(), time.process_time()
+                loop.step()
+                if step >= 0:
+                    wall_s[name] += time.perf_counter() - begun
+                    cpu_s[name] += time.process_time() - begun_cpu
+        num_scored += step >= 0 and governor.plan.is_scored(step + WARMUP)
+    loops["watched"].check()
+    return {
+        **{name: getattr(settings, name) for name in ("part", "model", "classes", "precision", "promise", "steps")},
+        "batch": BATCH,
+        "bare_ms": 1e3 * wall_s["bare"] / settings.steps,
+        "ratio": wall_s["watched"] / wall_s["bare"],
+        "cpu_governed": cpu_s["watched"] / cpu_s["bare"],
+        "told": governor.overhead,
+        "plan": asdict(governor.plan),
+        "changes": governor.changes,
+        "scored_share": num_scored / settings.steps,
+    }
 
 
 def time_loops(loops: Mapping[str, BenchLoop], blocks: int) -> dict[str, Any]:
@@ -259,6 +315,12 @@ def measure_ids(passes: int, num_ids: int = NUM_IDS) -> dict[str, Any]:
 def describe(row: Run) -> str:
     if "added_ms" in row:
         return f"{row['added_ms']:.2f} ms are added to a plain step of {row['bare_ms']:.2f} ms"
+    if "told" in row:
+        known = f"{row['ratio']:.3f}x, CPU {row['cpu_governed']:.3f}x, told {1 + row['told']:.3f}x"
+        plan = (
+            f"{row['scored_share']:.0%} of the steps scored, refreshes every {row['plan']['refresh_every']} in the end"
+        )
+        return f"{row['model']}, {row['classes']} classes, promise {row['promise']:g}: {known}; {plan}"
     if "growth" in row:
         return f"{row['num_ids']:,} ids, resident memory {row['growth']:.4f}x after the first pass"
     memory = f", peak memory {memory_ratio(row):.3f}x" if "peak_mb" in row else ""
@@ -377,6 +439,27 @@ def overhead() -> str:
     return table(("model, classes", "bare step, ms", "time", "CPU time", "launches a step", *memory_names), rows)
 
 
+def governed() -> str:
+    """Trainings whose plan the governor chose, against what it promised."""
+    key = ("model", "classes", "precision", "promise")
+    found = [
+        run
+        for run in latest("overhead.jsonl", key=lambda run: tuple(run.get(name) for name in (*key, "part")))
+        if run.get("part") == "governed"
+    ]
+    rows = []
+    for run in sorted(found, key=lambda run: (list(MODEL_NAMES).index(run["model"]), run["classes"], run["promise"])):
+        plan = run["plan"]
+        stays = f"{run['scored_share']:.0%} of the steps scored, a refresh every {plan['refresh_every']} at the end"
+        name = f"{MODEL_NAMES[run['model']]}, {run['classes']:,}, {run['precision']}"
+        verdict = _verdict(run["cpu_governed"], 1 + run["promise"])
+        told = f"{1 + run['told']:.3f}"
+        cells = [f"{run['bare_ms']:.0f}", f"{run['ratio']:.3f}", f"{run['cpu_governed']:.3f} {verdict}", told, stays]
+        rows.append([name, f"{run['promise']:g}", *cells])
+    heads = ("model, classes", "`max_overhead`", "bare step, ms", "time", "CPU time", "as the run tells it", "plan")
+    return table(heads, rows)
+
+
 def _verdict(value: float, bar: float) -> str:
     return "met" if value <= bar else "missed"
 
@@ -386,10 +469,12 @@ OVERHEAD = Experiment(
     settings=Settings,
     run=measure,
     describe=describe,
-    tables={"overhead": overhead},
+    tables={"overhead": overhead, "governed": governed},
     full=[
         {"part": "ids"},
         {"part": "python"},
+        {"part": "governed", "classes": [1000, 10_000]},
+        {"part": "governed", "classes": 1000, "promise": 0.05},
         {"classes": [10, 100, 1000, 10_000], "precision": ["fp32", "bf16"]},
         {"model": ["resnet18", "vit"], "precision": ["fp32", "bf16"], "classes": [10, 1000], "blocks": 2},
         {"model": ["resnet18-2048", "resnet18-4096"], "precision": "bf16", "blocks": 2},
