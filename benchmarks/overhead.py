@@ -9,8 +9,8 @@ refresh periods. Then the peak memory of both loops, each in a process of its ow
 then (the first part of a very large one) and cleaned it. Both processes hold the hold-out: it is the user's, watched or
 not.
 
-``governed``: a training of some hundred steps from its first step on, with the governor free to change the plan, and its
-promise: time of all watched steps over as many bare ones in turn. The monitor's clock stands still in bare steps.
+``governed``: a training of some hundred steps from its first step on, with the governor free to change the plan, and
+its promise: time of all watched steps over as many bare ones in turn. The monitor's clock stands still in bare steps.
 
 ``python``: what a step between refreshes and observations takes beside its arithmetic: the processor time that the
 monitor adds to a step of a model so small that there is next to none.
