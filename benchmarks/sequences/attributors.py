@@ -104,7 +104,7 @@ def sum_products(parts: Sequence[tuple[float, dict[str, Scores]]]) -> dict[str, 
 def attribute_kronfluence(trained: Trained) -> dict[str, Scores]:
     """EK-FAC of the finished model, with the default damping and with a tenth of each layer's mean eigenvalue."""
     found: dict[str, Scores] = {}
-    for layers in ("all linear layers", "last block"):
+    for layers in trained.layers.keys() - {"output layer"}:
         for name, scores in fit_kronfluence(trained, list(trained.layers[layers])).items():
             found[f"kronfluence EK-FAC, {name}, {layers}"] = scores
     return found

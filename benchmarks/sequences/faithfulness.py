@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,13 @@ from benchmarks.agreement import ceiling, spearman
 from benchmarks.exactness import Subsets
 from benchmarks.experiment import Experiment
 from benchmarks.sequences.attributors import Scores
-from benchmarks.sequences.retraining import members_of, read_bank
-from benchmarks.sequences.scores import LAYERS, Settings, keep_scores, query_places
+from benchmarks.sequences.retraining import ADAPTED, members_of, read_bank
+from benchmarks.sequences.scores import ADAPTER, LAYERS, Settings, keep_scores, query_places
 from benchmarks.tables.rows import latest, table
 
 _DRAWS = 1000  # of the bootstrap
 _COLUMNS = (*LAYERS.values(), "all parameters", "no gradients")
+_ADAPTER_COLUMNS = (ADAPTER, "no gradients")
 
 
 def run(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -80,16 +81,29 @@ def describe(row: Mapping[str, Any]) -> str:
 
 def make_table() -> str:
     """The LDS of every score by the layers that it is computed from, with half its interval."""
+    return _tabulate(_COLUMNS, has_adapter=False)
+
+
+def make_adapter_table() -> str:
+    """The same where LoRA matrices are trained; these are all that has a gradient."""
+    return _tabulate(_ADAPTER_COLUMNS, has_adapter=True)
+
+
+def _tabulate(columns: Sequence[str], *, has_adapter: bool) -> str:
     found: dict[str, dict[str, str]] = {}
     for row in latest(
         EXPERIMENT.results, lambda run: (str(sorted(run["settings"].items())), run["seed"], run["method"])
     ):
+        if ("adapter" in row["settings"]) != has_adapter:
+            continue
         name, _, last = row["method"].rpartition(", ")
-        score, layers = (name, last) if last in _COLUMNS else (row["method"], _COLUMNS[-1])
+        if has_adapter and last == "all parameters":
+            continue
+        score, layers = (name, last) if last in columns else (row["method"], columns[-1])
         half = (row["high"] - row["low"]) / 2
         found.setdefault(score, {})[layers] = f"{row['lds']:.2f} ± {half:.2f}"
-    rows = [[name, *(cells.get(column, "") for column in _COLUMNS)] for name, cells in found.items()]
-    return table(("score", *_COLUMNS), rows)
+    rows = [[name, *(cells.get(column, "") for column in columns)] for name, cells in found.items()]
+    return table(("score", *columns), rows)
 
 
 _TINY = {"sequences": 16, "held": 8, "length": 16, "width": 32, "depth": 1, "epochs": 2, "queries": 2, "halves": 4}
@@ -101,9 +115,11 @@ EXPERIMENT = Experiment(
     full=(
         {"by": "watch", "layers": ("block", "all", "head"), "seeds": [(0,)]},
         {"by": ("audit", "end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
+        {**ADAPTED, "by": ("watch", "audit", "end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
     ),
     small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "audit"}, {**_TINY, "by": "end"}),
     needs=("transformers",),
     describe=describe,
-    tables={"sequence_faithfulness": make_table},
+    tables={"sequence_faithfulness": make_table, "sequence_faithfulness_lora": make_adapter_table},
+    sparse=True,
 )

@@ -35,10 +35,11 @@ from benchmarks.sequences.retraining import (
 )
 from sgoif.gradients.layers import survey
 
-__all__ = ["CURVATURES", "LAYERS", "Settings", "find_layers", "keep_scores", "query_places", "score"]
+__all__ = ["ADAPTER", "CURVATURES", "LAYERS", "Settings", "find_layers", "keep_scores", "query_places", "score"]
 
 CURVATURES = ("kfac", "adam", "identity")
 LAYERS = {"block": "last block", "all": "all linear layers", "head": "output layer"}
+ADAPTER = "LoRA matrices"
 CHECKPOINTS = 4
 _LINEAR = ("c_attn", "c_proj", "c_fc", "lm_head")
 _FACTS = ("seconds", "cpu_s", "held_loss")
@@ -110,7 +111,9 @@ def watch(
         refresh_every=settings.refresh, examples_per_refresh=passages.shape[0] * passages.shape[1], observe_every=4,
         early_steps=0,
     )  # fmt: skip
-    layers = find_layers(model)[LAYERS[settings.layers]] if settings.layers != "block" else "auto"
+    is_usual = settings.layers == "block" or settings.adapter is not None
+    layers = "auto" if is_usual else find_layers(model)[LAYERS[settings.layers]]
+    named = LAYERS[settings.layers] if settings.adapter is None else ADAPTER
     monitors = {
         curvature: sgoif.watch(
             model, optimizer, anchors=groups, train_size=len(texts.train), task="sequences", seed=settings.seed,
@@ -128,8 +131,8 @@ def watch(
         found = monitor.close()
         assert found.info["counters"]["faults"] == 0, found.info["faults"]
         effects = read_effects(found, len(texts.train), list(groups))
-        scores[f"harm, {name}, {LAYERS[settings.layers]}"] = effects["harm"]
-        scores[f"cosine, {LAYERS[settings.layers]}"] = effects["cosine"]
+        scores[f"harm, {name}, {named}"] = effects["harm"]
+        scores[f"cosine, {named}"] = effects["cosine"]
         mean_loss = np.full(len(texts.train), np.nan)
         mean_loss[found.table["id"]] = found.table["loss"]
         scores["mean loss"] = np.repeat(mean_loss[:, None], len(groups), 1)
@@ -166,7 +169,10 @@ def read_effects(found: sgoif.Run, count: int, groups: list[str]) -> dict[str, S
 
 
 def find_layers(model: nn.Module) -> dict[str, list[str]]:
-    """The linear layers that are scored, by what they are called here."""
+    """The linear layers that are scored, by what they are called here; with an adapter, its matrices."""
+    adapters = [layer.module_name for layer in survey(model).layers if ".lora_" in layer.module_name]
+    if adapters:
+        return {ADAPTER: adapters}
     linear = [name for name in (layer.module_name for layer in survey(model).layers) if name.endswith(_LINEAR)]
     last = max(int(name.split(".h.")[1].split(".")[0]) for name in linear if ".h." in name)
     block = [name for name in linear if f".h.{last}." in name]
@@ -203,5 +209,5 @@ def score_afterwards(
 def read_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Adam's second moments, with their bias corrected."""
     beta = float(optimizer.param_groups[0]["betas"][1])
-    states = {name: optimizer.state[value] for name, value in model.named_parameters()}
+    states = {name: optimizer.state[value] for name, value in model.named_parameters() if value.requires_grad}
     return {name: state["exp_avg_sq"] / (1 - beta ** float(state["step"])) for name, state in states.items()}

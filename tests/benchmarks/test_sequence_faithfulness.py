@@ -168,3 +168,42 @@ def test_parts_are_changed_one_at_a_time():
     bank = retraining.read_bank(settings.recipe, 5, (0,))[:, :, scoring.query_places(settings)].mean(3)
     members = retraining.members_of(settings.recipe, 5)
     assert judge(members, bank, watched)["lds"] == pytest.approx(found["default"]["lds"])
+
+
+@pytest.fixture
+def base(monkeypatch):
+    """Weights of an untrained model, in place of those of a model that has learnt other texts."""
+    pytest.importorskip("peft")
+    made = []
+
+    def make(recipe, characters):
+        made.append(1)
+        return retraining.build(recipe.width, recipe.depth, len(characters), recipe.length, tied=False).state_dict()
+
+    monkeypatch.setattr(retraining, "train_base", make)
+    return made
+
+
+def test_an_adapter_is_trained_in_a_base_that_stays_and_is_made_once(base):
+    recipe = Recipe(**TINY, adapter=2)
+    texts = retraining.load_texts(recipe)
+    models = [retraining.make_model(recipe, texts, seed) for seed in (0, 1)]
+    before = {name: value.clone() for name, value in models[0].state_dict().items()}
+    members = np.ones(12, dtype=bool)
+    retraining.train(recipe, texts.train, members, 0, model=models[0])
+    changed = {name for name, value in models[0].state_dict().items() if not torch.equal(value, before[name])}
+    assert base == [1] and changed and all(".lora_" in name for name in changed)
+    apart = {name for name, value in models[1].state_dict().items() if not torch.equal(value, before[name])}
+    assert apart and all(".lora_A" in name for name in apart)  # another seed starts elsewhere, from the same base
+
+
+def test_retrainings_of_an_adapter_are_apart_from_those_of_all_weights(base):
+    plain = retraining.EXPERIMENT.record(Half(**TINY))
+    assert "adapter" not in plain  # as in the results of the time before there was one
+    assert retraining.EXPERIMENT.record(Half(**TINY, adapter=2)) == {**plain, "adapter": 2}
+    settings = Settings(**TINY, adapter=2, by="watch", queries=2, group=3, refresh=2)
+    scores, _ = scoring.keep_scores(settings)
+    assert {f"harm, {curvature}, LoRA matrices" for curvature in scoring.CURVATURES} <= scores.keys()
+    assert all(np.isfinite(values).all() for values in scores.values())
+    audited, _ = scoring.keep_scores(Settings(**TINY, adapter=2, by="audit", queries=2, group=3))
+    assert list(audited) == ["harm, audit, LoRA matrices"]
