@@ -15,10 +15,13 @@ _T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # of a 95% interval, by number of
 
 
 def latest(name: str, key: Callable[[Any], Any] | None = None) -> list[Run]:
-    """The last result of each setting and seed, in the order of first appearance; none where there is no file."""
+    """The last result of each setting and seed, in the order of first appearance; none where there is no file.
+
+    In which precision a machine is fast is no setting: a later result replaces one of another precision.
+    """
     if not (RESULTS / name).is_file():
         return []
-    make = key or (lambda run: (str(sorted(run["settings"].items())), run["seed"]))
+    make = key or (lambda run: (str(sorted({**run["settings"], "amp": None}.items())), run["seed"]))
     found: dict[Any, Run] = {}
     for run in read_results(name):
         found[make(run)] = run
