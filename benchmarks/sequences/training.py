@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import runpy
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,14 +49,22 @@ class Setup:
 
 def build(width: int, depth: int, vocabulary: int, longest: int = 128, *, tied: bool = True) -> nn.Module:
     """A GPT-2 from its config, without dropout; ``tied`` output weights are those of the embedding."""
-    with suppress(ImportError):  # where the build of torchvision does not fit that of torch
-        importlib.import_module("tests.integrations.torchvision_operators")
+    _mend_torchvision()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     settings: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     settings |= {"n_embd": width, "n_layer": depth, "n_head": width // 32, "n_positions": longest}
     settings["tie_word_embeddings"] = tied
     return GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, bos_token_id=3, eos_token_id=3, **settings))
+
+
+@cache
+def _mend_torchvision() -> dict[str, Any]:
+    """Declare the operators that torchvision misses where its build does not fit that of torch.
+
+    By path: some libraries install a package `tests` of their own, which hides ours. Kept, or the operators would go.
+    """
+    return runpy.run_path(str(Path(__file__).parents[2] / "tests/integrations/torchvision_operators.py"))
 
 
 def train(

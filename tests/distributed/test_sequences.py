@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import sgoif
+from tests.distributed import trainer_loops
 from tests.distributed.sequence_loops import Recipe, refused, sharded, trained
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
@@ -84,3 +85,18 @@ def test_a_resumed_run_ends_as_the_unbroken_one(worlds):
 
 def test_sharded_models_are_refused(worlds):
     assert all("does not watch sharded models yet" in (message or "") for message in worlds.run(2, sharded))
+
+
+def test_the_trainer_gives_the_scores_of_one_process_and_its_own_weights_to_the_bit(worlds, tmp_path):
+    folder = str(tmp_path / "trainer")
+    one = trainer_loops.trained(folder)
+    parts = worlds.run(2, trainer_loops.trained, folder, True, str(tmp_path / "run"))
+    bare = worlds.run(2, trainer_loops.trained, folder, False)
+    for part, plain in zip(parts, bare):
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        visits = trainer_loops.STEPS * trainer_loops.BATCH
+        assert part["info"]["counters"]["visits"] == one["info"]["counters"]["visits"] == visits
+        assert_close(one, part, 1e-4)  # float32
+        for name, value in plain["weights"].items():
+            np.testing.assert_array_equal(value, part["weights"][name])
+    assert sgoif.load(str(tmp_path / "run")).info["world_size"] == 2
