@@ -21,6 +21,7 @@ import sgoif
 from benchmarks.agreement import ceiling, spearman
 from benchmarks.exactness import Subsets
 from benchmarks.experiment import Experiment
+from benchmarks.sequences import bergson_rival
 from benchmarks.sequences.attributors import Scores
 from benchmarks.sequences.retraining import ADAPTED, members_of, read_bank
 from benchmarks.sequences.scores import ADAPTER, LAYERS, Settings, keep_scores, query_places
@@ -36,7 +37,12 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
     if settings.by == "kronfluence" and importlib.util.find_spec("kronfluence") is None:
         print("kronfluence is not installed: left out")
         return
-    version = importlib.metadata.version("kronfluence") if settings.by == "kronfluence" else sgoif.__version__
+    version: str | None = sgoif.__version__
+    if settings.by == "kronfluence":
+        version = importlib.metadata.version("kronfluence")
+    elif settings.by == "bergson" and (version := bergson_rival.find_version()) is None:
+        print("BERGSON_PYTHON names no interpreter that has bergson: left out")
+        return
     scores, facts = keep_scores(settings)
     losses = read_bank(settings.recipe, settings.halves, settings.seeds)[:, :, query_places(settings)].mean(3)
     members = members_of(settings.recipe, settings.halves)
@@ -114,7 +120,7 @@ EXPERIMENT = Experiment(
     run=run,
     full=(
         {"by": "watch", "layers": ("block", "all", "head"), "seeds": [(0,)]},
-        {"by": ("audit", "end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
+        {"by": ("audit", "end", "checkpoints", "kronfluence", "bergson"), "seeds": [(0,)]},
         {**ADAPTED, "by": ("watch", "audit", "end", "checkpoints", "kronfluence"), "seeds": [(0,)]},
     ),
     small=({**_TINY, "by": "watch", "refresh": 2}, {**_TINY, "by": "audit"}, {**_TINY, "by": "end"}),

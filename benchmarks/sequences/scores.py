@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import sgoif
 from benchmarks import cache
-from benchmarks.sequences import attributors, ekfac, retraining
+from benchmarks.sequences import attributors, bergson_rival, ekfac, retraining
 from benchmarks.sequences.attributors import Scores, Trained, as_items
 from benchmarks.sequences.retraining import (
     HALVES,
@@ -49,7 +49,7 @@ _FACTS = ("seconds", "cpu_s", "held_loss")
 class Settings(Recipe):
     """One training and what is computed with it."""
 
-    by: Literal["watch", "audit", "end", "checkpoints", "kronfluence"] = "watch"
+    by: Literal["watch", "audit", "end", "checkpoints", "kronfluence", "bergson"] = "watch"
     layers: Literal["block", "all", "head"] = "block"  # that are scored by `watch`
     refresh: int = 16  # steps between two looks at the queries
     queries: int = 24
@@ -83,7 +83,7 @@ def keep_scores(settings: Settings) -> tuple[dict[str, Scores], dict[str, float]
 def digest_code() -> str:
     """A digest of the code that makes scores."""
     root = Path(__file__).resolve().parents[2]
-    modules = (attributors.__file__, ekfac.__file__, retraining.__file__, __file__)
+    modules = (attributors.__file__, bergson_rival.__file__, ekfac.__file__, retraining.__file__, __file__)
     files = [*sorted((root / "src").rglob("*.py")), *map(Path, modules)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -203,6 +203,7 @@ def score_afterwards(
     if settings.by == "checkpoints":
         return {name: -values for name, values in attributors.sum_products(kept).items()}
     compute = {"end": attributors.score_at_the_end, "audit": audit, "kronfluence": attributors.attribute_kronfluence}
+    compute["bergson"] = bergson_rival.attribute_bergson
     return compute[settings.by](subject)
 
 

@@ -85,7 +85,12 @@ class Run:
 
     @cached_property
     def num_judged(self) -> int:
-        """Those of them whose label has a probability; labels that a person has verified have none."""
+        """Those of them whose label has a probability; labels that a person has verified have none.
+
+        Sequences have one as soon as somebody has checked a sample, all of them.
+        """
+        if self.has_sequences:
+            return self.num_examples if (self.info.get("checked") or {}).get("parts") else 0
         if "p_mislabeled" not in columns_of(self.sql, "examples"):
             return 0
         judged = self.sql(f"select count(p_mislabeled) as n from {labels_of(self.sql, self.info)}")
@@ -223,7 +228,8 @@ class Run:
             SgoifError: The run is not about sequences, or they are not ranked by such a column.
         """
         self._need_sequences()
-        return findings.sequence_issues(self.sql, by=by, top=top, checked=self.info.get("checked"))
+        checked, why = (self.info.get(name) for name in ("checked", "why_not_checked"))
+        return findings.sequence_issues(self.sql, by=by, top=top, checked=checked, why_not=why)
 
     def most_helpful(self, group: str, count: int = 20) -> pa.Table:
         """The training sequences that lower the loss of a group of evaluation sequences most. Experimental.
@@ -277,8 +283,8 @@ class Run:
         if self.has_sequences:
             raise SgoifError(
                 f"{self.url or 'this run'} judged sequences of a language model and has no classes; ask it for its "
-                "sequence_issues(), most_helpful(group) and duplicates(), or `sgoif issues`, `sgoif info`, `sgoif "
-                "report`, `sgoif duplicates`, `sgoif export --to jsonl` and `sgoif apply` on the command line."
+                "sequence_issues(), most_helpful(group) and duplicates(), or on the command line `issues`, `info`, "
+                "`report`, `duplicates`, `verify`, `check`, `export --to jsonl` and `apply`."
             )
         if self.has_values:
             raise SgoifError(
@@ -563,9 +569,9 @@ class Run:
         """The training examples with the largest value of a column, most suspicious first, as arrays.
 
         Hold-out examples are not among them; :meth:`label_issues` ranks both. Without a column, by ``p_mislabeled``
-        where the run could be calibrated, else by ``worst``.
+        where the run could be calibrated, else and of sequences by ``worst``.
         """
-        name = by or ("p_mislabeled" if self.is_calibrated else "worst")
+        name = by or ("p_mislabeled" if self.is_calibrated and not self.has_sequences else "worst")
         order = np.argsort(-np.nan_to_num(self.table[name].astype(np.float64), nan=-np.inf), kind="stable")[:count]
         return {name: column[order] for name, column in self.table.items()}
 
@@ -593,4 +599,6 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     info |= {"writing_faults": tables.files.info.get("faults", {}), **(tables.files.info.get("facts") or {})}
     checked, why_not = read_checked(str(path), tables.sql, info)
     found = {"checked": checked, "why_not_checked": why_not}
+    if info.get("task") == "sequences":  # which have no probabilities but those of a sample
+        found["no_p_reason"] = why_not
     return Run(info | {name: value for name, value in found.items() if value is not None}, tables)

@@ -98,15 +98,33 @@ def audit_sequences(
     )  # fmt: skip
     facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
+    if warnings := _warn_of(columns, len(examples), len(examples) - len(recorder.index)):
+        facts["warnings"] = warnings
+    return _collect(recorder, engine, sink, facts, columns)
+
+
+def _warn_of(columns: Columns, count: int, num_repeated: int) -> dict[str, str]:
+    """What a reader of an audit must know, by cause; said at once, too."""
+    found = {}
     copied = int(sum(name is not None for name in columns.get("copied_group", ())))
     if copied:
-        text = (
-            f"{copied:,} of {len(examples):,} training sequences are evaluation sequences too, and look helpful "
+        found["in_evaluation"] = (
+            f"{copied:,} of {count:,} training sequences are evaluation sequences too, and look helpful "
             "whatever they say; `sgoif duplicates` names them"
         )
+    if num_repeated:
+        found["repeated_ids"] = (
+            f"{num_repeated:,} of {count:,} training sequences have an id that another one has; those of one id are "
+            "one row, a mean of different sequences: give each an id of its own"
+        )
+    if "conflict" not in columns:
+        found["no_conflict"] = (
+            "no scored layer shows what the model makes of a prompt, so there is no `conflict`, and `suspicion` reads "
+            "the harm, which finds less; score layers of the decoder with sgoif.Method(layers=[...])"
+        )
+    for text in found.values():
         log.warning("%s.", text)
-        facts["warnings"] = {"in_evaluation": text}
-    return _collect(recorder, engine, sink, facts, columns)
+    return found
 
 
 def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimizer | None) -> SequenceEngine:

@@ -412,7 +412,7 @@ class SequenceSummary:
     kind: str
     num_examples: int
     num_judged: int
-    groups: dict[str, Any]  # by name: sequences, and the last mean loss per token
+    groups: dict[str, Any]  # by name: sequences, and the mean loss per token when they were last looked at
     curvature: str
     num_layers: int
     is_calibrated: bool  # whether people have checked a sample
@@ -431,13 +431,13 @@ class SequenceSummary:
         lines += [f"Warning: {text}." for text in self.warnings]
         for name, group in self.groups.items():
             last = group.get("last_loss")
-            loss = "never looked at" if last is None else f"last mean loss per token {last:.3g}"
+            loss = "never looked at" if last is None else f"mean loss per token {last:.3g} when last looked at"
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
         if self.checked is not None:
             return [*lines, *describe_checked(self.checked, "sequence")]
         return [
             *lines,
-            f"No probabilities, so ranked by `suspicion`: {clean(self.no_p_reason or 'not noted why')}.",
+            f"No probabilities: {clean(self.no_p_reason or 'not noted why')}.",
         ]
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+import tests.integrations.torchvision_operators  # noqa: F401
+
 pytest.importorskip("transformers")
 
 from benchmarks import records

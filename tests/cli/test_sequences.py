@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import sgoif
+from sgoif.cli.main import app
 from sgoif.errors import SgoifError
 from sgoif.sources.written import written_hash
 from tests.cli.runs import answer, invoke, noisy, write_run
@@ -41,7 +43,7 @@ def test_the_table_shows_harm_group_and_loss(run):
     assert shown[0][-7:] == ["3", "3", "?", "?", "?", "3", "1"]
     assert shown[1] == ["2", "a", "2.051", "2", "2", "0.2", "math", "0.5", "7", "3"]
     assert shown[2][-7:] == ["1", "1", "0.5", "code", "0.9", "1,200", "3"]
-    assert "\x1b" not in done.stdout and "ranked by `suspicion`" in done.stdout
+    assert "\x1b" not in done.stdout and "No probabilities: " in done.stdout
 
 
 def test_texts_stand_beside_the_sequences(run, tmp_path):
@@ -54,11 +56,11 @@ def test_texts_stand_beside_the_sequences(run, tmp_path):
 
 def test_what_does_not_go_with_sequences_is_refused(run, tmp_path):
     assert "this run judged sequences" in invoke("issues", run, "--class", "cat").stderr
-    assert "has no probabilities" in invoke("issues", run, "--min-p", 0.5).stderr
+    assert "--min-p goes with labels" in invoke("issues", run, "--min-p", 0.5).stderr
     assert "an audit of the finished model does" in invoke("duplicates", run).stderr
     for arguments in (["classes", run], ["export", run, "--to", "cleanlab", "--out", "x.csv"]):
         done = invoke(*arguments)
-        assert done.exit_code == 2 and "`sgoif issues`" in done.stderr, arguments
+        assert done.exit_code == 2 and "`issues`" in done.stderr, arguments
     labels = write_run(tmp_path / "labels", noisy())
     assert "this run judged labels" in invoke("issues", labels, "--rank-by", "loss").stderr
     done = invoke("export", labels, "--to", "jsonl", "--out", "x.jsonl")
@@ -197,6 +199,46 @@ def test_a_correction_that_cannot_be_applied_is_named(run):
                 sgoif.cleaned(texts, manifest)
 
 
+def test_a_sequence_that_goes_is_the_one_that_was_reviewed(run):
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    row = {"id": "a", "decision": "drop", "content": written_hash("t")}
+    Path("drops.jsonl").write_text(json.dumps(row))
+    assert invoke("apply", run, "drops.jsonl", "--out", "m.parquet").exit_code == 0
+
+    def kinds(completions):
+        columns = {"id": IDS, "completion": completions}
+        items = [{"id": id, "completion": text} for id, text in zip(IDS, completions)]
+        yield lambda: sgoif.cleaned(datasets.Dataset.from_dict(columns), "m.parquet")["id"]
+        yield lambda: sgoif.cleaned(pandas.DataFrame(columns), "m.parquet")["id"].tolist()
+        yield lambda: [item["id"] for item in sgoif.cleaned(items, "m.parquet")]
+        samples = [{"__key__": item["id"], "text": item["completion"]} for item in items]
+        yield lambda: [sample["__key__"] for sample in sgoif.cleaned(iter(samples), "m.parquet")]
+
+    assert all(clean() == IDS[1:] for clean in kinds(list("tuvw")))
+    for clean in kinds(list("uvwt")):
+        with pytest.raises(SgoifError, match="completion of 'a' in this dataset is not the one that was reviewed"):
+            clean()
+    tokens = [{"id": id, "input_ids": [1], "labels": [1]} for id in IDS]  # have no text to compare
+    assert [item["id"] for item in sgoif.cleaned(tokens, "m.parquet")] == IDS[1:]
+
+
+def test_items_with_numbers_for_ids_are_cleaned_by_these_and_not_by_position(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sequence_run("run", [0, 1, 2, 3], HARM, LOSS)
+    Path("drops.jsonl").write_text(json.dumps({"id": 3, "decision": "drop"}))
+    assert invoke("apply", "run", "drops.jsonl", "--out", "m.parquet").exit_code == 0
+    items = [{"id": id, "input_ids": [id], "labels": [id]} for id in (3, 2, 1, 0)]
+    assert [item["id"] for item in sgoif.cleaned(items, "m.parquet")] == [2, 1, 0]
+    with pytest.raises(SgoifError, match="has an id of its own, 3, which the position would replace"):
+        sgoif.with_ids(items)[0]
+    assert [item["id"] for item in sgoif.with_ids(items, list("abcd"))] == list("abcd")
+
+
+def test_a_watched_training_has_no_conflict_to_rank_by(run):
+    done = invoke("issues", run, "--rank-by", "conflict")
+    assert done.exit_code == 2 and "this run knows no conflict" in done.stderr
+
+
 def test_people_who_correct_a_completion_otherwise_disagree(run):
     for name, text in (("ann", "x"), ("bo", "y")):
         Path(f"{name}.jsonl").write_text(json.dumps({"id": "a", "decision": "edit", "completion": text}))
@@ -308,10 +350,6 @@ def test_a_limit_is_judged_by_a_checked_sample_alone(sampled):
 
 
 def test_the_terminal_asks_about_sequences_and_goes_on(sampled):
-    from typer.testing import CliRunner
-
-    from sgoif.cli.main import app
-
     run, _ = sampled
     arguments = ["verify", run, "--show", "train.jsonl"]
     done = CliRunner().invoke(app, arguments, input="r\nw\n?\nq\n")
@@ -320,6 +358,50 @@ def test_the_terminal_asks_about_sequences_and_goes_on(sampled):
     done = CliRunner().invoke(app, arguments, input="r\n" * 57)
     assert done.exit_code == 0 and "4 of 60" in done.stdout and "1 of 60" not in done.stdout.split("4 of 60")[0]
     assert "Checked sequences: 60, 1 of them wrong, 1 could not be told." in done.stdout
+
+
+def test_people_who_correct_a_completion_otherwise_agree_that_it_is_wrong(sampled):
+    run, wrong = sampled
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    document = document_of("check.html")
+    write_verdicts("ann.jsonl", document, wrong, "edit")
+    write_verdicts("bob.jsonl", document, wrong, "drop")
+    Path("cid.jsonl").write_text(Path("ann.jsonl").read_text().replace('"new"', '"newer"'))
+    one = answer("verify", run, "--verdicts", "ann.jsonl")["all"]
+    for other in ("bob.jsonl", "cid.jsonl"):
+        assert answer("verify", run, "--verdicts", "ann.jsonl", "--verdicts", other)["all"] == one
+
+
+def test_verdicts_about_labels_are_never_taken_for_those_about_sequences(sampled):
+    run, _ = sampled
+    Path("verdicts.csv").write_text("id,given_label,given_name,decision\nimg/1.png,0,cat,keep\n")
+    before = Path("verdicts.csv").read_text()
+    done = CliRunner().invoke(app, ["verify", run, "--show", "train.jsonl"], input="r\nq\n")
+    assert done.exit_code == 0 and "sequence_verdicts.csv" in done.stdout
+    assert Path("verdicts.csv").read_text() == before
+    done = invoke("verify", run, "--show", "train.jsonl", "--out", "verdicts.csv")
+    assert done.exit_code == 2 and "is about a label" in done.stderr and Path("verdicts.csv").read_text() == before
+    done = invoke("verify", run)
+    assert done.exit_code == 2 and "a person has to read the sequences: pass --show FILE" in done.stderr
+
+
+def test_a_checked_run_has_probabilities_until_it_changes(sampled):
+    run, wrong = sampled
+    assert not sgoif.load(run).is_calibrated
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    write_verdicts("verdicts.jsonl", document_of("check.html"), wrong)
+    answer("verify", run, "--verdicts", "verdicts.jsonl")
+    assert sgoif.load(run).is_calibrated and sgoif.load(run).summary().is_calibrated
+    invoke("check", run, "--max-error-rate", "30%", "--junit", "c.xml")
+    assert "sequences of" in Path("c.xml").read_text()
+    path = Path(run) / "checked.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "state": {**document["state"], "rest": 1.0}}))
+    opened = sgoif.load(run)
+    assert not opened.is_calibrated
+    for said in (opened.sequence_issues()["no_p_reason"][0].as_py(), opened.info["no_p_reason"]):
+        assert "the run has changed since" in said
+    assert "the run has changed since" in invoke("info", run).stdout
 
 
 def test_figures_of_an_older_version_give_a_rate_and_no_probabilities(sampled):

@@ -251,7 +251,7 @@ REFUSED = {
         "with test.*pass one of its datasets",
     ),
     "unknown key": (lambda: Items(lambda i: {"x": X[i], "fine": 0}), "items have x, fine, expected one of labels, "),
-    "language model": (lambda: Items(lambda i: {"input_ids": X[i]}), "sequences are not supported yet"),
+    "language model": (lambda: Items(lambda i: {"input_ids": X[i]}), "Language models have task='sequences'"),
     "token labels": (lambda: Items(lambda i: {"input_ids": X[i], "labels": Y[:3]}), "per token .* not supported yet"),
     "objects": (lambda: Items(lambda i: types.SimpleNamespace(x=X[i])), "items are SimpleNamespace with x"),
     "no labels": (lambda: X, r"pass a tuple \(inputs, labels\)"),

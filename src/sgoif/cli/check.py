@@ -78,7 +78,7 @@ def check(
     if summary is not None:
         _write_summary(summary, markdown(run, verdict, found, worst))
     if junit is not None:
-        write_text(junit, junit_xml(run, verdict))
+        write_text(junit, junit_xml(run, verdict, _judged(found)))
     code = _STATES[verdict.state][0]
     if as_json:
         document = {"run": run, "state": verdict.state, "exit_code": code, "reason": verdict.reason}
@@ -114,10 +114,8 @@ def _sort(verdict: Verdict) -> list[Outcome]:
 
 def markdown(url: str, verdict: Verdict, found: AnySummary | None, worst: list[dict[str, Any]]) -> str:
     """Write the verdict for a page such as GitHub's job summary."""
-    from sgoif.summary import SequenceSummary
-
-    what = "Sequences" if isinstance(found, SequenceSummary) else "Labels"
-    lines = [f"## {_STATES[verdict.state][1]} {what} of {_text(url)}: {_STATES[verdict.state][2]}", ""]
+    _, mark, words = _STATES[verdict.state]
+    lines = [f"## {mark} {_judged(found).capitalize()} of {_text(url)}: {words}", ""]
     if verdict.reason is not None:
         lines += [_text(verdict.reason), ""]
     if verdict.outcomes:
@@ -139,7 +137,14 @@ def markdown(url: str, verdict: Verdict, found: AnySummary | None, worst: list[d
     return "\n".join(lines)
 
 
-def junit_xml(url: str, verdict: Verdict) -> str:
+def _judged(found: AnySummary | None) -> str:
+    """What is right or wrong in a run."""
+    from sgoif.summary import SequenceSummary
+
+    return "sequences" if isinstance(found, SequenceSummary) else "labels"
+
+
+def junit_xml(url: str, verdict: Verdict, what: str = "labels") -> str:
     """Write the verdict as JUnit XML: a test case per limit and class; what was not judged is skipped."""
     from xml.etree import ElementTree
 
@@ -149,7 +154,7 @@ def junit_xml(url: str, verdict: Verdict) -> str:
     numbers = {"tests": len(outcomes) + errors, "failures": failed, "errors": errors, "skipped": skipped}
     counts = {name: str(number) for name, number in numbers.items()}
     root = ElementTree.Element("testsuites", {"name": "sgoif check", **counts})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"labels of {url}"), **counts})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"{what} of {url}"), **counts})
     for item in outcomes:
         name = f"{item.about} <= {_amount(item)}"
         case = ElementTree.SubElement(

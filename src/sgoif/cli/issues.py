@@ -46,7 +46,7 @@ def issues(
     table: Table = None,
     rank_by: Annotated[
         MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, loss_last, loss, harm, conflict or worst."),
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, conflict, harm, worst, cosine or a loss."),
     ] = None,
     show: Annotated[
         MaybeText,
@@ -66,6 +66,8 @@ def issues(
     noun = _noun_of(opened)
     if noun != "sequence" and rank_by is not None:
         raise SgoifError(f"--rank-by goes with sequences of a language model; this run judged {noun}s.")
+    if noun == "sequence" and min_p is not None:
+        raise SgoifError("--min-p goes with labels; sequences share the probability of their part of the ranking.")
     if noun != "tag" and min_p is not None:
         need_probabilities(opened)
     if noun in ("value", "sequence") and of_class is not None:

@@ -7,7 +7,7 @@ folder; what is found lies there in ``checked.json``, for ``info``, ``check`` an
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sgoif.review.verify import CheckedList
     from sgoif.run import Run
     from sgoif.sources import Pictures
-    from sgoif.sources.sequences import SequenceTexts
+    from sgoif.sources.sequences import SequenceText
 
 _LONGEST = 2000  # characters of an example's text in the terminal
 
@@ -55,8 +55,8 @@ def verify(
     table: Table = None,
     text: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show only this column of --table.")] = None,
     out: Annotated[
-        str, typer.Option(metavar="FILE.csv", help="Write answers given in the terminal to this file.")
-    ] = "verdicts.csv",
+        MaybeText, typer.Option(metavar="FILE.csv", help="Write answers given in the terminal to this file.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Draw the sample from this seed; another one draws other labels.")
     ] = 0,
@@ -97,7 +97,7 @@ def verify(
     if page is None:
         write_list(run, found)
         where = None if named is None else named.where
-        return _ask(opened, found, [item.list_id for item in smaller], _Examples(where, place), out)
+        return _ask(opened, found, [item.list_id for item in smaller], _Examples(where, place), out or "verdicts.csv")
     from sgoif.report.questions import write_sample_page
     from sgoif.run import load
 
@@ -116,22 +116,20 @@ def _verify_sequences(
     smaller: Sequence[CheckedList],
     page: str | None,
     images: str | None,
-    out: str,
+    out: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Check sequences of a language model, on a page or in the terminal: is each completion right?"""
+    from sgoif.report.sequences import read_sample_texts, write_sequence_sample
     from sgoif.review.verify import write_list
 
+    place, texts = read_sample_texts(found, images)
     if page is None:
-        from sgoif.sources.sequences import open_sequence_texts
-
-        place = None if images is None else open_sequence_texts(images)
         write_list(url, found)
-        return _ask(run, found, [item.list_id for item in smaller], _Sequences(place), out)
-    from sgoif.report.sequences import write_sequence_sample
-
-    write_sequence_sample(run, found, page, images=images, run_url=url)
+        shown = _Sequences(texts)
+        return _ask(run, found, [item.list_id for item in smaller], shown, out or "sequence_verdicts.csv")
+    write_sequence_sample(found, page, place, texts, run_url=url)
     write_list(url, found)
     print_lines(_tell_of_page(url, found, smaller, page, "sequence", as_json=as_json))
 
@@ -176,12 +174,12 @@ class _Shown(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Sequences:
-    """Its prompt and its completion, where there are texts."""
+    """Its prompt and its completion, where its text is known."""
 
-    place: SequenceTexts | None
+    texts: Mapping[str, SequenceText]
 
     def describe(self, ident: Any) -> list[str]:
-        text = None if self.place is None else self.place.read([ident]).get(str(ident))
+        text = self.texts.get(str(ident))
         if text is None:
             return [clean(ident)]
         prompt = [f"prompt: {shorten(text.prompt, _LONGEST)}"] if text.prompt else []
@@ -270,21 +268,23 @@ def _open_table(path: str, column: str | None, found: CheckedList) -> Pictures:
 
 
 def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False) -> None:
-    """Work out what verdicts say of all labels, keep it in the run, and print it."""
+    """Work out what verdicts say of all examples, keep it in the run, and print it."""
     from sgoif.review.verify import figures_of, is_current, keep_checked, read_lists
     from sgoif.summary import describe_checked
+
+    draw = f"sgoif verify {run.url} --page FILE.html{' --show TEXTS.jsonl' if run.has_sequences else ''}"
 
     named = {item.list_id for item in decisions}
     lists = [found for found in read_lists(run.files.url) if found.list_id in named]
     if not lists:
         raise SgoifError(
             f"none of {count(len(decisions), 'verdict')} is about a sample of this run; pass the file that the page of "
-            f"`sgoif verify {run.url} --page FILE.html` gave."
+            f"`{draw}` gave."
         )
     if not all(is_current(found, run.sql, run.info) for found in lists):
         raise SgoifError(
             "the run has changed since this sample was drawn, so it is no random sample of its ranking any more; draw "
-            f"another: `sgoif verify {run.url} --page FILE.html`."
+            f"another: `{draw}`."
         )
     document = figures_of(lists, decisions)
     keep_checked(run.files.url, document)

@@ -43,6 +43,7 @@ def sequence_issues(
     top: int | None = None,
     ids: Sequence[Any] | None = None,
     checked: Mapping[str, Any] | None = None,
+    why_not: str | None = None,
 ) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
@@ -52,14 +53,17 @@ def sequence_issues(
         top: how many rows; None or 0 for all.
         ids: of these alone.
         checked: what people found in a sample, the document of ``checked.json``.
+        why_not: why that is not used, where there is one.
 
     Raises:
         SgoifError: they are not ranked by such a column.
     """
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
+    if by == "conflict" and "conflict" not in columns_of(sql, "examples"):
+        raise SgoifError("this run knows no conflict; an audit of the finished model does.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    columns = ", ".join([*_SHOWN, *_probabilities(checked)])
+    columns = ", ".join([*_SHOWN, *_probabilities(checked, why_not)])
     query = f"select id, suspicion, {columns} from ({ranked_sequences(sql)})"
     order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
     if ids is None:
@@ -68,11 +72,12 @@ def sequence_issues(
     return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
 
 
-def _probabilities(checked: Mapping[str, Any] | None) -> list[str]:
+def _probabilities(checked: Mapping[str, Any] | None, why_not: str | None) -> list[str]:
     """The share of wrong ones among those that people checked in the same part of the ranking, with its interval."""
     parts = (checked or {}).get("parts") or ()
     if not parts:
-        return [*(f"null::double as {name}" for name in _ENDS), "no_p_reason"]
+        reason = "no_p_reason" if why_not is None else f"'{why_not.replace(chr(39), chr(39) * 2)}' as no_p_reason"
+        return [*(f"null::double as {name}" for name in _ENDS), reason]
 
     def choose(name: str) -> str:
         return " ".join(f"when place < {int(part['end'])} then {float(part[name])}::double" for part in parts)
@@ -110,13 +115,13 @@ def sequence_duplicates(sql: Sql) -> Any:
     return sql(
         """
         with counted as (
-            select id::varchar as id, prompt_key, sequence_key, copied_group,
+            select id::varchar as id, id as place, prompt_key, sequence_key, copied_group,
                    count(*) over (partition by sequence_key) as n_same,
                    first(id::varchar) over (partition by sequence_key order by id) as first_id
             from examples
         ),
         completions as (
-            select *, first(id) over (partition by prompt_key order by n_same desc, id) as usual_id
+            select *, first(id) over (partition by prompt_key order by n_same desc, place) as usual_id
             from counted where id = first_id
         )
         select 'other completion' as kind, id, usual_id as other_id, null::varchar as group_name, n_same

@@ -82,7 +82,7 @@ class AnchorGroups:
         if not isinstance(groups, Mapping) or not groups:
             raise SgoifError(
                 "task='sequences' needs anchors={name: dataset, ...}, one dataset of evaluation sequences per group, "
-                f"got {type(groups).__name__}."
+                f"got {'an empty one' if isinstance(groups, Mapping) else type(groups).__name__}."
             )
         self.names = [str(name) for name in groups]
         if len(set(self.names)) < len(self.names):
@@ -109,6 +109,11 @@ class AnchorGroups:
         """How much of all evaluation sequences each group is, by name."""
         total = sum(self.sizes)
         return {name: size / total for name, size in zip(self.names, self.sizes)}
+
+    @property
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that the datasets and their collators own."""
+        return [generator for sequences in self._sets for generator in sequences.generators]
 
     def draw(self, group: int, count: int) -> list[dict[str, Any]]:
         """The next batches of a group, on the device; a dataset may draw random numbers, so guard them around it."""

@@ -7,7 +7,7 @@ plain gradients and equal weights it is harm. That tells what training does, but
   root of its norm, each still counts by its size, but not as much;
 - a wrong completion hurts where the same is asked, and may help where its words are the right answer; the sum over all
   evaluation sequences cancels the two. So ``w_ij`` falls with the distance of prompts: that of hidden states, by their
-  cosine, at the position that predicts the first token.
+  cosine, at the position that predicts the first token. Sequences without a prompt, as plain texts are, count alike.
 
 Weights of all pairs would take a direction per evaluation sequence. Prompts are clustered instead, and the sequences of
 a cluster share a direction; where there are few, each is a cluster of its own.
@@ -15,6 +15,7 @@ a cluster share a direction; where there are few, each is a cluster of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,11 @@ _NUMBERS = 2**27  # that the directions of all clusters may have together
 _SAMPLE = 2000  # prompts whose distances are compared
 _WIDTH = 0.25  # of the median distance, over which a weight falls by 1/e; 0.15 to 0.7 find the same within 1 AP
 _ALIKE = 1e-5  # of the size of hidden states, up to which a difference is rounding
+_SAME = 1e-4  # distance up to which prompts are one
+# Layers of decoders that read what the encoder found, by how Transformers names them.
+_CROSS_ATTENTION = re.compile(
+    r"(EncDecAttention|encoder_attn|cross_?attention|cross_attn)\..*(k|v|key|value)(_proj)?\b"
+)
 
 
 class NearPrompts:
@@ -54,7 +60,11 @@ class NearPrompts:
     def __init__(
         self, layers: Sequence[Layer], spaces: Mapping[str, Space], *, is_causal: bool, dtype: torch.dtype
     ) -> None:
-        linear = [layer for layer in layers if isinstance(layer.rule, LinearRule)]
+        linear = [
+            layer
+            for layer in layers
+            if isinstance(layer.rule, LinearRule) and not _CROSS_ATTENTION.search(layer.module_name)
+        ]
         self.layer = _find_hidden(linear) if linear else None
         self._spaces, self._is_causal, self._dtype = dict(spaces), is_causal, dtype
         self._inputs: list[Tensor] = []  # of the layer in the last pass
@@ -83,13 +93,29 @@ class NearPrompts:
             self._inputs.clear()
 
     def take(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """The hidden states of the prompts of the last pass, ``[B, d]``; None where they were not seen."""
+        """The hidden states of the prompts of the last pass, ``[B, d]``; None where they were not seen.
+
+        Sequences without a prompt have NaN.
+        """
         inputs, targets = list(self._inputs), next_tokens(batch["labels"], is_causal=self._is_causal)
         self._inputs.clear()
         if not inputs or inputs[0].dim() != 3 or inputs[0].shape[:2] != targets.shape:
             return None
         first = (targets != IGNORED).int().argmax(1)
-        return inputs[0][torch.arange(len(targets), device=first.device), first].to(self._dtype)
+        rows = inputs[0][torch.arange(len(targets), device=first.device), first].to(self._dtype)
+        return rows.masked_fill(~self._have_prompts(batch, first)[:, None], torch.nan)
+
+    def _have_prompts(self, batch: Mapping[str, Any], first: Tensor) -> Tensor:
+        """Whether a token without a label stands where the first one is predicted, or before it; ``[B]``."""
+        if not self._is_causal:
+            return torch.ones_like(first, dtype=torch.bool)  # the input is a prompt
+        mask = batch.get("attention_mask")
+        is_prompt = batch["labels"] == IGNORED
+        if isinstance(mask, Tensor) and mask.shape == is_prompt.shape:
+            is_prompt = is_prompt & mask.bool()
+        places = torch.arange(is_prompt.shape[1], device=first.device)
+        found: Tensor = (is_prompt & (places <= first[:, None])).any(1)
+        return found
 
     def fit(self, capture: Capture, forward: Forward, batches: Batches, solve: Solve) -> bool:
         """Cluster the prompts of evaluation sequences and solve for the directions; False where prompts are not seen.
@@ -103,6 +129,7 @@ class NearPrompts:
         if self.layer is None:
             return False
         found: list[Tensor] = []
+        is_used: list[Tensor] = []  # whether there is a token to predict
         with self.reading(), torch.no_grad():
             for batch in batches():
                 forward(batch)
@@ -110,22 +137,25 @@ class NearPrompts:
                 if rows is None:
                     return False
                 found.append(rows)
-        clusters = self._cluster(torch.cat(found))
+                is_used.append((next_tokens(batch["labels"], is_causal=self._is_causal) != IGNORED).any(1))
+        used = torch.cat(is_used)
+        clusters = torch.full((len(used),), -1, device=used.device)
+        clusters[used] = self._cluster(torch.cat(found)[used])
         sums = self._add_up(capture, forward, batches(), clusters)
         self._directions = solve(sums)
         return True
 
     def _cluster(self, rows: Tensor) -> Tensor:
         """The cluster of every prompt, ``[M]``."""
-        self._center = rows.mean(0)
-        self._least = _ALIKE * float(torch.linalg.vector_norm(rows, dim=1).mean())
+        self._center = rows.nanmean(0)
+        self._least = _ALIKE * float(torch.linalg.vector_norm(rows, dim=1).nanmean())
         unit = self._place(rows)
         some = unit[torch.linspace(0, len(unit) - 1, min(len(unit), _SAMPLE), device=unit.device).long()]
-        self._width = _WIDTH * max(float((1 - some @ some.mT).median()), _ALIKE)
+        distances = 1 - some @ some.mT
+        apart = distances[distances > _SAME]  # not those of a prompt to itself
+        self._width = _WIDTH * float(apart.median()) if len(apart) else 1.0
         size = sum(space.shape.numel for space in self._spaces.values())
-        is_alike = (
-            float(torch.linalg.vector_norm(unit, dim=1).median()) < 0.5
-        )  # as in plain texts, which have no prompts
+        is_alike = float(torch.linalg.vector_norm(unit, dim=1).median()) < 0.5  # most have no prompt, or the same
         most = 1 if is_alike else max(1, min(_MOST, _NUMBERS // size))
         if len(unit) <= most:
             self._centroids = unit
@@ -141,11 +171,11 @@ class NearPrompts:
         return torch.searchsorted(used, own)
 
     def _place(self, rows: Tensor) -> Tensor:
-        """Unit vectors from the mean prompt; shorter ones where the difference is rounding."""
-        apart = rows - self._center
+        """Unit vectors from the mean prompt; shorter ones where the difference is rounding, 0 without a prompt."""
+        apart = (rows - self._center).nan_to_num()
         sizes = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
         placed: Tensor = apart / sizes.clamp_min(self._least)
-        return placed
+        return placed.nan_to_num()
 
     def _add_up(
         self, capture: Capture, forward: Forward, batches: Iterable[Mapping[str, Any]], clusters: Tensor
@@ -154,7 +184,7 @@ class NearPrompts:
         count = len(self._centroids)
         like: dict[str, Any] = {"device": clusters.device, "dtype": self._dtype}
         sums = {name: torch.zeros(count, *space.shape.dims, **like) for name, space in self._spaces.items()}
-        self._sizes = torch.bincount(clusters, minlength=count).to(self._dtype)
+        self._sizes = torch.bincount(clusters[clusters >= 0], minlength=count).to(self._dtype)
         start = 0
         for batch in batches:
             seen = differentiate(capture, forward, batch, self._is_causal)
@@ -162,7 +192,7 @@ class NearPrompts:
             start += len(own)
             shares = self._root_norms(seen).reciprocal()
             for rows in rows_by_layer(seen.calls, self._spaces).values():
-                for cluster in own.unique():
+                for cluster in own[own >= 0].unique():
                     chosen = own == cluster
                     part = GradientRows(rows.layer, rows.inputs[chosen], rows.output_grads[chosen])
                     sums[rows.layer][cluster] += combine(part, shares[chosen, None])[0].to(self._dtype)

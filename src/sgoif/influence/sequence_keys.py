@@ -19,8 +19,9 @@ __all__ = ["sequence_keys"]
 def sequence_keys(batch: Mapping[str, Any], *, is_causal: bool) -> NDArray[np.int64]:
     """The keys of every prompt, 0 where there is none, and of every sequence, ``[S, 2]``.
 
-    The completion is what is to be predicted. The prompt of a causal model is the tokens without a label, of another
-    model the whole input. Sequences without tokens to read, such as sounds, have no keys: 0.
+    The completion is what is to be predicted. The prompt of a causal model is the tokens without a label before the
+    last one with a label, so that padding on the right is none of it; of another model it is the whole input. Sequences
+    without tokens to read, such as sounds, have no keys: 0.
 
     >>> rows = torch.tensor([[5, 6, 7], [5, 6, 8]])
     >>> keys = sequence_keys({"input_ids": rows, "labels": torch.where(rows < 7, -100, rows)}, is_causal=True)
@@ -33,7 +34,8 @@ def sequence_keys(batch: Mapping[str, Any], *, is_causal: bool) -> NDArray[np.in
     mask = batch.get("attention_mask")
     is_read = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.cpu().bool()
     if is_causal:
-        is_read = is_read & (labels == IGNORED)
+        is_later = (labels != IGNORED).flip(1).cumsum(1).flip(1) > 0
+        is_read = is_read & (labels == IGNORED) & is_later
     found = np.zeros((len(tokens), 2), np.int64)
     for row in range(len(tokens)):
         prompt, completion = tokens[row][is_read[row]], labels[row][labels[row] != IGNORED]

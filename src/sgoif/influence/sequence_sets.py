@@ -17,7 +17,7 @@ from sgoif.tasks.sequences import IGNORED
 __all__ = ["SequenceSet", "batch_of_one", "pad_items"]
 
 _LISTS = ("input_ids", "labels", "attention_mask", "token_type_ids", "position_ids", "decoder_input_ids")
-_CHECKED = 16  # sequences that are read before anything else is done, so that a mistake shows at once
+_CHECKED = 16  # sequences that are read at once before anything else is done, so that a mistake shows early
 
 
 def pad_items(items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
@@ -70,12 +70,16 @@ class SequenceSet:
         if not is_map_style(dataset) or not len(dataset):
             raise SgoifError(f"{role} must be a map-style dataset with at least one sequence.")
         with preserve_rng(own=self.generators):  # a dataset may draw random numbers
-            _, first = self.read(range(min(len(self), _CHECKED)))
-        if not bool((first["labels"] != IGNORED).any()):
-            raise SgoifError(f"none of the first sequences of {role} has a token to predict.")
+            if not any(self._can_predict(start) for start in range(0, len(self), _CHECKED)):
+                raise SgoifError(f"no sequence of {role} has a token to predict: all labels are {IGNORED}.")
 
     def __len__(self) -> int:
         return len(self._dataset)
+
+    def _can_predict(self, start: int) -> bool:
+        """Whether one of some sequences has a token to predict."""
+        _, batch = self.read(range(start, min(len(self), start + _CHECKED)))
+        return bool((batch["labels"] != IGNORED).any())
 
     @property
     def generators(self) -> Any:
@@ -85,8 +89,10 @@ class SequenceSet:
     def read(self, places: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
         """Ids, which are positions where the items have none, and the batch of some sequences, on the device.
 
+        A collator that packs sequences into one row is called for each of them.
+
         Raises:
-            SgoifError: the batch has no labels.
+            SgoifError: the batch has no labels, or not one row of them per sequence.
         """
         items = [self._dataset[place] for place in places]
         is_named = all(isinstance(item, Mapping) and ID_KEY in item for item in items)
@@ -94,11 +100,20 @@ class SequenceSet:
         if is_named:  # collators stack what they are given, and an id may be a word
             items = [{name: value for name, value in item.items() if name != ID_KEY} for item in items]
         batch = dict(self._collate(items))
+        if len(self._labels_of(batch)) != len(items):  # packed: a row each, and these padded
+            alone = [dict(self._collate([item])) for item in items]
+            if any(len(self._labels_of(one)) != 1 for one in alone):
+                raise SgoifError(f"the collator of {self._role} does not give one row of labels per sequence.")
+            rows = [{name: one[name][0] for name in _LISTS if isinstance(one.get(name), Tensor)} for one in alone]
+            batch = dict(pad_items(rows))
+        moved: dict[str, Any] = move_to(batch, self._device)
+        return ids, moved
+
+    def _labels_of(self, batch: Mapping[str, Any]) -> Tensor:
         labels = batch.get("labels")
         if not isinstance(labels, Tensor) or labels.dim() != 2:
             raise SgoifError(
                 f"the sequences of {self._role} have no labels [sequences, positions]; give every item `labels`, "
                 f"{IGNORED} where no token is to be predicted."
             )
-        moved: dict[str, Any] = move_to(batch, self._device)
-        return ids, moved
+        return labels

@@ -271,7 +271,8 @@ class Examples:
         if isinstance(source, Mapping):
             raise SgoifError(
                 f"{self.role} is a dictionary with {_list(source)}, without labels under one of "
-                f"{', '.join(LABEL_KEYS)}; pass one of its datasets."
+                f"{', '.join(LABEL_KEYS)}; pass one of its datasets, or task='sequences' for groups of evaluation "
+                "sequences of a language model."
             )
         if isinstance(source, IterableDataset) or hasattr(source, "__iter__"):
             raise SgoifError(
@@ -291,7 +292,7 @@ class Examples:
         fields = item if isinstance(item, Mapping) else attributes_of(item)
         if fields:
             kind = "items have" if isinstance(item, Mapping) else f"items are {type(item).__name__} with"
-            more = " Language models and other sequences are not supported yet." if "input_ids" in fields else ""
+            more = " Language models have task='sequences'." if "input_ids" in fields else ""
             return f"its {kind} {_list(fields)}, expected one of {', '.join(LABEL_KEYS)}; rename the label so.{more}"
         return f"its items are {type(item).__name__}; give (input, label)."
 

@@ -33,6 +33,7 @@ __all__ = ["InfluenceCallback", "watch_trainer"]
 log = logging.getLogger(__name__)
 
 _IGNORED = -100  # label of an item that no loss counts
+_AUDITED = ("layers", "curvature", "curvature_settings")  # of the method, that an audit after the training repeats
 
 
 def watch_trainer(trainer: Any, anchors: Any, *, out: str | None = None, **settings: Any) -> InfluenceCallback:
@@ -219,16 +220,21 @@ class InfluenceCallback(TrainerCallback):
             raise SgoifError("watching.audit() is for task='sequences'; call sgoif.audit with your model and datasets.")
         if self.run is None:
             raise SgoifError("the training is not over; call trainer.train() first.")
+        if "method" not in self.run.info:
+            raise SgoifError("the monitor was switched off, so there is nothing to repeat; call sgoif.audit.")
         if self.trainer.args.world_size > 1:
             raise SgoifError("an audit of sequences runs in one process; save the model and call sgoif.audit there.")
-        method = self.settings.get("method") or Method()
-        if method.curvature == ADAM:
-            method = replace(method, curvature="kfac", curvature_settings=None)
-        asked = Method(layers=method.layers, curvature=method.curvature, curvature_settings=method.curvature_settings)
+        used = self.run.info["method"]
+        asked = Method(
+            layers=used["layers"], curvature=used["curvature"], curvature_settings=used["curvature_settings"]
+        )
+        if asked.curvature == ADAM:
+            asked = Method(layers=asked.layers)
         trained = _collate_as_trained(self.trainer.train_dataset, self.trainer.data_collator.collate)
         return audit(
             self.trainer.model, trained, anchors=self.anchors, task="sequences", method=asked, out=out,
-            overwrite=overwrite, batch_size=batch_size, seed=self.settings.get("seed", 0),
+            forward=self.settings.get("forward"), overwrite=overwrite, batch_size=batch_size,
+            seed=self.settings.get("seed", 0),
         )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from sgoif.sources.written import written_hash
 from sgoif.summary import summarise_sequences
 from sgoif.wording import count
 
-__all__ = ["SequenceReportSettings", "make_sequence_report", "write_sequence_sample"]
+__all__ = ["SequenceReportSettings", "make_sequence_report", "read_sample_texts", "write_sequence_sample"]
 
 _ASSETS = Assets(
     "sequences.html",
@@ -111,10 +111,8 @@ def make_sequence_report(
     return [Path(out)]
 
 
-def write_sequence_sample(
-    run: Findings, found: CheckedList, out: str | os.PathLike[str], *, images: Any = None, run_url: str | None = None
-) -> Path:
-    """Write the page of a sample to check: its sequences in random order, and nothing of what the run thinks.
+def read_sample_texts(found: CheckedList, images: Any) -> tuple[str, dict[str, SequenceText]]:
+    """Where the texts of a sample come from, and these by the text of an id; others are unknown.
 
     Raises:
         SgoifError: There are no texts, or none of these sequences.
@@ -128,6 +126,19 @@ def write_sequence_sample(
     place = open_sequence_texts(images)
     texts = place.read(keys)
     _need_texts(keys, texts, place.about, len(texts))
+    return place.about, texts
+
+
+def write_sequence_sample(
+    found: CheckedList,
+    out: str | os.PathLike[str],
+    where: str,
+    texts: Mapping[str, SequenceText],
+    *,
+    run_url: str | None = None,
+) -> None:
+    """Write the page of a sample to check: its sequences in random order, and nothing of what the run thinks."""
+    keys = [str(card.id) for card in found.cards]
     shown = [texts.get(key) for key in keys]
     document = {
         **_FIXED,
@@ -139,7 +150,7 @@ def write_sequence_sample(
         "has_texts": True,
         "cards": {"id": keys, "given": [NO_CLASS] * len(keys), **_describe_texts(shown)},
     }
-    beside = _Beside(place.about, texts)
+    beside = _Beside(where, texts)
     drawn = f"{count(len(keys))} of {count(found.design.num_examples, 'sequence')}, drawn at random"
     html = render_html(
         _ASSETS,
@@ -156,15 +167,14 @@ def write_sequence_sample(
         by="order",
     )
     write_text(out, html)
-    return Path(out)
 
 
 def _need_texts(keys: Sequence[str], texts: Mapping[str, SequenceText], about: str, num_known: int) -> None:
     if any(key in texts for key in keys):
         return
-    known = f"has texts of {count(num_known, 'other sequence')}" if num_known else "knows no id of this run"
+    others = f"has texts of {count(num_known, 'other sequence')}, but of none that the page shows"
     raise SgoifError(
-        f"{about} {known}, but of none that the page shows; its column `id` must hold the ids of the run, "
+        f"{about} {others if num_known else 'knows no id of this run'}; its column `id` must hold the ids of the run, "
         f"such as {keys[0][:80]!r}. Without one, ids are row numbers."
     )
 

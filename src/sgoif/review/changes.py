@@ -91,7 +91,8 @@ def read_changes(path: str | os.PathLike[str]) -> Changes:
                 found[str(id)] = Change(None, None, str(edit[0] or ""), str(edit[1] or ""))
             elif action in _CHANGING:
                 reviewed = None if given in (None, "") else int(given)
-                found[str(id)] = Change(reviewed, int(label) if action == "relabel" else None)
+                content = str(edit[1] or "") if edit else ""
+                found[str(id)] = Change(reviewed, int(label) if action == "relabel" else None, content=content)
     return Changes(os.fspath(path), found)
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from sgoif.errors import SgoifError
+from sgoif.inputs.items import ID_KEY
 from sgoif.review.changes import Change, Changes, need_reviewed, new_label, read_changes
-from sgoif.review.edits import edit_column, edit_item, need_editable
+from sgoif.review.edits import edit_column, edit_item, need_editable, need_same_text
 
 __all__ = ["CleanedDataset", "CleanedStream", "cleaned"]
 
@@ -120,6 +121,8 @@ class CleanedStream(IterableDataset[Any]):
                 if len(unknown) == _PROBED:
                     self._need_known(unknown)
                     unknown = None
+            if change is not None and change.is_dropped:
+                need_same_text(sample, change, key, self.changes.path)
             if change is None:
                 yield sample
             elif change.completion is not None:
@@ -172,10 +175,18 @@ def _clean_items(dataset: Any, changes: Changes) -> CleanedDataset:
     _check_labels(dataset, ids, found, changes.path)
     edits = ((ids[at], dataset[at], change) for at, change in found.items() if change.completion is not None)
     need_editable(edits, changes.path)
+    _check_dropped(dataset, ids, found, changes.path)
     gone = [position for position, change in found.items() if change.is_dropped]
     kept = np.delete(np.arange(len(dataset)), np.array(gone, dtype=np.int64))
     relabelled = {position: change for position, change in found.items() if not change.is_dropped}
     return CleanedDataset(dataset, kept, relabelled, ids, changes.path)
+
+
+def _check_dropped(dataset: Any, ids: Sequence[Any], found: Mapping[int, Change], path: str) -> None:
+    """Raise where a sequence that goes has another completion than was reviewed."""
+    for position, change in found.items():
+        if change.is_dropped and change.content:
+            need_same_text(dataset[position], change, ids[position], path)
 
 
 def _known_ids(dataset: Any, changes: Changes) -> Sequence[Any]:
@@ -202,6 +213,8 @@ def _candidates(dataset: Any) -> Iterator[Sequence[Any]]:
     elif isinstance(dataset, Subset):
         for inner in _candidates(dataset.dataset):
             yield _Picked(inner, np.asarray(dataset.indices, dtype=np.int64))
+    elif len(dataset) and isinstance(dataset[0], Mapping) and ID_KEY in dataset[0]:
+        yield [dataset[i][ID_KEY] for i in range(len(dataset))]
     elif len(dataset) and isinstance(dataset[0], tuple | list) and len(dataset[0]) > 2:
         yield [dataset[i][2] for i in range(len(dataset))]  # nobody lists them, so every example is read once
     else:
@@ -241,6 +254,7 @@ def _clean_columns(dataset: Any, changes: Changes, label: str | None) -> Any:
     if not changes.has_labels():
         ids = list(dataset["id"]) if "id" in dataset.column_names else range(len(dataset))
         kept, edits = _clean_rows([0] * len(dataset), ids, changes, "dataset"), _find_edits(ids, changes)
+        _check_dropped(dataset, ids, _positions_of(ids, changes), changes.path)
         if edits:
             name, values = edit_column(dataset.column_names, dataset, edits, changes.path)
             dataset = _replace_column(dataset, name, values)
@@ -269,12 +283,23 @@ def _find_edits(ids: Sequence[Any], changes: Changes) -> dict[int, tuple[object,
     return {row: (ids[row], change) for row, change in found.items() if change.completion is not None}
 
 
+class _FrameRows:
+    """Rows of a frame as dictionaries, by position."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {str(name): value for name, value in self._frame.iloc[row].items()}
+
+
 def _clean_frame(frame: Any, changes: Changes, label: str | None) -> Any:
     """Clean a pandas ``DataFrame``, known by its methods."""
     names = [str(name) for name in frame.columns]
     if not changes.has_labels():
         ids = frame["id"].tolist() if "id" in names else range(len(frame))
         kept, edits = _clean_rows([0] * len(frame), ids, changes, "table"), _find_edits(ids, changes)
+        _check_dropped(_FrameRows(frame), ids, _positions_of(ids, changes), changes.path)
         if edits:
             name, values = edit_column(names, frame, edits, changes.path)
             frame = frame.assign(**{name: values})

@@ -8,10 +8,10 @@ from typing import Any
 from sgoif.errors import SgoifError
 from sgoif.review.changes import Change
 from sgoif.sources.columns import TEXT_COLUMNS
-from sgoif.sources.sequences import replace_completion, sequence_text
+from sgoif.sources.sequences import find_completion, replace_completion
 from sgoif.sources.written import written_hash
 
-__all__ = ["edit_column", "edit_item", "need_editable"]
+__all__ = ["edit_column", "edit_item", "need_editable", "need_same_text"]
 
 _NAMED = 10  # ids in a message
 _COLUMNS = ("completion", "messages", *TEXT_COLUMNS)  # that can be edited, by preference
@@ -26,7 +26,7 @@ def edit_item(item: Any, change: Change, id: object, path: str) -> dict[str, Any
     found = _edit(item, change)
     if found is None:
         raise SgoifError(_refuse([id], path))
-    _need_reviewed(item, change, id, path)
+    need_same_text(item, change, id, path)
     return found
 
 
@@ -37,7 +37,7 @@ def need_editable(items: Iterable[tuple[object, Any, Change]], path: str) -> Non
         if _edit(item, change) is None:
             lost.append(id)
         else:
-            _need_reviewed(item, change, id, path)
+            need_same_text(item, change, id, path)
     if lost:
         raise SgoifError(_refuse(lost, path))
 
@@ -71,11 +71,12 @@ def _edit(item: Any, change: Change) -> dict[str, Any] | None:
     return replace_completion(item, change.completion)
 
 
-def _need_reviewed(item: Mapping[str, Any], change: Change, id: object, path: str) -> None:
-    text = sequence_text(item)
-    if not change.content or text is None or text.completion == change.completion:
+def need_same_text(item: Any, change: Change, id: object, path: str) -> None:
+    """Raise where an item has another completion than was reviewed; one without a text cannot be told."""
+    completion = find_completion(item) if change.content and isinstance(item, Mapping) else None
+    if completion is None or completion == change.completion:
         return
-    if written_hash(text.completion) != change.content:
+    if written_hash(completion) != change.content:
         raise SgoifError(
             f"the completion of {id!r} in this dataset is not the one that was reviewed, says '{path}'. Is it the "
             "dataset of that run, with the same ids?"

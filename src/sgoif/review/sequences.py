@@ -66,6 +66,12 @@ def read_sequence_decisions(path: str | os.PathLike[str]) -> list[Decision]:
             raise SgoifError(
                 f"line {line} of '{path}': a decision about a sequence is one of {', '.join(_KINDS)}, got {kind!r}."
             )
+        given = row.get("given_label")
+        if given not in (None, "", NO_CLASS, str(NO_CLASS)):
+            raise SgoifError(
+                f"line {line} of '{path}' is about a label, {given!r}, and this run judged sequences; pass a file of "
+                "decisions about these."
+            )
         if row.get("id") is None:
             raise SgoifError(f"line {line} of '{path}': there is a decision, but no id.")
         completion = str(row.get("completion") or "") if kind == "edit" else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence.checked import NUM_CARDS, TOPS, Design, Verdicts, draw_ranks, estimate, make_design
 from sgoif.findings.sequences import ranked_sequences
 from sgoif.findings.suspects import FLAGGED, UNLIKELY, columns_of, labels_of
-from sgoif.review.decisions import NO_CLASS, Decision, latest
-from sgoif.review.merge import merge
+from sgoif.review.decisions import NO_CLASS, Decision, by_example, latest
 from sgoif.review.plan import read_files
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) 
     People who disagree cannot tell. The lists are drawn by the same ranking.
     """
     names = {found.list_id for found in lists}
-    outcomes = merge(item for item in latest(decisions) if item.list_id in names)
-    answers = {(item.id, item.given_label): item.is_wrong for item in outcomes.outcomes}
+    told = [item for item in latest(decisions) if item.list_id in names]
+    answers = {votes[0].key: _agree(votes) for votes in by_example(told).values()}
     counts = np.zeros((3, len(lists[0].design.num_cards)), dtype=np.int64)
     seen: set[tuple[str, int]] = set()
     num_open = 0
@@ -195,6 +195,13 @@ def count_verdicts(lists: Sequence[CheckedList], decisions: Iterable[Decision]) 
                 counts[2 if is_wrong is None else 0 if is_wrong else 1, card.stratum] += 1
     wrong, right, unsure = counts.tolist()
     return Verdicts(wrong, right, unsure), num_open
+
+
+def _agree(votes: Sequence[Decision]) -> bool | None:
+    """Whether most people say that it is wrong, whatever they would have in its place; None where most cannot tell."""
+    said = Counter(item.is_wrong for item in votes)
+    ((is_wrong, count),) = said.most_common(1)
+    return is_wrong if 2 * count > len(votes) else None
 
 
 def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> dict[str, Any]:
@@ -213,7 +220,7 @@ def figures_of(lists: Sequence[CheckedList], decisions: Sequence[Decision]) -> d
         told = sum(verdicts.num_wrong) + sum(verdicts.num_right)
         raise SgoifError(
             f"{told} of {sum(len(found.cards) for found in lists)} cards are decided, none in some parts of the "
-            "ranking, so nothing can be said of all labels. Decide more of them, from the first card on."
+            "ranking, so nothing can be said of all of them. Decide more of them, from the first card on."
         )
     tops = [(f"top {100 * share:g}%", math.ceil(share * total - 1e-9 * total)) for share in TOPS]
     asked = [("flagged", first.num_flagged), *tops]
@@ -267,7 +274,7 @@ def read_checked(run_url: str, sql: Sql, info: Mapping[str, Any]) -> tuple[dict[
     if not is_sound:
         return None, f"{_FILE} of this run cannot be read; run `sgoif verify` again"
     if not _is_same(state, find_state(sql, info)):
-        return None, "labels were checked, but the run has changed since; run `sgoif verify` again"
+        return None, "a sample was checked, but the run has changed since; run `sgoif verify` again"
     return document, None
 
 

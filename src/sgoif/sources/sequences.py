@@ -21,7 +21,10 @@ from sgoif.sources.written import as_lines, is_written
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SequenceText", "SequenceTexts", "open_sequence_texts", "replace_completion", "sequence_text"]
+__all__ = [
+    *("SequenceText", "SequenceTexts", "find_completion", "open_sequence_texts", "replace_completion"),
+    "sequence_text",
+]
 
 _TABLES = ("pandas", "polars", "pyarrow", "datasets")  # modules whose tables are read by columns
 
@@ -85,6 +88,12 @@ def sequence_text(value: Any) -> SequenceText | None:
     prompt = value.get("prompt") if field == "completion" else None
     is_message = isinstance(learnt, list) and len(learnt) == 1
     return SequenceText(_as_text(prompt), _content(learnt[0]) if is_message else _as_text(learnt))
+
+
+def find_completion(value: Mapping[str, Any]) -> str | None:
+    """The completion of an example; None where it holds tokens, or nothing that is known to be one."""
+    found = None if "input_ids" in value or _field_to_learn(value) is None else sequence_text(value)
+    return None if found is None else found.completion
 
 
 def replace_completion(value: Mapping[str, Any], completion: str) -> dict[str, Any] | None:

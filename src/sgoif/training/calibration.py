@@ -55,6 +55,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 READ_SIGNALS = ("harm_solved", "probe_loss", "probe_margin")  # that the calibration reads beside the counted errors
+_AT_ONCE = 1 << 16  # canaries whose predictions are copied
 _MOST_LOG_ODDS = 50.0
 _HEART = 0.3  # share of the unseen labels contradicted that training must have silenced, to say so
 _FEW_ERRORS = 20.0  # below, both say that there is next to nothing
@@ -292,9 +293,13 @@ def judge_labels(
 def _read_canaries(canaries: Canaries, predictions: LargestPredictions, noise: WatchedNoise) -> Floats:
     """Log odds that the labels canaries are tried under are wrong, ``[M]``."""
     p_given, margin = (canaries.signals[:, CALIBRATED_SIGNALS.index(name)] for name in ("p_given", "margin"))
-    others = predictions.others(canaries.holdout_row, canaries.assigned_label)
-    kept = KeptPredictions.of(p_given, canaries.assigned_label, others, canaries.num_classes)
-    return noise.log_odds(kept, margin, is_seen=False)
+    assigned, found = canaries.assigned_label, np.empty(len(canaries))
+    for start in range(0, len(canaries), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        others = predictions.others(canaries.holdout_row[part], assigned[part])
+        kept = KeptPredictions.of(p_given[part], assigned[part], others, canaries.num_classes)
+        found[part] = noise.log_odds(kept, margin[part], is_seen=False)
+    return found
 
 
 def _signals(read: Floats, log_odds: Floats) -> Floats:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, Subset
 from sgoif.errors import SgoifError
 from sgoif.influence import MIN_HELD_OUT
 from sgoif.inputs.ids import ids_of
+from sgoif.inputs.items import ID_KEY
 from sgoif.inputs.labels import class_names_of, find_labels
 
 __all__ = ["split", "warn_of_few", "with_ids"]
@@ -42,14 +43,21 @@ class _WithIds(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         item = self.dataset[index]
         if isinstance(item, Mapping):
-            return {**item, "id": self.ids[index]}
+            known = item.get(ID_KEY, self.ids[index])
+            if not self.has_given_ids and known != self.ids[index]:
+                raise SgoifError(
+                    f"the item at position {self.ids[index]} has an id of its own, {known!r}, which the position would "
+                    "replace. Leave sgoif.with_ids out where items have ids, or pass it the ids that shall count."
+                )
+            return {**item, ID_KEY: self.ids[index]}
         return (*item, self.ids[index])
 
 
 def with_ids(dataset: Dataset[Any], ids: Sequence[Any] | None = None) -> Dataset[Any]:
     """Make ``dataset[i]`` end with the example's id, or hold it under ``"id"`` where it is a dictionary.
 
-    Without ``ids``, the id is the position in the original dataset, also after :func:`split`.
+    Without ``ids``, the id is the position in the original dataset, also after :func:`split`. Items with an ``"id"`` of
+    their own need no others, and are refused then.
 
     Examples:
         >>> from torch.utils.data import TensorDataset

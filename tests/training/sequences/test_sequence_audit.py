@@ -85,7 +85,8 @@ def test_conflict_is_that_of_autograd_with_like_prompts(family, lora, most, monk
     rows = read_prompts(model, reader, held)
     place = partial(torch.nn.functional.normalize, dim=1)
     near, asked = place(rows - rows.mean(0)), place(read_prompts(model, reader, trained) - rows.mean(0))
-    width = 0.25 * (1 - near @ near.T).median()
+    distances = 1 - near @ near.T
+    width = 0.25 * distances[distances > 1e-4].median()
     if most == 4:
         made = KMeans(4, n_init=1, max_iter=20, random_state=0).fit(near.numpy())
         centroids = place(torch.from_numpy(made.cluster_centers_))
@@ -97,12 +98,14 @@ def test_conflict_is_that_of_autograd_with_like_prompts(family, lora, most, monk
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7 * float(expected.abs().max()))
 
 
-def test_prompts_that_do_not_differ_weigh_alike(monkeypatch):
-    """As those of plain texts, which have none: the first position knows nothing of the sequence."""
+@pytest.mark.parametrize("begins_alike", [True, False])
+def test_prompts_that_do_not_differ_weigh_alike(begins_alike, monkeypatch):
+    """As those of plain texts, which have none, whether these begin alike or not."""
     model = in_double(build("gpt2", lora=True), monkeypatch)
     trained, held = ([{**item, "labels": item["input_ids"]} for item in sequences(n, n)] for n in (6, 9))
-    for item in (*trained, *held):
-        item["input_ids"][0] = 7
+    if begins_alike:
+        for item in (*trained, *held):
+            item["input_ids"][0] = 7
     method = sgoif.Method(curvature="identity")
     run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences", method=method)
     assert run.info["near_prompts"]["clusters"] == 1
@@ -181,11 +184,77 @@ def test_sequences_without_a_token_to_predict_are_counted_and_stop_nothing():
     assert run.sequence_issues()["id"].to_pylist()[-4:] == [4, 5, 6, 7]
 
 
+def test_evaluation_sequences_without_a_token_to_predict_change_nothing():
+    held, model = sequences(5, 20), build("gpt2", lora=True)
+    empty = [{**item, "labels": torch.full_like(item["labels"], -100)} for item in sequences(20, 40)]
+    method = sgoif.Method(curvature="identity")
+    found = [
+        sgoif.audit(model, sequences(6, 3), anchors={"all": group}, task="sequences", method=method).sequence_issues()
+        for group in (held, [*held, *empty])
+    ]
+    for column in ("conflict", "harm"):
+        np.testing.assert_allclose(*(np.array(rows[column].to_pylist()) for rows in found), rtol=1e-4)
+
+
+def test_two_prompts_are_weighed_by_how_like_they_are():
+    """Of two prompts that each stand often, not by the distance of a prompt to itself."""
+    prompts, rng = torch.tensor([[3, 4, 5], [6, 7, 8]]), torch.Generator().manual_seed(0)
+
+    def item(place):
+        row = torch.cat([prompts[place % 2], torch.randint(9, 20, (4,), generator=rng)])
+        return {"input_ids": row, "labels": torch.where(torch.arange(7) < 3, -100, row)}
+
+    near = near_prompts.NearPrompts
+    widths, usual = [], near._cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "_cluster", lambda self, rows: (usual(self, rows), widths.append(self._width))[0])
+        held, trained = ([item(place) for place in range(count)] for count in (20, 6))
+        sgoif.audit(build("gpt2", lora=True), trained, anchors={"all": held}, task="sequences")
+    assert widths[0] == pytest.approx(0.5, rel=0.01)  # two directions from their mean are opposite: a distance of 2
+
+
 @pytest.mark.parametrize("family", ["t5", "bert"])
 def test_other_families_are_audited(family):
     model = build(family, lora=True)
     run = sgoif.audit(model, sequences(6, 3, family), anchors={"all": sequences(4, 20, family)}, task="sequences")
     assert run.info["num_not_judged"] == 0
+    assert run.sequence_issues()["conflict"].null_count == 0 and "warnings" not in run.info
+
+
+def test_an_encoder_decoder_is_judged_by_what_its_decoder_reads(caplog):
+    """Completions as long as their prompts do not make the encoder's states those of the decoder."""
+    rng = torch.Generator().manual_seed(0)
+
+    def items(count, source, target):
+        sizes = {"input_ids": source, "labels": target}
+        return [{k: torch.randint(3, 20, (n,), generator=rng) for k, n in sizes.items()} for _ in range(count)]
+
+    model, trained = build("t5", lora=True), [*items(4, 7, 7), *items(4, 8, 5)]
+    groups = {"all": items(5, 7, 7)}
+    run = sgoif.audit(model, trained, anchors=groups, task="sequences", batch_size=4)
+    assert run.sequence_issues()["conflict"].null_count == 0
+    encoder = [name for name, _ in model.named_modules() if ".encoder." in name and name.endswith("lora_A.default")]
+    run = sgoif.audit(
+        model, trained, anchors={"all": items(5, 8, 5)}, task="sequences", method=sgoif.Method(layers=encoder)
+    )
+    assert run.sequence_issues()["conflict"].null_count == 8
+    assert "there is no `conflict`" in run.info["warnings"]["no_conflict"] and "no `conflict`" in caplog.text
+
+
+def test_sequences_of_one_id_are_said_to_be_one_row():
+    trained = [{**item, "id": place % 4} for place, item in enumerate(sequences(6, 3))]
+    run = sgoif.audit(build("gpt2", lora=True), trained, anchors={"all": sequences(4, 20)}, task="sequences")
+    assert "2 of 6 training sequences have an id that another one has" in run.info["warnings"]["repeated_ids"]
+
+
+def test_tokens_to_predict_are_looked_for_in_all_sequences():
+    trained = sequences(40, 3)
+    empty = [{**item, "labels": torch.full_like(item["labels"], -100)} for item in trained]
+    model, groups = build("gpt2", lora=True), {"all": sequences(4, 20)}
+    run = sgoif.audit(model, [*empty[:39], trained[39]], anchors=groups, task="sequences")
+    assert run.info["num_not_judged"] == 39
+    with pytest.raises(SgoifError, match="no sequence of dataset has a token to predict: all labels are -100"):
+        sgoif.audit(model, empty, anchors=groups, task="sequences")
 
 
 def test_what_is_not_there_is_refused_by_name():
@@ -231,6 +300,49 @@ def test_keys_do_not_depend_on_padding(family):
     }
     np.testing.assert_array_equal(sequence_keys(more, is_causal=is_causal), whole)
     assert len(np.unique(whole[:, 1])) == 4
+
+
+def test_keys_of_a_causal_model_need_no_mask():
+    batch = padded_batch("gpt2", "right", count=4, seed=1)
+    bare = {name: batch[name] for name in ("input_ids", "labels")}
+    np.testing.assert_array_equal(sequence_keys(bare, is_causal=True), sequence_keys(batch, is_causal=True))
+
+
+def test_texts_that_end_in_the_padding_token_have_no_prompt():
+    rows = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 1]])
+    labels = torch.where(rows == 1, -100, rows)  # as DataCollatorForLanguageModeling has them
+    keys = sequence_keys({"input_ids": rows, "labels": labels, "attention_mask": torch.ones_like(rows)}, is_causal=True)
+    assert (keys[:, 0] == 0).all() and keys[0, 1] != keys[1, 1]
+
+
+def test_the_first_of_several_completions_is_the_first_by_number():
+    rows = sequences(11, 3)
+    same = {name: value.clone() for name, value in rows[2].items()}
+    same["input_ids"][-1] = same["labels"][-1] = rows[2]["input_ids"][-1] + 1
+    rows[10] = same
+    run = sgoif.audit(build("gpt2", lora=True), rows, anchors={"all": sequences(4, 20)}, task="sequences")
+    found = [(row["kind"], row["id"], row["other_id"]) for row in run.duplicates().to_pylist()]
+    assert found == [("other completion", "10", "2")]
+
+
+def test_a_collator_that_packs_is_called_for_each_sequence():
+    from torch.utils.data import DataLoader
+    from transformers import DataCollatorWithFlattening
+
+    pack = DataCollatorWithFlattening()
+    trained, held = ([{k: v.tolist() for k, v in item.items()} for item in sequences(n, n)] for n in (6, 5))
+    packed, padded = (
+        sgoif.audit(
+            build("gpt2", lora=True),
+            *(DataLoader(rows, collate_fn=collate) for rows in [trained]),
+            anchors={"all": DataLoader(held, collate_fn=collate)},
+            task="sequences",
+        ).sequence_issues()
+        for collate in (pack, pad_items)
+    )
+    assert packed["id"].to_pylist() == padded["id"].to_pylist()
+    for column in ("harm", "conflict", "loss_last"):
+        assert packed[column].to_pylist() == pytest.approx(padded[column].to_pylist(), rel=1e-4)
 
 
 def test_plain_texts_have_no_prompt():

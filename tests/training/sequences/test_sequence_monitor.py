@@ -195,7 +195,7 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
         with pytest.raises(SgoifError, match=r"ranked by one of suspicion, loss_last, .*, got 'score'"):
             found.sequence_issues(by="score")
         assert set(issues["p_mislabeled"].to_pylist()) == {None}
-        assert "not calibrated" in issues["no_p_reason"][0].as_py()
+        assert "nobody has checked" in issues["no_p_reason"][0].as_py()
         assert set(issues["worst_group"].to_pylist()) <= {"math", "code"}
         helpful = found.most_helpful("math", 3)
         effects = found.sql("select id, harm from group_effects where group_name = 'math' order by harm limit 3")
@@ -321,3 +321,15 @@ def test_large_batches_look_at_more_evaluation_sequences_up_to_what_is_averaged(
     assert asked == [8, 8, 8] and monitor.counters["faults"] == 0  # two steps' worth, and never less than the plan's 6
     assert monitor._count_draws(1) == 6
     assert monitor._count_draws(10**6) == 200  # 100 of each of two groups
+
+
+def test_a_training_without_a_token_to_predict_is_said_to_judge_nothing():
+    model = build("gpt2", lora=True)
+    monitor = watch(model, adam(model))
+    for _ in range(3):
+        batch = collate(sequences()[:4])
+        labels = torch.full_like(batch["labels"], -100)
+        with monitor.step(torch.arange(4), labels):
+            (model(input_ids=batch["input_ids"]).logits.sum() * 0).backward()
+    run = monitor.close()
+    assert "no training sequence so far has a token to predict" in run.info["warnings"]["no_tokens"]

@@ -52,7 +52,7 @@ def audit_sequence_examples(
     capture = Capture(engine.layers)
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(examples), generator=generator)[:_CURVATURE_SEQUENCES]
-    with preserve_rng(own=examples.generators), quiet_eval(model):
+    with preserve_rng(own=[*examples.generators, *engine.groups.generators]), quiet_eval(model):
         for chosen in sample.split(batch_size):
             _, batch = examples.read(chosen.tolist())
             seen = differentiate(capture, forward, batch, engine.is_causal, generator)

@@ -182,6 +182,11 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
     def _flush(self) -> None:
         self.recorder.flush(self._lose, self._notices)
+        if self.recorder.num_visits and self.recorder.num_empty == self.recorder.num_visits:
+            self._warn_once(
+                "no_tokens",
+                f"no training sequence so far has a token to predict, for all labels are {IGNORED}; none can be judged",
+            )
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")
