@@ -85,6 +85,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "lengths": Entry("benchmarks.label_noise", "one epoch, ten, forty"),
     "single_pass": Entry("benchmarks.single_pass", "one epoch, and a second look by a snapshot"),
     "backends": Entry("benchmarks.label_noise", "curvatures and solvers"),
+    "many_classes": Entry("benchmarks.many_classes", "the output factor of the curvature at a thousand classes"),
     "published": Entry("benchmarks.published", "confident learning by its own published probabilities"),
     "rivals": Entry("benchmarks.rivals.compare", "what others find in the same training"),
     "frozen_noise": Entry("benchmarks.frozen_noise", "label errors found on frozen features"),

@@ -176,7 +176,7 @@ LABEL_NOISE = Experiment(
         {**_CLASSIC, "setting": tables.PUBLISHED, "holdout": "as-given"},
         {
             **_CLASSIC,
-            "setting": "pair-20",
+            "setting": ("pair-20", "noisy"),
             "holdout": "trusted",
             "dataset": "cifar100",
             "examples": 30_000,
