@@ -127,6 +127,12 @@ def test_texts_of_other_sequences_are_refused(run, tmp_path):
     texts = write_lines(tmp_path / "t.jsonl", [{"id": "other", "text": "a"}])
     with pytest.raises(SgoifError, match=r"'t.jsonl' knows no id of this run.*such as 's2'"):
         run.report(tmp_path / "p.html", images=texts)
+    write_lines(tmp_path / "t.jsonl", [{"id": "s2", "question": "1 + 1?", "answer": "2"}])
+    with pytest.raises(SgoifError, match="has no texts of sequences: it has id, question, answer"):  # not half of them
+        run.report(tmp_path / "p.html", images=texts)
+    write_lines(tmp_path / "t.jsonl", [{"id": "s2", "text": "a"}, {"id": "s2", "text": "b"}])
+    with pytest.raises(SgoifError, match="has several texts of the id 's2'"):
+        run.report(tmp_path / "p.html", images=texts)
     assert not (tmp_path / "p.html").exists()
 
 

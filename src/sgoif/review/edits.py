@@ -7,14 +7,13 @@ from typing import Any
 
 from sgoif.errors import SgoifError
 from sgoif.review.changes import Change
-from sgoif.sources.columns import TEXT_COLUMNS
-from sgoif.sources.sequences import find_completion, replace_completion
+from sgoif.sources.sequences import WHOLE_TEXTS, find_completion, replace_completion
 from sgoif.sources.written import written_hash
 
 __all__ = ["edit_column", "edit_item", "need_editable", "need_same_text"]
 
 _NAMED = 10  # ids in a message
-_COLUMNS = ("completion", "messages", *TEXT_COLUMNS)  # that can be edited, by preference
+_COLUMNS = ("completion", "messages", *WHOLE_TEXTS)  # that can be edited, by preference
 
 
 def edit_item(item: Any, change: Change, id: object, path: str) -> dict[str, Any]:

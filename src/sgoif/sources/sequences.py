@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sgoif.errors import SgoifError
-from sgoif.sources.columns import ID_COLUMNS, TEXT_COLUMNS
+from sgoif.sources.columns import ID_COLUMNS
 from sgoif.sources.places import find_pictures
 from sgoif.sources.reading import Pictures, plain_id
 from sgoif.sources.tables import TABLE_SUFFIXES, TableFiles, TableInMemory, TableReader, table_from
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    *("SequenceText", "SequenceTexts", "find_completion", "open_sequence_texts", "replace_completion"),
-    "sequence_text",
+    *("WHOLE_TEXTS", "SequenceText", "SequenceTexts", "find_completion", "open_sequence_texts"),
+    *("replace_completion", "sequence_text"),
 ]
 
+# Columns that hold a whole text. A question or a query is half of one, whose other half may have any name.
+WHOLE_TEXTS = ("text", "content", "document")
 _TABLES = ("pandas", "polars", "pyarrow", "datasets")  # modules whose tables are read by columns
 
 
@@ -122,7 +124,7 @@ def _field_to_learn(value: Mapping[str, Any]) -> str | None:
         return "completion"
     if _is_conversation(value.get("messages")):
         return "messages"
-    return next((name for name in TEXT_COLUMNS if isinstance(value.get(name), str)), None)
+    return next((name for name in WHOLE_TEXTS if isinstance(value.get(name), str)), None)
 
 
 def _is_conversation(value: Any) -> bool:
@@ -153,7 +155,7 @@ class _TableTexts:
         self.about, self._reader = about, reader
         present = list(reader.schema.names)
         self._id = next((name for name in ID_COLUMNS if name in present), None)
-        learnt = next((name for name in ("completion", "messages", *TEXT_COLUMNS) if name in present), None)
+        learnt = next((name for name in ("completion", "messages", *WHOLE_TEXTS) if name in present), None)
         if learnt is None:
             raise SgoifError(
                 f"{reader.about} has no texts of sequences: it has {', '.join(present[:20])}; expected columns prompt "
@@ -170,8 +172,10 @@ class _TableTexts:
         for start, block in self._reader.blocks([*([self._id] if self._id else []), *self._columns]):
             for key, row in _rows_of(block, self._id, start, wanted):
                 text = sequence_text(row)
-                if text is not None:
-                    found.setdefault(key, text)
+                if text is not None and found.setdefault(key, text) != text:
+                    raise SgoifError(
+                        f"{self._reader.about} has several texts of the id {key!r}; every sequence needs its own."
+                    )
         return found
 
 
