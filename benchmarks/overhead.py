@@ -80,7 +80,7 @@ class Settings:
     model: str = option("resnet9", MODELS)
     classes: int = 10
     precision: Literal["fp32", "bf16"] = "fp32"
-    blocks: int = option(6, help="of a refresh period per variant (even)")
+    blocks: int = option(6, help="of a refresh period per variant: even, or 1 where a step takes long")
     memory: bool = option(True, help="measure the peak memory too")
     promise: float = option(sgoif.Budget().max_overhead, help="max_overhead of the governed part")
     steps: int = option(600, help="of the governed part, each kind")
@@ -202,7 +202,8 @@ def time_loops(loops: Mapping[str, BenchLoop], blocks: int) -> dict[str, Any]:
         for _ in range(WARMUP):
             step()
     cpu_s.update(dict.fromkeys(loops, 0.0))
-    timings = timing.alternate(steps, blocks=blocks, steps_per_block=PLAN.refresh_every, warmup=0, turn=1)
+    period = PLAN.refresh_every if blocks > 1 else PLAN.refresh_every // 2  # a round has two blocks
+    timings = timing.alternate(steps, blocks=max(2, blocks), steps_per_block=period, warmup=0, turn=1)
     return {"timing": timings.summary(), "cpu_ratio": cpu_s["watched"] / cpu_s["bare"]}
 
 
