@@ -59,6 +59,7 @@ def make_canaries(
     holdout: Holdout,
     weights: Floats | None = None,
     transition: Floats | None = None,
+    tried: Ints | None = None,
 ) -> Canaries:
     """Score the hold-out under its own and under flipped labels, fold against fold.
 
@@ -70,6 +71,7 @@ def make_canaries(
         holdout: Labels, folds and snapshots.
         weights: How far each label is believed, ``[m]``: ones for trusted labels, else from ``self_clean``.
         transition: ``P(given | true)``, ``[C, C]``; the mean prediction per class if left out.
+        tried: Labels to score each example under, ``[m, F]``; found if left out.
 
     >>> from sgoif.evidence.holdout import Snapshot
     >>> rng = np.random.default_rng(0)
@@ -84,7 +86,7 @@ def make_canaries(
     belief = np.ones(m) if weights is None else np.asarray(weights, dtype=np.float64)
     if belief.shape != (m,) or not ((belief >= 0) & (belief <= 1)).all():
         raise SgoifError(f"weights must be {m} numbers in [0, 1], got shape {belief.shape}.")
-    assigned = labels_to_try(holdout)
+    assigned = labels_to_try(holdout) if tried is None else tried
     scored = cross_fitted_signals(holdout, assigned, belief)
     row = np.repeat(np.arange(m), assigned.shape[1])
     found = Canaries(
@@ -117,9 +119,10 @@ def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | N
     w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != labels.shape or not (w >= 0).all():
         raise SgoifError(f"weights must be {len(labels)} numbers >= 0, got shape {w.shape}.")
-    total = np.zeros((num_classes, num_classes))
-    for label, row, weight in zip(labels, probabilities, w):
-        if np.isfinite(row).all():
-            total[label] += weight * row
+    order = np.argsort(labels, kind="stable")
+    order = order[np.isfinite(probabilities.sum(axis=1))[order]]
+    total, (found, first) = np.zeros((num_classes, num_classes)), np.unique(labels[order], return_index=True)
+    if len(order):
+        total[found] = np.add.reduceat(probabilities[order] * w[order, None], first, axis=0)
     mass = total.sum(axis=1, keepdims=True)
     return np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.eye(num_classes))

@@ -20,7 +20,8 @@ import numpy as np
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.calibrate import CanaryCalibration
-from sgoif.evidence.canaries import make_canaries
+from sgoif.evidence.canaries import Canaries, estimate_transition, make_canaries
+from sgoif.evidence.crossfit import labels_to_try
 from sgoif.evidence.holdout import Holdout
 from sgoif.types import Floats
 
@@ -66,14 +67,17 @@ def self_clean(holdout: Holdout, rounds: int = 4) -> SelfCleaning:
     if rounds < 1:
         raise SgoifError(f"rounds must be at least 1, got {rounds}.")
     weights, kept = np.ones(len(holdout)), []
+    predictions = holdout.mean_probabilities()
+    tried = labels_to_try(holdout, predictions)
     for _ in range(rounds):
-        weights = _leave_thin_classes(holdout, _judge_by_canaries(holdout, weights))
+        leaks = estimate_transition(predictions, holdout.labels, weights)
+        canaries = make_canaries(holdout, weights, leaks, tried)
+        weights = _leave_thin_classes(holdout, _judge_by_canaries(canaries, holdout, weights))
         kept.append(float(weights.mean()))
     return SelfCleaning(weights, tuple(kept))
 
 
-def _judge_by_canaries(holdout: Holdout, weights: Floats) -> Floats:
-    canaries = make_canaries(holdout, weights)
+def _judge_by_canaries(canaries: Canaries, holdout: Holdout, weights: Floats) -> Floats:
     own = np.flatnonzero(~canaries.is_flip)
     row = canaries.holdout_row[own]
     fitted = CanaryCalibration.fit(

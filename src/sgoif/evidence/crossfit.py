@@ -53,12 +53,17 @@ class AssignedSignals:
     worst_anchor: Ints  # [m, F], in the last snapshot that saw the example; -1 for none
 
 
-def labels_to_try(holdout: Holdout) -> Ints:
-    """List the labels each example is tried under, ``[m, F]``: all, or above 64 the given one (first) and five more."""
+def labels_to_try(holdout: Holdout, predictions: Floats | None = None) -> Ints:
+    """List the labels each example is tried under, ``[m, F]``: all, or above 64 the given one (first) and five more.
+
+    Args:
+        holdout: Labels and snapshots.
+        predictions: Its mean probabilities, ``[m, C]``, where they are known.
+    """
     m, c = len(holdout), holdout.num_classes
     if c <= DENSE_CLASSES:
         return np.broadcast_to(np.arange(c), (m, c))
-    ranked = np.nan_to_num(holdout.mean_probabilities(), copy=False)
+    ranked = np.nan_to_num(holdout.mean_probabilities() if predictions is None else predictions)
     ranked[np.arange(m), holdout.labels] = np.inf
     found = np.empty((m, NUM_PROBABLE + 1), dtype=np.int64)
     for start in range(0, m, _ROWS):
@@ -92,8 +97,8 @@ def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | Non
             part = _Makers.of(snapshot, makers, holdout.labels[rows[makers]], believed[rows[makers]])
             for chunk in _chunks(np.flatnonzero(scored), holdout.num_classes, int(makers.sum())):
                 values, anchor[rows[chunk]] = part.score(snapshot, chunk, assigned[rows[chunk]])
-                np.add.at(total, rows[chunk], values)
-                np.add.at(count, rows[chunk], 1.0)
+                total[rows[chunk]] += values
+                count[rows[chunk]] += 1.0
     with np.errstate(invalid="ignore"):
         return AssignedSignals(assigned, np.where(count > 0, total / count, np.nan), anchor)
 
@@ -149,13 +154,12 @@ class _Makers:
         usable = np.isfinite(self.shares)
         labels, left = self.labels[usable], left[usable]
         products = (features @ right[usable].T) * self.shares[usable]  # [n, J]
-        u = products @ left / max(len(np.unique(labels)), 1)
-        harm = np.take_along_axis(u, assigned, axis=1) - np.einsum("mc,mc->m", p, u)[:, None]
+        gaps = left.T[assigned] - (p @ left.T)[:, None]  # [n, assigned, J]
+        harm = np.einsum("mj,mfj->mf", products, gaps) / max(len(np.unique(labels)), 1)
         # A training example has its own class and the five most probable ones as anchors; so has its imitation here.
         probable = np.argpartition(-p, NUM_PROBABLE, axis=1)[:, :NUM_PROBABLE]
         anchors = np.concatenate([assigned, probable], axis=1)
         is_in = anchors[:, :, None] == labels  # [n, anchor, J]
-        gaps = left.T[assigned] - (p @ left.T)[:, None]  # [n, assigned, J]
         influence = (is_in * products[:, None]) @ gaps.transpose(0, 2, 1)  # [n, anchor, assigned]
         influence[~is_in.any(2)] = np.nan
         own = np.einsum("mff->mf", influence[:, : assigned.shape[1]])

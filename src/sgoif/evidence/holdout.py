@@ -35,7 +35,7 @@ class Snapshot:
     logits: Floats  # [r, C]
     output_inverse: Floats | None = None  # G⁻¹ of the curvature then, [C, C] or its diagonal; None for the identity
     solved_features: Floats | None = None  # A⁻¹a, [r, I]
-    rows: Ints | None = None  # which hold-out examples, [r]; None: all, in order
+    rows: Ints | None = None  # which hold-out examples, [r], each once; None: all, in order
     step: int = 0
 
 
@@ -66,6 +66,8 @@ class Holdout:
             raise SgoifError(f"both folds 0 and 1 must hold examples, got {np.unique(self.fold)}; see fold_of(ids).")
         for snapshot in self.snapshots:
             count = m if snapshot.rows is None else len(snapshot.rows)
+            if snapshot.rows is not None and len(np.unique(snapshot.rows)) < count:
+                raise SgoifError("a snapshot sees each hold-out example once, got some of them twice.")
             if len(snapshot.features) != count or snapshot.logits.shape != (count, c):
                 raise SgoifError(
                     f"a snapshot of {count} examples needs features [{count}, I] and logits [{count}, {c}], "
@@ -80,8 +82,8 @@ class Holdout:
         total, count = np.zeros((len(self), self.num_classes)), np.zeros((len(self), 1))
         for snapshot in self.snapshots:
             rows = np.arange(len(self)) if snapshot.rows is None else snapshot.rows
-            np.add.at(total, rows, softmax(snapshot.logits))
-            np.add.at(count, rows, 1.0)
+            total[rows] += softmax(snapshot.logits)
+            count[rows] += 1.0
         with np.errstate(invalid="ignore"):
             total /= count
         return total

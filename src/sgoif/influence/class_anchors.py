@@ -221,11 +221,13 @@ def _slots(labels: Tensor, num_classes: int, each: int) -> Tensor:
 def _largest_columns(columns: Tensor, sizes: Tensor, count: int) -> Tensor:
     """The columns with the largest sums of sizes, each once: ``[n, L]`` and ``[n, L]`` to ``[n, count]``.
 
-    Where a row names fewer, the others are columns that it does not name.
+    Sizes are not negative, and each row names at least so many different columns.
     """
-    is_same = columns[:, :, None] == columns[:, None]  # [n, L, L]
-    sums = (is_same * sizes[:, None]).sum(2)
-    is_again = (is_same & torch.ones_like(is_same).tril(-1)).any(2)
-    sums = sums.masked_fill(is_again, -1.0)
-    top = sums.topk(count, 1)
+    columns, order = columns.sort(1)
+    is_last = torch.ones_like(columns, dtype=torch.bool)  # of those alike
+    is_last[:, :-1] = columns[:, 1:] != columns[:, :-1]
+    totals = sizes.gather(1, order).cumsum(1)
+    before = torch.zeros_like(totals)  # the total where the last of the column before stands
+    before[:, 1:] = totals.masked_fill(~is_last, 0.0).cummax(1).values[:, :-1]
+    top = (totals - before).masked_fill(~is_last, -1.0).topk(count, 1)
     return columns.gather(1, top.indices)

@@ -52,14 +52,16 @@ class HeadJudge:
             near: the largest entries of the gradients at the outputs, where the re-fitted head is asked for those only.
         """
         a, b = pool_positions(rows)
-        found = self._plain(a, outputs, labels, near)
+        classes = None
+        if self.class_anchors is not None:
+            classes = near_classes(outputs, labels) if near is None else near.most_probable(outputs, labels)
+        found = self._plain(a, outputs, labels, classes, near)
         if self.confidence is None:
             empty = torch.zeros_like(outputs[:, 0])
             return found | {name: empty for name in (*INFLUENCE_SIGNALS, "confidence", "confidence_worst")}
         products = (self.dots(rows) if products is None else products).unflatten(1, (3, -1))  # [B, 3, K]
-        if self.class_anchors is None:
+        if self.class_anchors is None or classes is None:
             return found | self._by_class(products, labels, self.confidence)
-        classes = near_classes(outputs, labels) if near is None else near.most_probable(outputs, labels)
         return found | self._by_near_class(products, self.class_anchors, classes, a, b, self.confidence)
 
     def dots(self, rows: GradientRows) -> Tensor:
@@ -67,9 +69,11 @@ class HeadJudge:
         assert self.directions is not None, "they are given where there are no directions"
         return dots(rows, self.directions)
 
-    def _plain(self, features: Tensor, outputs: Tensor, labels: Tensor, near: NearOutputs | None) -> dict[str, Tensor]:
-        """Loss and margin under the head as it is and under the re-fitted one."""
-        loss, margin, runner_up = _stand(outputs, labels, near)
+    def _plain(
+        self, features: Tensor, outputs: Tensor, labels: Tensor, classes: Tensor | None, near: NearOutputs | None
+    ) -> dict[str, Tensor]:
+        """Loss and margin under the head as it is, whose most probable classes may be known, and the re-fitted one."""
+        loss, margin, runner_up = _stand(outputs, labels, None if classes is None else classes[:, :-1])
         found = {"loss": loss, "p_given": (-loss).exp(), "margin": margin, "runner_up": runner_up}
         if self.probe is None:
             return found | {"probe_loss": torch.zeros_like(loss), "probe_margin": torch.zeros_like(loss)}
@@ -108,18 +112,18 @@ class HeadJudge:
         return {"confidence": gate, "confidence_worst": gate} | _named(harm, worst, own, anchor)
 
 
-def _stand(logits: Tensor, labels: Tensor, near: NearOutputs | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _stand(logits: Tensor, labels: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Cross-entropy of the given classes, their lead over the best other one, and which that is, ``[B]`` each.
 
-    The largest gradients are those of the most probable classes, so that the best other one is among these.
+    Where two or more of the ``largest`` are known, ``[B, n]``, the best other one is among these.
     """
     index = labels[:, None]
     given, loss = logits.gather(1, index)[:, 0], logits.logsumexp(1)
-    if near is None:
+    if largest is None:
         best = logits.scatter(1, index, float("-inf")).max(1)
         return loss - given, given - best.values, best.indices
-    best = logits.gather(1, near.columns).masked_fill(near.columns == index, float("-inf")).max(1)
-    return loss - given, given - best.values, near.columns.gather(1, best.indices[:, None])[:, 0]
+    best = logits.gather(1, largest).masked_fill(largest == index, float("-inf")).max(1)
+    return loss - given, given - best.values, largest.gather(1, best.indices[:, None])[:, 0]
 
 
 def _stand_near(
