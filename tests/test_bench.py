@@ -30,7 +30,7 @@ def test_a_result_is_a_ratio_with_an_interval_and_leaves_model_and_rng_alone():
     assert found.low <= found.ratio <= found.high
     assert found.timings.seconds.shape == (2, 2)
     assert found.ratio == pytest.approx(found.timings.ratio("watched").value)
-    assert "ms watched" in str(found) and "\n" not in str(found)
+    assert "times as long watched" in str(found) and "\n" not in str(found)
 
 
 def test_both_loops_train_alike_and_the_watched_one_scores():

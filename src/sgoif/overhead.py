@@ -51,10 +51,8 @@ class BenchResult:
     timings: Timings
 
     def __str__(self) -> str:
-        line = (
-            f"a training step takes {self.bare_ms:.1f} ms bare and {self.watched_ms:.1f} ms watched: "
-            f"{self.ratio:.3f}x [{self.low:.3f}, {self.high:.3f}]"
-        )
+        ends = f" [{self.low:.3f}, {self.high:.3f}]" if len(self.timings.seconds) > 1 else " (one round, no interval)"
+        line = f"a training step takes {self.bare_ms:.1f} ms bare, and {self.ratio:.3f} times as long watched{ends}"
         if self.bare_peak_mb is None or self.watched_peak_mb is None:
             return line
         return f"{line}; peak memory {self.bare_peak_mb:.0f} and {self.watched_peak_mb:.0f} MiB"
@@ -92,7 +90,7 @@ def bench(
 
     >>> batch = torch.randn(32, 8), torch.arange(32) % 4
     >>> print(bench(nn.Linear(8, 4), batch, blocks=2))  # doctest: +ELLIPSIS
-    a training step takes ... ms bare and ... ms watched: ...x [..., ...]
+    a training step takes ... ms bare, and ... times as long watched (one round, no interval)
     """
     device = next(model.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

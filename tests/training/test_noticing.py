@@ -123,8 +123,26 @@ def test_short_steps_are_told_their_cost_at_once_and_what_to_do(caplog):
     with caplog.at_level(logging.WARNING):
         train(model, train_set, monitor, epochs=12, after=lambda step: said.append(len(caplog.messages)))
     (text,) = [message for message in caplog.messages if "sgoif.audit" in message]
-    assert "a training step takes" in text and "times as long" in text and "max_overhead=0.05" in text
+    assert "a step of the training loop takes" in text and "times as long" in text and "max_overhead=0.05" in text
     assert said[20] == 1 and said[-1] == 1
+
+
+def test_a_plan_that_scores_some_steps_only_is_said_once_and_its_other_visits_are_counted(caplog):
+    """Before, most visits of a small model could be passed over without a word."""
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, plan=None, max_overhead=0.05)
+    monitor.governor.decide = lambda step, measured: sgoif.Plan(stride=4 if step < 160 else 8)
+    with caplog.at_level(logging.INFO):
+        train(model, train_set, monitor, epochs=30)
+        run = monitor.close()
+    (text,) = [record.message for record in caplog.records if "one step in" in record.message]
+    assert "max_overhead=0.05" in text and "one step in 4 is scored" in text
+    counts = run.info["counters"]
+    assert counts["visits_passed_over"] == 30 * len(train_set[1]) - counts["visits"] > 0
+    (told,) = [record.message for record in caplog.records if "visits offered" in record.message]
+    assert f"{counts['visits_passed_over']} in steps that the plan does not score" in told
+    assert run.info["forecast"]["step_share"] == monitor.first_forecast.step_share > monitor.forecast.step_share
 
 
 def test_a_fixed_plan_promises_no_price(caplog):

@@ -114,7 +114,9 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
     if counters:
         judged = counters.get("visits", 0) - counters.get("visits_not_judged", 0)
         found.append(("steps", f"{count(counters.get('steps', 0))}, {count(counters.get('refreshes', 0))} refreshes"))
-        found.append(("visits scored", f"{count(counters.get('visits', 0))}, {count(judged)} of them judged"))
+        passed = counters.get("visits_passed_over", 0)
+        more = f"; {count(passed)} more were in steps that the plan does not score" if passed else ""
+        found.append(("visits scored", f"{count(counters.get('visits', 0))}, {count(judged)} of them judged{more}"))
     if facts.get("head") is not None:
         found.append(("head", clean(facts["head"])))
     plan = _mapping(facts.get("plan"))
@@ -132,7 +134,10 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
     forecast = _mapping(facts.get("forecast"))
     shares = [forecast.get(f"{name}_share") or 0.0 for name in ("step", "curvature", "refresh")]
     if forecast:
-        found.append(("forecast was", f"{percent(sum(shares))} for batches of {forecast.get('batch_size', '?')}"))
+        plan_then = "; of the plan at the start" if facts.get("plan_changes") else ""
+        found.append(
+            ("forecast was", f"{percent(sum(shares))} for batches of {forecast.get('batch_size', '?')}{plan_then}")
+        )
     return found
 
 

@@ -72,6 +72,8 @@ class VisitCounts:
     def describe(self, recorded: int) -> str:
         """One line with the losses by cause."""
         parts = [f"{self.offered} visits offered, {recorded} recorded"]
+        if self.passed_over:
+            parts.append(f"{self.passed_over} in steps that the plan does not score")
         for what, causes in (("refused", self.refused), ("lost", self.lost)):
             if causes:
                 named = "; ".join(f"{cause}: {count}" for cause, count in causes.items())

@@ -112,7 +112,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self.step_count, self.refreshes, self._micro = 0, 0, 0
         self.fault_log = FaultLog(self.peers.max_consecutive_faults)
         self.is_on, self._kind = True, StepKind.SCORED
-        self._is_switched_off, self._has_looked, self._has_said_cost = False, False, False
+        self._is_switched_off = self._has_looked = self._has_said_cost = self._has_said_stride = False
         self._counts = VisitCounts()
         self._ids = StepIds()
         self._unaccounted = 0  # rows of the step that is being judged, of which nothing has become yet
@@ -309,7 +309,18 @@ class BaseMonitor(ABC, Generic[HooksT]):
             return
         measured = self.peers.all_reduce_max(governor.measure())
         self._say_cost(measured[0])
-        governor.plan = self.peers.broadcast(governor.decide(step, measured))
+        before, governor.plan = governor.plan, self.peers.broadcast(governor.decide(step, measured))
+        if before.stride == 1 < governor.plan.stride and not self._has_said_stride:
+            self._has_said_stride = True
+            log.warning(
+                "watching adds %.0f%% to a step so far, and max_overhead=%g allows less: from step %d on "
+                "one step in %d is scored. The visits of the others are counted as passed over, and their examples "
+                "have fewer scores. A larger max_overhead scores more (docs/howto/too-slow.md).",
+                100 * governor.overhead,
+                governor.max_overhead,
+                step,
+                governor.plan.stride,
+            )
 
     def _say_cost(self, overhead: float) -> None:
         """Say what watching costs above the promise: at once where steps are short, else by the rarest plan."""
@@ -319,8 +330,8 @@ class BaseMonitor(ABC, Generic[HooksT]):
         elif not self._has_said_cost and governor.has_short_steps and overhead > governor.max_overhead:
             self._has_said_cost = True
             log.warning(
-                "a training step takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times as long, "
-                "more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time matters, "
+                "a step of the training loop takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times "
+                "as long, more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time matters, "
                 "train without sgoif.watch and call sgoif.audit(model, ...) afterwards, which costs nothing while "
                 "training (docs/howto/too-slow.md).",
                 1e3 * governor.bare_s,
@@ -400,7 +411,15 @@ class BaseMonitor(ABC, Generic[HooksT]):
     @property
     def forecast(self) -> Forecast | None:
         """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
-        return None if self._forecaster is None else self._forecaster.forecast(self.governor.plan, self._seen.autocast)
+        return self._price(self.governor.plan)
+
+    @property
+    def first_forecast(self) -> Forecast | None:
+        """What the plan that the run started with was to cost."""
+        return self._price(self.governor.first_plan)
+
+    def _price(self, plan: Plan) -> Forecast | None:
+        return None if self._forecaster is None else self._forecaster.forecast(plan, self._seen.autocast)
 
     def __repr__(self) -> str:
         """How it stands, in a few lines; asks neither the device nor other processes."""

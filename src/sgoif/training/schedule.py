@@ -133,7 +133,7 @@ class Governor:
             raise SgoifError(f"max_overhead must be positive, got {max_overhead}.")
         self.plan, self.max_overhead, self.fixed, self.window = plan, max_overhead, fixed, window
         self.probe, self.timer = probe, StepTimer(clock or Clock())
-        self._densest = plan
+        self.first_plan = plan
         self._recent = _Tally()  # since the last decision
         self._unit = dict.fromkeys(PARTS, 0.0)  # seconds of one scored step, one observation, one refresh: the latest
         self._spent = dict.fromkeys(PARTS, 0.0)
@@ -255,7 +255,7 @@ class Governor:
     def _fit(self, step: int, prices: Sequence[float], debt: float) -> Plan:
         """The densest plan, from the first one down, by which the debt is paid back in time."""
         share = min(self.max_overhead, self.max_overhead - debt / _REPAY)
-        found, is_denser = self._densest, True
+        found, is_denser = self.first_plan, True
         while True:
             is_denser = is_denser and found != self.plan
             if found.price(step, *prices) <= share * (_ROOM if is_denser else 1.0):
