@@ -76,3 +76,9 @@ def test_where_steps_are_short_scores_come_first():
     changes = [step for step, (one, other) in enumerate(itertools.pairwise(plans)) if one != other]
     assert min(later - sooner for sooner, later in itertools.pairwise(changes)) >= 120
     assert governor.overhead > 0.05
+
+
+def test_short_steps_stay_short_on_a_machine_that_is_busy_later():
+    """Before, a window of longer steps took a small model from every step to one step in 16."""
+    _, plans = simulate(lambda step: 0.008 if step < 200 else 0.022, 1000)
+    assert plans[-1].stride == 1

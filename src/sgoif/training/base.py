@@ -331,9 +331,9 @@ class BaseMonitor(ABC, Generic[HooksT]):
             self._has_said_cost = True
             log.warning(
                 "a step of the training loop takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times "
-                "as long, more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time matters, "
-                "train without sgoif.watch and call sgoif.audit(model, ...) afterwards, which costs nothing while "
-                "training (docs/howto/too-slow.md).",
+                "as long, more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time "
+                "matters, train without sgoif.watch and call sgoif.audit(model, ...) afterwards, which costs nothing "
+                "while training (docs/howto/too-slow.md).",
                 1e3 * governor.bare_s,
                 1e3 * governor.bare_s * overhead,
                 1 + overhead,

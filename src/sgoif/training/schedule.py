@@ -139,6 +139,7 @@ class Governor:
         self._spent = dict.fromkeys(PARTS, 0.0)
         self._total_s = 0.0
         self._judged_readings = 0
+        self._were_short = False
         self.changes: list[dict[str, Any]] = []
 
     def open_step(self, step: int) -> StepKind:
@@ -274,18 +275,24 @@ class Governor:
 
     @property
     def has_short_steps(self) -> bool:
-        """Whether steps are so short that the promise is not kept; known when some were measured."""
-        return self._recent.steps >= _KNOWN and self.bare_s < _SHORT_STEP_S
+        """Whether steps are so short that the promise is not kept; known when some were measured.
+
+        Once they were, they are: a machine that is busy later makes them longer, and must not cost the scores.
+        """
+        self._were_short |= self._recent.steps >= _KNOWN and self.bare_s < _SHORT_STEP_S
+        return self._were_short
 
     def state_dict(self) -> dict[str, Any]:
         times = {"spent": dict(self._spent), "total": self._total_s}
         probe = self.probe
         paired = None if probe is None else {"next": probe.next_window, "readings": [asdict(r) for r in probe.readings]}
-        return {"plan": asdict(self.plan), "changes": list(self.changes), "times": times, "paired": paired}
+        known = {"changes": list(self.changes), "were_short": self._were_short}
+        return {"plan": asdict(self.plan), **known, "times": times, "paired": paired}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.plan = Plan(**{**state["plan"], "layers": tuple(state["plan"]["layers"])})
         self.changes = list(state["changes"])
+        self._were_short = bool(state.get("were_short", False))  # states from before have none
         self._spent, self._total_s = dict(state["times"]["spent"]), state["times"]["total"]
         if self.probe is not None and state["paired"] is not None:
             self.probe.next_window = state["paired"]["next"]
