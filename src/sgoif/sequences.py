@@ -25,7 +25,7 @@ from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
-from sgoif.tasks.sequences import is_causal
+from sgoif.tasks.sequences import IGNORED, is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
 from sgoif.training.method import ADAM, Method
@@ -98,8 +98,7 @@ def audit_sequences(
     )  # fmt: skip
     facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
-    if warnings := _warn_of(columns, len(examples), len(examples) - len(recorder.index)):
-        facts["warnings"] = warnings
+    facts["warnings"] = _warn_of(columns, len(examples), len(examples) - len(recorder.index))
     return _collect(recorder, engine, sink, facts, columns)
 
 
@@ -125,6 +124,37 @@ def _warn_of(columns: Columns, count: int, num_repeated: int) -> dict[str, str]:
     for text in found.values():
         log.warning("%s.", text)
     return found
+
+
+def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapping[str, str]) -> dict[str, str]:
+    """What was left out of the scores, and why, by cause, beside what is known; said at once, too."""
+    found, count = {}, len(examples["id"])
+    empty = int((examples["num_tokens"] == 0).sum())
+    if empty and "no_tokens" not in known:
+        found["no_tokens"] = (
+            f"{empty:,} of {count:,} training sequences have no token to predict (all labels are {IGNORED}), so they "
+            "have neither loss nor scores; is a completion empty, or cut away with the end of a long prompt?"
+        )
+    if recorder.num_not_finite:
+        found["not_finite"] = (
+            f"{recorder.num_not_finite:,} of {recorder.num_visits:,} visits had a loss or scores that are not finite, "
+            "and count for nothing; has the training diverged?"
+        )
+    for text in found.values():
+        log.warning("%s.", text)
+    return found
+
+
+def _warn_of_one_visit(recorder: SequenceRecorder) -> dict[str, str]:
+    """A ranking by losses that were seen once is one by time."""
+    if not recorder.num_visits or recorder.num_visits > len(recorder.index):
+        return {}
+    text = (
+        "every sequence was seen once, early ones by a model that knew little, so that the loss ranks them by the time "
+        "of their visit; audit the finished model (watching.audit() or sgoif.audit)"
+    )
+    log.warning("%s.", text)
+    return {"seen_once": text}
 
 
 def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimizer | None) -> SequenceEngine:
@@ -178,6 +208,7 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
     facts = loop_facts(monitor)
     if not monitor.peers.is_alone:
         facts |= _merge_processes(monitor, facts)
+    facts["warnings"] = {**(facts.get("warnings") or {}), **_warn_of_one_visit(monitor.recorder)}
     return _collect(monitor.recorder, monitor.engine, monitor.sink, facts)
 
 
@@ -194,6 +225,9 @@ def _collect(
         name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
         for (name, loss), size in zip(engine.group_losses.items(), engine.groups.sizes)
     }
+    known: Mapping[str, str] = facts.pop("warnings", None) or {}
+    if warnings := {**known, **_warn_of_unscored(recorder, examples, known)}:
+        facts["warnings"] = warnings
     facts |= {"groups": groups, "no_p_reason": NO_PROBABILITIES}
     info = facts | {"num_examples": len(examples["id"]), "num_not_judged": int((examples["n_judged"] == 0).sum())}
     return save_run(sink, info, {"examples": examples, "group_effects": recorder.effects()})

@@ -62,6 +62,28 @@ def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp
     assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
 
 
+def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(tmp_path):
+    """Before, it was a KeyError in the collator, in the midst of the training."""
+    _, bare = train(tmp_path, watched=False)
+    model = build("gpt2", lora=True, resid_pdrop=0.1)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=6, per_device_train_batch_size=BATCH, learning_rate=1e-2, seed=1,
+        remove_unused_columns=False, report_to=[], save_strategy="no", use_cpu=True, logging_strategy="no",
+        disable_tqdm=True,
+    )  # fmt: skip
+    data = [{**item, "id": f"seq {place}"} for place, item in enumerate(items())]
+    order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).tolist()
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=pad_items)
+    watching = watch_trainer(trainer, {"math": items(5, seed=20)}, task="sequences", budget=sgoif.Budget(plan=PLAN))
+    with torch.random.fork_rng():
+        first = next(iter(trainer.get_train_dataloader()))["id"]
+    del data[next(place for place in order if f"seq {place}" not in first)]["id"]
+    trainer.train()
+    assert all(torch.equal(bare[name], value) for name, value in model.state_dict().items())
+    counters = watching.run.info["counters"]
+    assert counters["visits_refused"] >= BATCH and counters["visits"] == 6 * BATCH - counters["visits_refused"]
+
+
 def test_the_finished_model_is_audited_with_the_data_of_the_trainer(tmp_path):
     watching, weights = train(tmp_path, watched=True)
     found = watching.audit(out=str(tmp_path / "audit"))

@@ -122,8 +122,8 @@ def apply(
     if opened.has_sequences:
         if shares or own is not None or disagreements is not None or images is not None:
             raise SgoifError(
-                "sequences of a language model are kept or dropped by decisions alone: pass the filled-in JSONL file "
-                "of `sgoif export`, --out and --json."
+                "sequences of a language model are kept or dropped by decisions alone: pass files of decisions (of the "
+                "page, or filled in after `sgoif export`), --out and --json."
             )
         return apply_sequences(opened, run, files or [], out, as_json=as_json)
     found = _apply(opened, run, files or [], own, shares)

@@ -64,7 +64,9 @@ def _describe(decided: DecidedSequences) -> list[str]:
     lines = [f"{count(sum(decided.num_decisions.values()), 'decision')} read: {', '.join(people)}."]
     lines.append(f"Of {count(decided.num_sequences, 'sequence')}: {', '.join(became)}.")
     if decided.disagreements:
-        lines.append(f"People disagree about {count(len(decided.disagreements), 'sequence')}, kept.")
+        named = ", ".join(shorten(id, 40) for id in decided.disagreements[:5])
+        more = ", ..." if len(decided.disagreements) > 5 else ""
+        lines.append(f"People disagree about {count(len(decided.disagreements), 'sequence')}, kept: {named}{more}.")
     if decided.strangers:
         lines.append(
             f"Warning: {count(len(decided.strangers), 'decision')} not applied: the run has no such id, for example "

@@ -6,6 +6,7 @@ language model: which training sequences are suspicious.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sgoif.run import Run
+
+log = logging.getLogger(__name__)
 
 _WIDE = 120  # columns from which on a reason has a column of its own
 _EXAMPLE = "example"  # the column of shortened texts
@@ -133,6 +136,8 @@ def _with_examples(run: Run, table: pa.Table, show: str) -> pa.Table:
         why = getattr(place, "last_error", None) or "pictures are shown by `sgoif report`."
         raise SgoifError(f"{place.about} has no text or row of these examples: {why}")
     lines = [shorten(as_line(value), _LONGEST) if is_written(value) else None for value in values]
+    if place is not None and (lost := lines.count(None)):
+        log.warning("%s of %s have no text or row in %s.", count(lost), count(len(lines), "example"), place.about)
     return table.add_column(table.column_names.index("id") + 1, _EXAMPLE, pa.array(lines, pa.string()))
 
 

@@ -115,13 +115,13 @@ def sequence_duplicates(sql: Sql) -> Any:
     return sql(
         """
         with counted as (
-            select id::varchar as id, id as place, prompt_key, sequence_key, copied_group,
+            select id, prompt_key, sequence_key, copied_group,
                    count(*) over (partition by sequence_key) as n_same,
-                   first(id::varchar) over (partition by sequence_key order by id) as first_id
-            from examples
+                   first(id) over (partition by sequence_key order by id) as first_id
+            from examples where sequence_key <> 0
         ),
         completions as (
-            select *, first(id) over (partition by prompt_key order by n_same desc, place) as usual_id
+            select *, first(id) over (partition by prompt_key order by n_same desc, id) as usual_id
             from counted where id = first_id
         )
         select 'other completion' as kind, id, usual_id as other_id, null::varchar as group_name, n_same

@@ -21,7 +21,7 @@ def sequence_keys(batch: Mapping[str, Any], *, is_causal: bool) -> NDArray[np.in
 
     The completion is what is to be predicted. The prompt of a causal model is the tokens without a label before the
     last one with a label, so that padding on the right is none of it; of another model it is the whole input. Sequences
-    without tokens to read, such as sounds, have no keys: 0.
+    without tokens to read, such as sounds, and those with nothing to predict have no keys: 0.
 
     >>> rows = torch.tensor([[5, 6, 7], [5, 6, 8]])
     >>> keys = sequence_keys({"input_ids": rows, "labels": torch.where(rows < 7, -100, rows)}, is_causal=True)
@@ -39,6 +39,8 @@ def sequence_keys(batch: Mapping[str, Any], *, is_causal: bool) -> NDArray[np.in
     found = np.zeros((len(tokens), 2), np.int64)
     for row in range(len(tokens)):
         prompt, completion = tokens[row][is_read[row]], labels[row][labels[row] != IGNORED]
+        if not len(completion):
+            continue
         found[row] = _key(prompt) if len(prompt) else 0, _key(prompt, completion)
     return found
 

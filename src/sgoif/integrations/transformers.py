@@ -80,10 +80,10 @@ class IdCollator:
     collate: Callable[[list[Any]], Any]
 
     def __call__(self, features: list[Any]) -> Any:
-        if not isinstance(features[0], Mapping) or "id" not in features[0]:
+        if not any(isinstance(item, Mapping) and "id" in item for item in features):
             return self.collate(features)
         batch = self.collate([{key: value for key, value in item.items() if key != "id"} for item in features])
-        batch["id"] = [item["id"] for item in features]
+        batch["id"] = [item.get("id") for item in features]  # one that has none costs its batch the scores
         return batch
 
 
@@ -114,8 +114,12 @@ class InfluenceCallback(TrainerCallback):
 
         def step(model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
             ids = inputs.pop("id", None)
-            if ids is None:
-                raise SgoifError("the batch has no ids; wrap the training set in sgoif.with_ids.")
+            if ids is None and not self.monitor.step_count:
+                raise SgoifError(
+                    "the batch has no ids; wrap the training set in sgoif.with_ids, or give it a column `id` and set "
+                    "remove_unused_columns=False (TRL: in SFTConfig)."
+                )
+            ids = [None] * len(inputs["labels"]) if ids is None else ids
             with self.monitor.step(ids, inputs["labels"], **self._about_step(model, inputs, num_items_in_batch)):
                 return training_step(model, inputs, num_items_in_batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from sgoif.summary import summarise_sequences
 from sgoif.wording import count
 
 __all__ = ["SequenceReportSettings", "make_sequence_report", "read_sample_texts", "write_sequence_sample"]
+
+log = logging.getLogger(__name__)
 
 _ASSETS = Assets(
     "sequences.html",
@@ -82,6 +85,8 @@ def make_sequence_report(
         raise SgoifError("there is nothing to show: no sequence is left that nobody has decided on.")
     keys = [str(row["id"]) for row in rows]
     beside = _Beside() if settings.images is None else _read_texts(run.sql, keys, settings.images)
+    if beside.texts is not None:
+        _warn_of_lost(sum(key not in beside.texts for key in keys), len(keys), str(beside.about))
     tokens = {} if settings.tokens is None else read_token_harms(settings.tokens, set(keys))
     summary = summarise_sequences(run.sql, run.info, run=run_url or "run in memory")
     document = {
@@ -126,7 +131,14 @@ def read_sample_texts(found: CheckedList, images: Any) -> tuple[str, dict[str, S
     place = open_sequence_texts(images)
     texts = place.read(keys)
     _need_texts(keys, texts, place.about, len(texts))
+    _warn_of_lost(sum(key not in texts for key in keys), len(keys), place.about)
     return place.about, texts
+
+
+def _warn_of_lost(lost: int, number: int, where: str) -> None:
+    if lost:
+        told = (count(lost), count(number, "sequence"), where)
+        log.warning("%s of %s are not in %s, and are shown without a text.", *told)
 
 
 def write_sequence_sample(

@@ -280,9 +280,9 @@ def test_copies_and_other_completions_of_a_prompt_are_named(tmp_path):
     run = sgoif.audit(model, trained, anchors=groups, task="sequences", out=str(tmp_path / "run"), batch_size=4)
     found = run.duplicates().to_pylist()
     assert [(row["kind"], row["id"], row["other_id"], row["group_name"], row["n_same"]) for row in found] == [
-        ("other completion", "9", "0", None, 1),
-        ("evaluation", "10", None, "math", 1),
-        ("same", "8", "0", None, 2),
+        ("other completion", 9, 0, None, 1),
+        ("evaluation", 10, None, "math", 1),
+        ("same", 8, 0, None, 2),
     ]
     assert "1 of 11 training sequences are evaluation sequences too" in run.info["warnings"]["in_evaluation"]
     done = CliRunner().invoke(app, ["duplicates", str(tmp_path / "run")])
@@ -322,7 +322,26 @@ def test_the_first_of_several_completions_is_the_first_by_number():
     rows[10] = same
     run = sgoif.audit(build("gpt2", lora=True), rows, anchors={"all": sequences(4, 20)}, task="sequences")
     found = [(row["kind"], row["id"], row["other_id"]) for row in run.duplicates().to_pylist()]
-    assert found == [("other completion", "10", "2")]
+    assert found == [("other completion", 10, 2)]
+
+
+def test_sequences_with_nothing_to_predict_are_no_copies_and_are_counted():
+    """Before, all of them were said to be the same, and to be evaluation sequences too."""
+    model, trained, held = build("gpt2", lora=True), sequences(8, 3), sequences(6, 20)
+    for item in (*trained[:3], held[0]):
+        item["labels"] = torch.full_like(item["labels"], -100)
+    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences", batch_size=4)
+    assert run.duplicates().num_rows == 0 and "in_evaluation" not in run.info["warnings"]
+    assert "3 of 8 training sequences have no token to predict" in run.info["warnings"]["no_tokens"]
+    assert run.info["num_not_judged"] == 3
+
+
+def test_a_model_whose_training_diverged_is_refused():
+    model = build("gpt2", lora=True)
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad).fill_(float("nan"))
+    with pytest.raises(SgoifError, match="weights that are not finite, first"):
+        sgoif.audit(model, sequences(4, 3), anchors={"all": sequences(3, 20)}, task="sequences")
 
 
 def test_a_collator_that_packs_is_called_for_each_sequence():

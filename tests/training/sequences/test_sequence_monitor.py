@@ -61,6 +61,29 @@ def adam(model):
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 
 
+def test_a_training_that_diverges_says_so():
+    """Before, nine visits of ten could be without numbers and the run had no warning."""
+    model = build("gpt2", lora=True)
+    monitor = watch(model, adam(model))
+    train(model, adam(model), monitor, steps=3)
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad).fill_(float("nan"))
+    train(model, adam(model), monitor, steps=3)
+    assert "12 of 24 visits had a loss or scores that are not finite" in monitor.close().info["warnings"]["not_finite"]
+
+
+def test_a_ranking_by_losses_seen_once_is_warned_of():
+    for steps, is_warned in ((3, True), (6, False)):
+        model = build("gpt2", lora=True)
+        monitor, items = watch(model, adam(model)), sequences()
+        for step in range(steps):
+            chosen = torch.arange(4) + 4 * (step % 3)
+            batch = collate([items[i] for i in chosen.tolist()])
+            with monitor.step(chosen, batch["labels"]):
+                model(**batch).loss.backward()
+        assert ("seen_once" in monitor.close().info.get("warnings", {})) is is_warned
+
+
 @pytest.mark.parametrize("curvature", ["identity", "kfac", "diagonal", "adam"])
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "block"])
 def test_weights_are_those_of_a_bare_training_to_the_bit(lora, curvature):

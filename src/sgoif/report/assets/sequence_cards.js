@@ -48,11 +48,12 @@ function harmBar(value, most) {
 
 function harmsOf(i) {
   const known = CARDS.harms[i].filter(([, value]) => value != null).sort((a, b) => b[1] - a[1]);
-  if (!known.length) return make("section", { class: "beside" }, make("h3", {}, "Harm by group"), make("p", { class: "none" }, "Not judged: its visits came before the first look at the groups."));
+  if (!known.length) return make("section", { class: "beside" }, make("h3", {}, "Harm by group"), make("p", { class: "none" }, CARDS.num_tokens[i] ? "Not judged: its visits came before the first look at the groups, or were not finite." : "Not judged: it has no token to predict."));
   const most = Math.max(...known.map(([, value]) => Math.abs(value)));
-  const row = ([group, value], n) =>
-    make("tr", { class: n >= MOST_GROUPS ? "more" : false, hidden: n >= MOST_GROUPS }, make("th", { scope: "row", title: group }, n === 0 && value > 0 ? make("small", {}, "worst ") : null, make("bdi", {}, group)), make("td", {}, harmBar(value, most)), make("td", { class: "right" }, signed(value)));
-  const table = make("table", { class: "harms" }, make("tbody", {}, ...known.map(row)));
+  const shown = new Set([...known].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, MOST_GROUPS)); // help, too
+  const row = (pair, n, [group, value] = pair) =>
+    make("tr", { class: shown.has(pair) ? false : "more", hidden: !shown.has(pair) }, make("th", { scope: "row", title: group }, n === 0 && value > 0 ? make("small", {}, "worst ") : null, make("bdi", {}, group)), make("td", {}, harmBar(value, most)), make("td", { class: "right" }, signed(value)));
+  const table = make("table", { class: "harms" }, make("tbody", {}, ...known.map((pair, n) => row(pair, n))));
   const rest = known.length - MOST_GROUPS;
   const button = rest > 0 ? make("button", { type: "button", class: "link" }, `${counted(rest, "group")} more`) : null;
   button?.addEventListener("click", () => (table.querySelectorAll(".more").forEach((line) => (line.hidden = false)), button.remove()));
@@ -105,7 +106,7 @@ function similarOf(i) {
 const whyNoEdit = (i) => (CARDS.completion[i] == null ? "The page has no text of this sequence" : CARDS.left[i][1] ? "The completion is too long to be corrected here" : "");
 
 function buttonsOf(i) {
-  const [right, wrong, edit, unsure] = DOC.sample ? ["Right", "Wrong", "Correct", "Cannot tell"] : ["Keep", "Drop", "Edit", "Unsure"];
+  const [right, wrong, edit, unsure] = DOC.sample ? ["Right", "Wrong", "Edit", "Cannot tell"] : ["Keep", "Drop", "Edit", "Unsure"];
   const button = (key, kind, text, title, run, isOff = false) =>
     make("button", { type: "button", "data-kind": kind, "aria-pressed": kind ? "false" : null, title, disabled: isOff, onclick: run }, make("kbd", {}, key), text);
   return make(

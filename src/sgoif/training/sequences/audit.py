@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sgoif.errors import SgoifError
 from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, quiet_eval
 from sgoif.influence.groups import Forward, differentiate
@@ -42,11 +43,20 @@ def audit_sequence_examples(
 
     The model is used in eval mode and left as found.
 
+    Raises:
+        SgoifError: it has weights that are not finite.
+
     Returns:
         The evaluation sequences by prompt, and further columns by the recorder's rows: keys of prompt and sequence, the
         group that has the same sequence, if any, and where prompts can be read the conflict with the evaluation
         sequences, NaN where a sequence has no token.
     """
+    broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
+    if broken:
+        raise SgoifError(
+            f"the model has weights that are not finite, first {broken[0]!r}: its training diverged, and there is "
+            "nothing to audit. Audit an earlier checkpoint."
+        )
     near = NearPrompts(engine.layers, engine.spaces, is_causal=engine.is_causal, dtype=engine.dtype)
     scored: list[tuple[list[Any], NDArray[np.int64], NDArray[np.float64] | None]] = []
     capture = Capture(engine.layers)
@@ -89,4 +99,4 @@ def _find_groups(engine: SequenceEngine) -> dict[int, str]:
     """The group of every evaluation sequence, by its key."""
     names = np.repeat(np.array(list(engine.groups.shares), object), engine.groups.sizes)
     batches = (sequence_keys(batch, is_causal=engine.is_causal)[:, 1] for batch in engine.groups.read_all())
-    return dict(zip(np.concatenate(list(batches)).tolist(), names.tolist()))
+    return {key: name for key, name in zip(np.concatenate(list(batches)).tolist(), names.tolist()) if key}
