@@ -27,7 +27,7 @@ FORMS = {
     "exact": sgoif.Method(curvature="kfac", curvature_settings={"diagonal_above": 10**9}),
     "identity": sgoif.Method(curvature="identity"),
 }
-COLUMNS = ("p_mislabeled", "harm", "worst", "margin", "loss")
+COLUMNS = ("harm", "worst", "margin", "loss")
 GROUP = 10  # classes whose centres are near each other
 
 
@@ -81,7 +81,6 @@ def run(settings: Settings) -> dict[str, Any]:
         "ap": {name: score(found, name, is_wrong) for name in COLUMNS},
         "accuracy": accuracy,
         "num_wrong": int(is_wrong.sum()),
-        "no_p_reason": found.info.get("no_p_reason"),
         "cpu_s": time.process_time() - started,
     }
 
@@ -106,18 +105,15 @@ def flip_within_groups(labels: Tensor, share: float, seed: int) -> Tensor:
     return torch.where(torch.from_numpy(rng.random(len(labels)) < share), flipped, labels)
 
 
-def score(found: sgoif.Run, name: str, is_wrong: NDArray[np.bool_]) -> float | None:
-    """Average precision of a column, in percent; None where the run has no such numbers."""
+def score(found: sgoif.Run, name: str, is_wrong: NDArray[np.bool_]) -> float:
+    """Average precision of a column, in percent; larger is more suspicious, but for the margin."""
     values = np.full(len(is_wrong), np.nan)
-    if name in found.table:
-        values[found.table["id"]] = found.table[name]
-    if not np.isfinite(values).any():
-        return None
+    values[found.table["id"]] = found.table[name]
     return 100 * average_precision(np.nan_to_num(-values if name == "margin" else values, nan=-np.inf), is_wrong)
 
 
 def describe(row: dict[str, Any]) -> str:
-    found = (f"{name} {value:.1f}" for name, value in row["ap"].items() if value is not None)
+    found = (f"{name} {value:.1f}" for name, value in row["ap"].items())
     return f"accuracy {row['accuracy']:.0%}; AP: {', '.join(found)}; {row['cpu_s']:.0f} s"
 
 
@@ -125,7 +121,7 @@ def forms() -> str:
     """Average precision by the form of the output factor, mean over seeds."""
     rows = []
     for (form, classes), runs in group_runs(latest(EXPERIMENT.results), ("form", "classes")):
-        cells = [means(run["ap"][name] for run in runs if run["ap"][name] is not None) for name in COLUMNS]
+        cells = [means(run["ap"][name] for run in runs) for name in COLUMNS]
         rows.append([f"{int(classes):,}", form, describe_seeds(runs), *cells])
     return table(("classes", "output factor", "seeds", *(f"`{name}`" for name in COLUMNS)), sorted(rows))
 

@@ -415,7 +415,8 @@ def describe_ranks(row: Run) -> str:
 
 def cost_rows() -> list[Run]:
     """The last measurement of each model, precision and number of classes, in that order."""
-    found = latest("overhead.jsonl", key=lambda run: (run.get("model"), run.get("classes"), run.get("precision")))
+    key = ("model", "classes", "precision")  # governed trainings have the same
+    found = latest("overhead.jsonl", key=lambda run: (*map(run.get, key), "cpu_ratio" in run))
     models = list(MODEL_NAMES)
     rows = [run for run in found if "cpu_ratio" in run]
     return sorted(rows, key=lambda run: (models.index(run["model"]), run["precision"] != "fp32", run["classes"]))
@@ -426,7 +427,8 @@ def overhead() -> str:
     rows = []
     for run in cost_rows():
         took, memory = run["timing"]["watched"], memory_ratio(run)
-        ends = f" [{took['ratio_low']:.3f}, {took['ratio_high']:.3f}]" if took["ratio_low"] < took["ratio_high"] else ""
+        low, high = (took[end] + cleaning_share(run) for end in ("ratio_low", "ratio_high"))
+        ends = f" [{low:.3f}, {high:.3f}]" if low < high else ""
         bar = MANY_BAR if run["classes"] > 1000 else TIME_BAR
         cost = f"{time_ratio(run):.3f}{ends} {_verdict(time_ratio(run), bar)}"
         allocated = allocated_ratio(run)

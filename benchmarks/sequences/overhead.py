@@ -20,10 +20,12 @@ from torch import nn
 import sgoif
 from benchmarks.experiment import Experiment, option
 from benchmarks.sequences.training import build
+from benchmarks.tables.rows import latest, table
 from benchmarks.timing import raised_peak_mb
 from sgoif.sequences import SEQUENCE_PLAN
 
 VOCABULARY = 2048
+BAR = 1.10  # time and memory
 PLAN = sgoif.Plan(  # every kind of step comes soon; they are weighed as the default plan has them
     refresh_every=8, examples_per_refresh=SEQUENCE_PLAN.examples_per_refresh, observe_every=2, early_steps=0
 )
@@ -150,10 +152,30 @@ def memory_ratio(row: dict[str, Any]) -> float:
     return float(row["peak_mb"]["watched"] / row["peak_mb"]["bare"])
 
 
+def overhead() -> str:
+    """Time and memory by curvature, of measurements that have an interval."""
+    found = latest(EXPERIMENT.results, key=lambda row: (row["settings"]["curvature"], "interval" in row))
+    rows = []
+    for row in sorted((row for row in found if "interval" in row), key=lambda row: str(row["settings"]["curvature"])):
+        low, high = row["interval"]
+        time_cell = f"{row['ratio']:.3f} [{low:.3f}, {high:.3f}] {_verdict(row['ratio'])}"
+        memory = memory_ratio(row) if "peak_mb" in row else None
+        cells = [f"{row['scored_ratio']:.3f}", f"{row['refresh_in_steps']:.1f}", f"{row['pairs']}"]
+        shown = f"{memory:.3f} {_verdict(memory)}" if memory else ""
+        rows.append([f'`"{row["settings"]["curvature"]}"`', f"{1e3 * row['bare_s']:.0f}", time_cell, *cells, shown])
+    heads = ("curvature", "bare step, ms", "CPU time", "scored steps alone", "a look, in steps", "pairs", "peak memory")
+    return table(heads, rows)
+
+
+def _verdict(value: float) -> str:
+    return "met" if value <= BAR else "**missed**"
+
+
 EXPERIMENT = Experiment(
     name="sequence_overhead",
     settings=Setup,
     run=run,
+    tables={"sequence_overhead": overhead},
     full={"curvature": ("kfac", "adam")},
     small={"width": 64, "depth": 1, "length": 16, "steps": 9, "memory": False},
     needs=("transformers", "peft"),
