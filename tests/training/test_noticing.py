@@ -142,7 +142,7 @@ def test_a_plan_that_scores_some_steps_only_is_said_once_and_its_other_visits_ar
     assert counts["visits_passed_over"] == 30 * len(train_set[1]) - counts["visits"] > 0
     (told,) = [record.message for record in caplog.records if "visits offered" in record.message]
     assert f"{counts['visits_passed_over']} in steps that the plan does not score" in told
-    assert run.info["forecast"]["step_share"] == monitor.first_forecast.step_share > monitor.forecast.step_share
+    assert run.info["forecast"]["step_share"] == monitor._first_forecast.step_share > monitor.forecast.step_share
 
 
 def test_a_fixed_plan_promises_no_price(caplog):

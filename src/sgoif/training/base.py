@@ -414,7 +414,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         return self._price(self.governor.plan)
 
     @property
-    def first_forecast(self) -> Forecast | None:
+    def _first_forecast(self) -> Forecast | None:
         """What the plan that the run started with was to cost."""
         return self._price(self.governor.first_plan)
 
