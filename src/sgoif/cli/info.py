@@ -168,7 +168,7 @@ def _describe_calibration(run: Run) -> Facts:
 
 
 def _parts(lines: Sequence[str]) -> Facts:
-    return [(line.partition(":")[0].lower(), line.partition(": ")[2]) for line in lines if ": " in line]
+    return [(line[:1].lower() + line.partition(":")[0][1:], line.partition(": ")[2]) for line in lines if ": " in line]
 
 
 def _describe_problems(document: Mapping[str, Any]) -> Facts:

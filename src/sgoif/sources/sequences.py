@@ -5,6 +5,7 @@ A table is read block by block, and only the rows that are asked for are kept.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,16 @@ def _as_text(value: Any) -> str:
 
 
 def _content(message: Any) -> str:
-    """The text of a message; parts that are no text are named by their type."""
+    """The text of a message, and its tool calls as JSON; parts that are no text are named by their type.
+
+    >>> _content({"content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]})
+    '{"name": "add", "arguments": "{}"}'
+    """
+    calls = (message.get("tool_calls") if isinstance(message, Mapping) else None) or []
+    if isinstance(calls, list) and calls:
+        told = [call.get("function", call) if isinstance(call, Mapping) else call for call in calls]
+        said = _content({**message, "tool_calls": None})
+        return "\n".join([*([said] if said else []), *(json.dumps(each, default=str) for each in told)])
     content = message.get("content") if isinstance(message, Mapping) else message
     if isinstance(content, list):
         parts = [part if isinstance(part, Mapping) else {"text": part} for part in content]
