@@ -72,6 +72,7 @@ def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(t
         disable_tqdm=True,
     )  # fmt: skip
     data = [{**item, "id": f"seq {place}"} for place, item in enumerate(items())]
+    data[9]["id"] = "seq 8"
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).tolist()
     trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=pad_items)
     watching = watch_trainer(trainer, {"math": items(5, seed=20)}, task="sequences", budget=sgoif.Budget(plan=PLAN))
@@ -81,6 +82,9 @@ def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(t
     trainer.train()
     assert all(torch.equal(bare[name], value) for name, value in model.state_dict().items())
     counters = watching.run.info["counters"]
+    assert (
+        "1 of 10 training examples have an id that an earlier one has" in watching.run.info["warnings"]["repeated_ids"]
+    )
     assert counters["visits_refused"] >= BATCH and counters["visits"] == 6 * BATCH - counters["visits_refused"]
 
 

@@ -33,6 +33,7 @@ __all__ = ["InfluenceCallback", "watch_trainer"]
 log = logging.getLogger(__name__)
 
 _IGNORED = -100  # label of an item that no loss counts
+_MOST_IDS = 10**6  # examples, up to which repeated ids are looked for
 _AUDITED = ("layers", "curvature", "curvature_settings")  # of the method, that an audit after the training repeats
 
 
@@ -183,6 +184,12 @@ class InfluenceCallback(TrainerCallback):
             "method": replace(method, planned_steps=method.planned_steps or state.max_steps),
         }
         self.monitor = watch(trainer.model_wrapped, trainer.optimizer, anchors=self.anchors, **settings)
+        if self.monitor.is_on and (repeated := _count_repeated_ids(trainer.train_dataset)):
+            self.monitor._warn_once(
+                "repeated_ids",
+                f"{repeated:,} of {len(trainer.train_dataset):,} training examples have an id that an earlier one has; "
+                "visits of one id are added up as one example: give each an id of its own",
+            )
         if state.global_step:
             self._resume(args, state)
 
@@ -240,6 +247,19 @@ class InfluenceCallback(TrainerCallback):
             forward=self.settings.get("forward"), overwrite=overwrite, batch_size=batch_size,
             seed=self.settings.get("seed", 0),
         )  # fmt: skip
+
+
+def _count_repeated_ids(dataset: Any) -> int:
+    """How many rows have an id that an earlier row has, where that can be told without reading every example."""
+    if len(dataset) > _MOST_IDS:
+        return 0
+    if isinstance(dataset, list):
+        ids = [item["id"] for item in dataset if isinstance(item, Mapping) and "id" in item]
+    elif "id" in (getattr(dataset, "column_names", None) or ()):
+        ids = list(dataset["id"])
+    else:
+        return 0
+    return len(ids) - len(set(ids))
 
 
 def _divides_loss(model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> bool:
