@@ -133,12 +133,7 @@ def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapp
     if empty and "no_tokens" not in known:
         found["no_tokens"] = (
             f"{empty:,} of {count:,} training sequences have no token to predict (all labels are {IGNORED}), so they "
-            "have neither loss nor scores; is a completion empty, or cut away with the end of a long prompt?"
-        )
-    if recorder.num_not_finite:
-        found["not_finite"] = (
-            f"{recorder.num_not_finite:,} of {recorder.num_visits:,} visits had a loss or scores that are not finite, "
-            "and count for nothing; has the training diverged?"
+            "have neither loss nor scores: their completion is empty, or was cut away after a long prompt"
         )
     for text in found.values():
         log.warning("%s.", text)

@@ -145,6 +145,18 @@ def test_a_plan_that_scores_some_steps_only_is_said_once_and_its_other_visits_ar
     assert run.info["forecast"]["step_share"] == monitor._first_forecast.step_share > monitor.forecast.step_share
 
 
+def test_a_training_that_diverges_says_so():
+    train_set, holdout = data()
+    model = fresh()
+    monitor = watch(model, holdout, plan=PLAN)
+    train(model, train_set, monitor, epochs=2)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    train(model, train_set, monitor, epochs=2)
+    text, count = monitor.close().info["warnings"]["not_finite"], 2 * len(train_set[1])
+    assert f"{count:,} of {2 * count:,} visits had a loss or scores that are not finite" in text
+
+
 def test_a_fixed_plan_promises_no_price(caplog):
     train_set, holdout = data()
     model = fresh()

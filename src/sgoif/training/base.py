@@ -522,6 +522,12 @@ class BaseMonitor(ABC, Generic[HooksT]):
         governor = self.governor
         if not governor.fixed and governor.overhead > _FAR * governor.max_overhead and self._steps_here >= _SETTING_UP:
             self._warn_once("overhead", governor.describe_cost(governor.overhead, "over the whole run"))
+        if not_finite := self._task_counters().get("visits_not_finite", 0):
+            self._warn_once(
+                "not_finite",
+                f"{not_finite:,} of {recorded:,} visits had a loss or scores that are not finite, as where a training "
+                "diverges, and count for nothing",
+            )
         level = logging.WARNING if self._counts.num_refused or self._counts.num_lost or self.faults else logging.INFO
         log.log(level, "%s.", self._counts.describe(recorded))
         self.facts["visits_refused"], self.facts["visits_lost"] = dict(self._counts.refused), dict(self._counts.lost)
