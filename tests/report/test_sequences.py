@@ -67,6 +67,23 @@ def test_an_audit_ranks_by_conflict_and_the_page_says_so(run, tmp_path):
     assert set(document(page_of(run, tmp_path))["cards"]["conflict"]) == {None}
 
 
+def test_what_the_run_warns_of_stands_before_the_cards(run, tmp_path):
+    assert 'id="warnings"' not in page_of(run, tmp_path)
+    run.info["warnings"] = {"no_tokens": f"3 of 5 have no token; `sgoif info` {EVIL}"}
+    html = page_of(run, tmp_path)
+    (section,) = re.findall(r'<section class="panel" id="warnings">(.*?)</section>', html, re.S)
+    assert "3 of 5 have no token; sgoif info &lt;/script&gt;" in section and html.count("have no token") == 1
+
+
+def test_texts_that_are_missing_are_said(run, texts, tmp_path, caplog):
+    page_of(run, tmp_path, images=texts)
+    assert not caplog.records
+    rows = texts.read_text().splitlines(keepends=True)
+    texts.write_text("".join(rows[:3]))
+    page_of(run, tmp_path, images=texts)
+    assert "2 of 5 sequences are not in 'train.jsonl'" in caplog.text
+
+
 def test_similar_prompts_say_whether_their_completion_is_another(run, texts, tmp_path):
     html = page_of(run, tmp_path, images=texts)
     cards = document(html)["cards"]

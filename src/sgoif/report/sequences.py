@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ def make_sequence_report(
         is_sample=False,
         title=settings.title or "Sequence review",
         about=_describe_contents(keys, beside, tokens, past),
-        lines=summary.lines(),
+        lines=[_plain(line) for line in replace(summary, warnings=[]).lines()],
+        warnings=[_plain(text) for text in summary.warnings],
         has_texts=beside.texts is not None,
         has_tokens=bool(tokens),
         has_conflicts=any(row["conflict"] is not None for row in rows),
@@ -171,6 +172,7 @@ def write_sequence_sample(
         title="Check these sequences",
         about=f"{drawn}. Is each completion right? {_describe_contents(keys, beside, {}, set())}",
         lines=[],
+        warnings=[],
         has_texts=True,
         has_tokens=False,
         has_conflicts=False,
@@ -259,6 +261,11 @@ def _shorten(text: SequenceText) -> tuple[str, str]:
 def _count_left(text: SequenceText) -> list[int]:
     """Characters of the prompt and of the completion that the page does not hold."""
     return [max(len(part) - _LONGEST, 0) for part in (text.prompt, text.completion)]
+
+
+def _plain(text: str) -> str:
+    """A sentence of the terminal, where commands stand between backticks."""
+    return text.replace("`", "")
 
 
 def _round(value: float | None) -> float | None:

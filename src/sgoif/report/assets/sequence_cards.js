@@ -1,5 +1,5 @@
 // Cards of sequences: prompt and completion, numbers, harm by group, tokens, and sequences with similar prompts.
-const MOST_GROUPS = 8; // that a card shows before it is asked for more
+const MOST_GROUPS = 5; // that a card shows before it is asked for more
 const LEVELS = 5; // shades of a token
 const NAMED_TOKENS = 3;
 const MEAN = "all groups (mean)";
@@ -134,6 +134,6 @@ function contentOf(i) {
   const said = [...textsOf(i), edited, make("div", { class: "editor" }), buttonsOf(i)];
   if (DOC.sample) return [head, make("div", { class: "said" }, ...said, noteOf(i))]; // nothing of what the run thinks
   const left = make("div", { class: "said" }, ...said, tokensOf(i), noteOf(i));
-  const right = make("div", { class: "known" }, harmsOf(i), similarOf(i));
+  const right = make("div", { class: "known" }, similarOf(i), harmsOf(i));
   return [head, numbersOf(i), make("div", { class: "columns" }, left, right)];
 }
