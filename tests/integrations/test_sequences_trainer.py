@@ -14,7 +14,7 @@ pytest.importorskip("peft")
 import transformers
 
 from sgoif.integrations.packing import refuse_mixing
-from sgoif.integrations.transformers import watch_trainer
+from sgoif.integrations.transformers import _count_repeated_ids, watch_trainer
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
 PLAN = sgoif.Plan(refresh_every=2, examples_per_refresh=4, observe_every=2, early_steps=0)
@@ -86,6 +86,15 @@ def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(t
         "1 of 10 training examples have an id that an earlier one has" in watching.run.info["warnings"]["repeated_ids"]
     )
     assert counters["visits_refused"] >= BATCH and counters["visits"] == 6 * BATCH - counters["visits_refused"]
+
+
+def test_repeated_ids_are_looked_for_without_a_transform_of_the_users():
+    datasets = pytest.importorskip("datasets")
+    asked = []
+    rows = datasets.Dataset.from_dict({"id": ["a", "b", "a"], "text": ["x", "y", "z"]})
+    rows.set_transform(lambda batch: asked.append(1) or {"text": batch["text"]})
+    assert _count_repeated_ids(rows) == 1 and not asked
+    assert _count_repeated_ids([{"id": ["not", "hashable"]}]) == 0  # said at the first step, as any wrong id
 
 
 def test_the_finished_model_is_audited_with_the_data_of_the_trainer(tmp_path):

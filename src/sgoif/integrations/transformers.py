@@ -251,15 +251,19 @@ class InfluenceCallback(TrainerCallback):
 
 def _count_repeated_ids(dataset: Any) -> int:
     """How many rows have an id that an earlier row has, where that can be told without reading every example."""
-    if len(dataset) > _MOST_IDS:
+    try:
+        if len(dataset) > _MOST_IDS:
+            return 0
+        if isinstance(dataset, list):
+            ids = [item["id"] for item in dataset if isinstance(item, Mapping) and "id" in item]
+        elif "id" in (getattr(dataset, "column_names", None) or ()):
+            ids = list(dataset.with_format(None)["id"])  # no transform of the user's is called
+        else:
+            return 0
+        return len(ids) - len(set(ids))
+    except Exception:  # a warning that cannot be given is no reason to stop a training
+        log.debug("repeated ids were not looked for.", exc_info=True)
         return 0
-    if isinstance(dataset, list):
-        ids = [item["id"] for item in dataset if isinstance(item, Mapping) and "id" in item]
-    elif "id" in (getattr(dataset, "column_names", None) or ()):
-        ids = list(dataset["id"])
-    else:
-        return 0
-    return len(ids) - len(set(ids))
 
 
 def _divides_loss(model: nn.Module, inputs: Mapping[str, Any], num_items: Any) -> bool:
