@@ -122,7 +122,7 @@ def estimate_transition(probabilities: Floats, labels: Ints, weights: Floats | N
     order = np.argsort(labels, kind="stable")
     order = order[np.isfinite(probabilities.sum(axis=1))[order]]
     total, (found, first) = np.zeros((num_classes, num_classes)), np.unique(labels[order], return_index=True)
-    if len(order):
-        total[found] = np.add.reduceat(probabilities[order] * w[order, None], first, axis=0)
+    for label, rows in zip(found, np.split(order, first[1:])):  # by class: a copy of all would be as large as they are
+        total[label] = w[rows] @ probabilities[rows]
     mass = total.sum(axis=1, keepdims=True)
     return np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.eye(num_classes))

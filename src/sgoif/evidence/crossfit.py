@@ -63,7 +63,8 @@ def labels_to_try(holdout: Holdout, predictions: Floats | None = None) -> Ints:
     m, c = len(holdout), holdout.num_classes
     if c <= DENSE_CLASSES:
         return np.broadcast_to(np.arange(c), (m, c))
-    ranked = np.nan_to_num(holdout.mean_probabilities() if predictions is None else predictions)
+    ranked = holdout.mean_probabilities() if predictions is None else predictions.copy()
+    np.nan_to_num(ranked, copy=False)
     ranked[np.arange(m), holdout.labels] = np.inf
     found = np.empty((m, NUM_PROBABLE + 1), dtype=np.int64)
     for start in range(0, m, _ROWS):
