@@ -312,15 +312,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         before, governor.plan = governor.plan, self.peers.broadcast(governor.decide(step, measured))
         if before.stride == 1 < governor.plan.stride and not self._has_said_stride:
             self._has_said_stride = True
-            log.warning(
-                "watching adds %.0f%% to a step so far, and max_overhead=%g allows less: from step %d on "
-                "one step in %d is scored. The visits of the others are counted as passed over, and their examples "
-                "have fewer scores. A larger max_overhead scores more (docs/howto/too-slow.md).",
-                100 * governor.overhead,
-                governor.max_overhead,
-                step,
-                governor.plan.stride,
-            )
+            log.warning("%s", governor.describe_stride(step))
 
     def _say_cost(self, overhead: float) -> None:
         """Say what watching costs above the promise: at once where steps are short, else by the rarest plan."""
@@ -329,16 +321,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
             self._warn_once("overhead", governor.describe_cost(overhead, "even by the rarest plan"))
         elif not self._has_said_cost and governor.has_short_steps and overhead > governor.max_overhead:
             self._has_said_cost = True
-            log.warning(
-                "a step of the training loop takes %.2g ms, and watching has added %.2g ms to each so far: %.2f times "
-                "as long, more than max_overhead=%g allows. For steps below 20 ms that limit is not kept; if time "
-                "matters, train without sgoif.watch and call sgoif.audit(model, ...) afterwards, which costs nothing "
-                "while training (docs/howto/too-slow.md).",
-                1e3 * governor.bare_s,
-                1e3 * governor.bare_s * overhead,
-                1 + overhead,
-                governor.max_overhead,
-            )
+            log.warning("%s", governor.describe_short_steps(overhead))
 
     def _warn_once(self, key: str, text: str, *, again: bool = False) -> None:
         """Warn in the log, once unless ``again``, and write the latest sentence into ``run.info["warnings"]``."""

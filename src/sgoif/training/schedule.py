@@ -210,6 +210,25 @@ class Governor:
             "(docs/howto/too-slow.md), or audit the trained model instead."
         )
 
+    def describe_short_steps(self, overhead: float) -> str:
+        """Say what watching adds to short steps, for which the promise is not kept, and what to do."""
+        bare_ms = 1e3 * self.bare_s
+        return (
+            f"a step of the training loop takes {bare_ms:.2g} ms, and watching has added {bare_ms * overhead:.2g} ms "
+            f"to each so far: {1 + overhead:.2f} times as long, more than max_overhead={self.max_overhead:g} allows. "
+            "For steps below 20 ms that limit is not kept; if time matters, train without sgoif.watch and call "
+            "sgoif.audit(model, ...) afterwards, which costs nothing while training (docs/howto/too-slow.md)."
+        )
+
+    def describe_stride(self, step: int) -> str:
+        """Say that from a step on only some are scored, and what that costs."""
+        return (
+            f"watching adds {100 * self.overhead:.0f}% to a step so far, and max_overhead={self.max_overhead:g} allows "
+            f"less: from step {step} on one step in {self.plan.stride} is scored. The visits of the others are counted "
+            "as passed over, and their examples have fewer scores. A larger max_overhead scores more "
+            "(docs/howto/too-slow.md)."
+        )
+
     def measure(self) -> list[float]:
         """What a decision goes by: the recent overhead, one of each part and what was overspent, in bare steps.
 
