@@ -109,7 +109,8 @@ def read_scores(found: sgoif.Run, name: str, count: int) -> dict[str, NDArray[np
     columns = found.sequence_issues()
     names = {"loss": "mean loss", "cosine": "gradient cosine", "loss_first": "first loss", "loss_last": "last loss"}
     scores = {}
-    own = ("suspicion", "harm", "worst", *(["conflict"] if columns["conflict"].null_count < len(columns) else []))
+    of_audits = [name for name in ("loss_tuned", "conflict") if columns[name].null_count < len(columns)]
+    own = ("suspicion", "harm", "worst", *of_audits)
     for column in (*own, *names):
         values = np.full(count, -np.inf)
         values[columns["id"].to_numpy()] = np.nan_to_num(columns[column].to_numpy(), nan=-np.inf)

@@ -208,8 +208,9 @@ class Run:
     def sequence_issues(self, *, by: str = "suspicion", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``suspicion``, the loss at the last visit, times less than 1 for sequences that help and more for those
-        that hurt, by their ``conflict``, or by their harm in a watched training;
+        Columns: ``suspicion``, ``loss_tuned`` (in a watched training the loss at the last visit), times less than 1 for
+        sequences that help and more for those that hurt, by their ``conflict``, or by their harm in a watched training;
+        ``loss_tuned``, of an audit: the loss once the model has learnt the evaluation sequences;
         ``conflict``, of an audit: as harm, but evaluation sequences count by how like their prompts are, and gradients
         are divided by the root of their norm, so that a few large ones do not decide;
         ``harm``, what training on it does to the loss of all evaluation sequences together, to which a group adds as
@@ -220,8 +221,8 @@ class Run:
         of the ranking that people checked for ``sgoif verify``; null before, where ``no_p_reason`` says so.
 
         Args:
-            by: what they are ranked by: ``"suspicion"``, ``"loss_last"``, ``"loss"``, ``"loss_first"``, ``"harm"``,
-                ``"conflict"``, ``"worst"`` or ``"cosine"``.
+            by: what they are ranked by: ``"suspicion"``, ``"loss_last"``, ``"loss_tuned"``, ``"loss"``,
+                ``"loss_first"``, ``"harm"``, ``"conflict"``, ``"worst"`` or ``"cosine"``.
             top: how many rows; None or 0 for all.
 
         Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
 from sgoif.training.method import ADAM, Method
 from sgoif.training.schedule import Plan
-from sgoif.training.sequences.audit import audit_sequence_examples
+from sgoif.training.sequences.audit import Audited, audit_sequence_examples
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sequences.recorder import SequenceRecorder
@@ -92,19 +92,21 @@ def audit_sequences(
     engine = _make_engine(request, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
     recorder = SequenceRecorder(engine.groups.shares)
-    near, columns = audit_sequence_examples(
+    found = audit_sequence_examples(
         request.model, forward or _forward_of(request.model), examples, engine, recorder,
         batch_size=batch_size, seed=request.seed,
     )  # fmt: skip
     facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
+    near = found.near
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
-    facts["warnings"] = _warn_of(columns, len(examples), len(examples) - len(recorder.index))
-    return _collect(recorder, engine, sink, facts, columns)
+    facts["tuning"] = {"why_not": found.tuning} if isinstance(found.tuning, str) else asdict(found.tuning)
+    facts["warnings"] = _warn_of(found, len(examples), len(examples) - len(recorder.index))
+    return _collect(recorder, engine, sink, facts, found.columns)
 
 
-def _warn_of(columns: Columns, count: int, num_repeated: int) -> dict[str, str]:
+def _warn_of(audited: Audited, count: int, num_repeated: int) -> dict[str, str]:
     """What a reader of an audit must know, by cause; said at once, too."""
-    found = {}
+    found, columns = {}, audited.columns
     copied = int(sum(name is not None for name in columns.get("copied_group", ())))
     if copied:
         found["in_evaluation"] = (
@@ -120,6 +122,10 @@ def _warn_of(columns: Columns, count: int, num_repeated: int) -> dict[str, str]:
         found["no_conflict"] = (
             "no scored layer shows what the model makes of a prompt, so there is no `conflict`, and `suspicion` reads "
             "the harm, which finds less; score layers of the decoder with sgoif.Method(layers=[...])"
+        )
+    if isinstance(audited.tuning, str):
+        found["not_tuned"] = (
+            f"there is no `loss_tuned`, and `suspicion` reads the loss as it is, which finds less: {audited.tuning}"
         )
     for text in found.values():
         log.warning("%s.", text)

@@ -236,7 +236,7 @@ def test_items_with_numbers_for_ids_are_cleaned_by_these_and_not_by_position(tmp
 
 def test_a_watched_training_has_no_conflict_to_rank_by(run):
     done = invoke("issues", run, "--rank-by", "conflict")
-    assert done.exit_code == 2 and "this run knows no conflict" in done.stderr
+    assert done.exit_code == 2 and "this run has no conflict" in done.stderr
 
 
 def test_people_who_correct_a_completion_otherwise_disagree(run):

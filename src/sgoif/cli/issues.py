@@ -200,6 +200,7 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
         "suspicion": lambda row: _number(row["suspicion"]),
         "last loss": lambda row: _number(row["loss_last"]),
         "mean loss": lambda row: _number(row["loss"]),
+        "tuned loss": lambda row: _number(row["loss_tuned"]),
         "conflict": lambda row: _number(row["conflict"]),
         "harm": lambda row: _number(row["harm"]),
         "worst group": lambda row: "?" if row["worst_group"] is None else clean(row["worst_group"]),
@@ -207,14 +208,17 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
         "tokens": lambda row: count(row["num_tokens"]),
         "visits": lambda row: count(row["n_visits"]),
     }
-    if all(row["conflict"] is None for row in rows):  # only an audit has it
-        del columns["conflict"]
+    for title, name in {"conflict": "conflict", "tuned loss": "loss_tuned"}.items():  # only audits have them
+        if all(row[name] is None for row in rows):
+            del columns[title]
+    if all(row["n_visits"] == 1 for row in rows):  # as in audits, where the last loss is the only one
+        del columns["mean loss"], columns["visits"]
     if all(row["p_mislabeled"] is None for row in rows):  # nobody has checked any
         del columns["p (range)"]
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    numbers = ["#", "last loss", "mean loss", "conflict", "harm", "harm to it", "tokens", "visits"]
+    numbers = ["#", "last loss", "mean loss", "tuned loss", "conflict", "harm", "harm to it", "tokens", "visits"]
     print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
 
 

@@ -21,7 +21,8 @@ __all__ = [
 NO_PROBABILITIES = (
     "nobody has checked how often such a score means an error; `sgoif verify` draws a sample, which takes ten minutes"
 )
-_ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
+_ORDERS = ("suspicion", "loss_last", "loss_tuned", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
+_OF_AUDITS = ("conflict", "loss_tuned")
 # The loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. x is the conflict of
 # an audit in twice its median size. On eight draws of Banking77 and CLINC150 that was at most 0.3 AP below the loss,
 # whatever the wrong completions were, and 10 to 25 above it where they were of near intents. A watched training has its
@@ -30,7 +31,7 @@ _ORDERS = ("suspicion", "loss_last", "loss", "loss_first", "harm", "conflict", "
 _BY_CONFLICT = ("conflict", 2)
 _BY_HARM = ("harm / sqrt(loss_last + 0.01)", 16)
 _SHOWN = (
-    *("loss", "loss_first", "loss_last", "harm", "conflict", "worst", "worst_group", "cosine"),
+    *("loss", "loss_first", "loss_last", "loss_tuned", "harm", "conflict", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged"),
 )
 _ENDS = {"p_mislabeled": "value", "p_mislabeled_low": "low", "p_mislabeled_high": "high"}
@@ -60,8 +61,8 @@ def sequence_issues(
     """
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
-    if by == "conflict" and "conflict" not in columns_of(sql, "examples"):
-        raise SgoifError("this run knows no conflict; an audit of the finished model does.")
+    if by in _OF_AUDITS and by not in columns_of(sql, "examples"):
+        raise SgoifError(f"this run has no {by}; an audit of the finished model has, unless it warns that it has not.")
     limit = f" limit {_whole('top', top)}" if top else ""
     columns = ", ".join([*_SHOWN, *_probabilities(checked, why_not)])
     query = f"select id, suspicion, {columns} from ({ranked_sequences(sql)})"
@@ -93,11 +94,12 @@ def ranked_sequences(sql: Sql) -> str:
 
 def _suspicions(sql: Sql) -> str:
     """The table of examples with its suspicions, and without conflicts where it has none."""
-    has_conflicts = "conflict" in columns_of(sql, "examples")
-    score, width = _BY_CONFLICT if has_conflicts else _BY_HARM
-    examples = f"select *{'' if has_conflicts else ', null::double as conflict'}, {score} as score from examples"
+    missing = [name for name in _OF_AUDITS if name not in columns_of(sql, "examples")]
+    score, width = _BY_HARM if "conflict" in missing else _BY_CONFLICT
+    nulls = "".join(f"null::double as {name}, " for name in missing)
+    examples = f"select *, {nulls}{score} as score from examples"
     sized = f"select *, coalesce(score / nullif({width} * median(abs(score)) over (), 0), 0) as x from ({examples})"
-    return f"select *, loss_last * (x + sqrt(1 + x * x)) as suspicion from ({sized})"
+    return f"select *, coalesce(loss_tuned, loss_last) * (x + sqrt(1 + x * x)) as suspicion from ({sized})"
 
 
 def sequence_duplicates(sql: Sql) -> Any:

@@ -122,13 +122,17 @@ class AnchorGroups:
         chosen = [order[(start + step) % len(order)] for step in range(count)]
         self._drawn[group] = (start + count) % len(order)
         chunks = (chosen[at : at + _CHUNK] for at in range(0, count, _CHUNK))
-        return [self._sets[group].read(chunk)[1] for chunk in chunks]
+        return [self.read(group, chunk) for chunk in chunks]
 
     def read_all(self) -> Iterator[dict[str, Any]]:
         """All batches of all groups in the order of their datasets; draws go on where they were."""
-        for sequences in self._sets:
-            for start in range(0, len(sequences), _CHUNK):
-                yield sequences.read(range(start, min(start + _CHUNK, len(sequences))))[1]
+        for group, size in enumerate(self.sizes):
+            for start in range(0, size, _CHUNK):
+                yield self.read(group, range(start, min(start + _CHUNK, size)))
+
+    def read(self, group: int, places: Sequence[int]) -> dict[str, Any]:
+        """The batch of some sequences of a group, on the device."""
+        return self._sets[group].read(places)[1]
 
     def state_dict(self) -> dict[str, Any]:
         """How far each group has been drawn."""

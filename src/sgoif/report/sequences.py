@@ -37,7 +37,7 @@ _ASSETS = Assets(
     ("page", "sequences"),
 )
 _FIXED = {"format": 1, "sequences": True, "reviewer": "", "secret": False, "classes": [], "extras": {}}
-_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "harm", "conflict", "worst")
+_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "loss_tuned", "harm", "conflict", "worst")
 _LONGEST = 20_000  # characters of a prompt or completion that the page holds
 _LONGEST_BESIDE = 600
 _NUM_SIMILAR = 3
@@ -109,6 +109,7 @@ def make_sequence_report(
         has_texts=beside.texts is not None,
         has_tokens=bool(tokens),
         has_conflicts=any(row["conflict"] is not None for row in rows),
+        has_tuned=any(row["loss_tuned"] is not None for row in rows),
         num_compared=beside.num_compared,
         num_sequences=summary.num_examples,
         by=settings.by,
@@ -176,6 +177,7 @@ def write_sequence_sample(
         has_texts=True,
         has_tokens=False,
         has_conflicts=False,
+        has_tuned=False,
         num_compared=0,
         num_sequences=found.design.num_examples,
         by="order",

@@ -218,7 +218,7 @@ def test_other_families_are_audited(family):
     model = build(family, lora=True)
     run = sgoif.audit(model, sequences(6, 3, family), anchors={"all": sequences(4, 20, family)}, task="sequences")
     assert run.info["num_not_judged"] == 0
-    assert run.sequence_issues()["conflict"].null_count == 0 and "warnings" not in run.info
+    assert run.sequence_issues()["conflict"].null_count == 0
 
 
 def test_an_encoder_decoder_is_judged_by_what_its_decoder_reads(caplog):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +23,25 @@ from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.rng import preserve_rng
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.recorder import SequenceRecorder
+from sgoif.training.sequences.tuned import Tuning, sequence_means, tune
 from sgoif.types import Columns
 
-__all__ = ["audit_sequence_examples"]
+__all__ = ["Audited", "audit_sequence_examples"]
+
+log = logging.getLogger(__name__)
 
 # Training sequences that the curvature is measured on. Their completions are drawn from the model: with those as given,
 # wrong ones are in the curvature, and harm found 50 AP in place of 57 of near intents (CLINC150, 20%).
 _CURVATURE_SEQUENCES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit knows beside what its recorder keeps."""
+
+    near: NearPrompts  # the evaluation sequences by prompt
+    tuning: Tuning | str  # how they were learnt, or why not
+    columns: Columns  # by the recorder's rows
 
 
 def audit_sequence_examples(
@@ -38,7 +53,7 @@ def audit_sequence_examples(
     *,
     batch_size: int,
     seed: int = 0,
-) -> tuple[NearPrompts, Columns]:
+) -> Audited:
     """Measure the curvature on some sequences, look at every group whole, then score every sequence once.
 
     The model is used in eval mode and left as found.
@@ -47,9 +62,9 @@ def audit_sequence_examples(
         SgoifError: it has weights that are not finite.
 
     Returns:
-        The evaluation sequences by prompt, and further columns by the recorder's rows: keys of prompt and sequence, the
-        group that has the same sequence, if any, and where prompts can be read the conflict with the evaluation
-        sequences, NaN where a sequence has no token.
+        Columns are keys of prompt and sequence, the group that has the same sequence, if any, the conflict with the
+        evaluation sequences where prompts can be read, and the loss once the model has learnt them where that
+        taught it something; NaN where a sequence has no token.
     """
     broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
     if broken:
@@ -58,7 +73,7 @@ def audit_sequence_examples(
             "nothing to audit. Audit an earlier checkpoint."
         )
     near = NearPrompts(engine.layers, engine.spaces, is_causal=engine.is_causal, dtype=engine.dtype)
-    scored: list[tuple[list[Any], NDArray[np.int64], NDArray[np.float64] | None]] = []
+    scored: list[_Scored] = []
     capture = Capture(engine.layers)
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(examples), generator=generator)[:_CURVATURE_SEQUENCES]
@@ -73,26 +88,75 @@ def audit_sequence_examples(
             for step, chosen in enumerate(torch.arange(len(examples)).split(batch_size)):
                 ids, batch = examples.read(chosen.tolist())
                 seen = differentiate(capture, forward, batch, engine.is_causal)
-                prompts, conflict = near.take(batch) if is_near else None, None
+                found = _Scored(ids, sequence_keys(batch, is_causal=engine.is_causal))
+                prompts = near.take(batch) if is_near else None
                 with torch.no_grad():
                     recorder.add(step, ids, seen.losses, seen.num_tokens, engine.score(seen.calls))
                     if prompts is not None:
                         raw = near.score(seen, prompts).masked_fill(seen.num_tokens == 0, torch.nan)
-                        conflict = raw.cpu().double().numpy()
-                scored.append((ids, sequence_keys(batch, is_causal=engine.is_causal), conflict))
+                        found.conflict = raw.cpu().double().numpy()
+                scored.append(found)
                 recorder.flush()
         copied = _find_groups(engine)
-    conflicts, keys = np.full(len(recorder.index), np.nan), np.zeros((len(recorder.index), 2), np.int64)
-    for ids, key, conflict in scored:
-        rows = recorder.index.rows(as_ids(ids))
-        keys[rows] = key
-        if conflict is not None:
-            conflicts[rows] = conflict
+        tuning = _add_tuned_losses(scored, model, forward, examples, engine, batch_size=batch_size, seed=seed)
+    names = ["conflict"] * is_near + ["loss_tuned"] * isinstance(tuning, Tuning)
+    return Audited(near, tuning, _gather(scored, recorder, names, copied))
+
+
+@dataclass(slots=True)
+class _Scored:
+    """What is known of the sequences of a batch."""
+
+    ids: list[Any]
+    keys: NDArray[np.int64]  # of prompt and sequence, [B, 2]
+    conflict: NDArray[np.float64] | None = None
+    loss_tuned: NDArray[np.float64] | None = None
+
+
+def _add_tuned_losses(
+    scored: Sequence[_Scored],
+    model: nn.Module,
+    forward: Forward,
+    examples: SequenceSet,
+    engine: SequenceEngine,
+    *,
+    batch_size: int,
+    seed: int,
+) -> Tuning | str:
+    """Find the losses once the model has learnt the evaluation sequences.
+
+    What goes wrong here, such as too little memory, does not cost the scores that are there.
+    """
+    learnt = tune(model, forward, engine.groups, examples, engine.layers, is_causal=engine.is_causal, seed=seed)
+    try:
+        with learnt as tuning:
+            if isinstance(tuning, Tuning):
+                for found, chosen in zip(scored, torch.arange(len(examples)).split(batch_size)):
+                    _, batch = examples.read(chosen.tolist())
+                    means = sequence_means(forward, batch, is_causal=engine.is_causal)
+                    found.loss_tuned = means.cpu().double().numpy()
+            return tuning
+    except Exception as error:
+        log.debug("tuning stopped", exc_info=True)
+        return f"tuning on them stopped with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _gather(
+    scored: Sequence[_Scored], recorder: SequenceRecorder, names: Sequence[str], copied: Mapping[int, str]
+) -> Columns:
+    """Columns by the recorder's rows; of sequences with the same id the last one counts."""
+    count = len(recorder.index)
+    keys = np.zeros((count, 2), np.int64)
+    values: Columns = {name: np.full(count, np.nan) for name in names}
+    for found in scored:
+        rows = recorder.index.rows(as_ids(found.ids))
+        keys[rows] = found.keys
+        for name in names:
+            if (value := getattr(found, name)) is not None:
+                values[name][rows] = value
     groups = np.array([copied.get(key) for key in keys[:, 1].tolist()], object)
-    columns: Columns = {"prompt_key": keys[:, 0], "sequence_key": keys[:, 1], "copied_group": groups}
-    if not keys.any():
-        columns = {}
-    return near, {**columns, **({"conflict": conflicts} if is_near else {})}
+    known: Columns = {"prompt_key": keys[:, 0], "sequence_key": keys[:, 1], "copied_group": groups}
+    return {**(known if keys.any() else {}), **values}
 
 
 def _find_groups(engine: SequenceEngine) -> dict[int, str]:
