@@ -418,6 +418,7 @@ class SequenceSummary:
     is_calibrated: bool  # whether people have checked a sample
     no_p_reason: str | None
     warnings: list[str]
+    tuning: dict[str, Any] | None  # how an audit learnt the evaluation sequences
     checked: dict[str, Any] | None = None  # what they found, see `sgoif.review.verify`
 
     def document(self) -> dict[str, Any]:
@@ -433,6 +434,10 @@ class SequenceSummary:
             last = group.get("last_loss")
             loss = "never looked at" if last is None else f"mean loss per token {last:.3g} when last looked at"
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
+        if self.tuning is not None and "loss_after" in self.tuning:
+            before, after = (f"{self.tuning[name]:.3g}" for name in ("loss_before", "loss_after"))
+            learnt = "once half of the evaluation sequences were learnt, the loss of the rest was"
+            lines.append(f"Tuned losses: {learnt} {after} instead of {before}.")
         if self.checked is not None:
             return [*lines, *describe_checked(self.checked, "sequence")]
         return [
@@ -457,6 +462,7 @@ def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> Seque
         is_calibrated=checked is not None,
         no_p_reason=why_no_probabilities(info) if checked is None else None,
         warnings=[doubt.text for doubt in doubts_of(info, num_examples)],
+        tuning=info.get("tuning"),
         checked=checked,
     )
 

@@ -211,14 +211,26 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     for title, name in {"conflict": "conflict", "tuned loss": "loss_tuned"}.items():  # only audits have them
         if all(row[name] is None for row in rows):
             del columns[title]
-    if all(row["n_visits"] == 1 for row in rows):  # as in audits, where the last loss is the only one
+    if all(row["n_visits"] == 1 for row in rows):  # as in audits: there is one loss
+        columns = {"loss" if title == "last loss" else title: show for title, show in columns.items()}
         del columns["mean loss"], columns["visits"]
     if all(row["p_mislabeled"] is None for row in rows):  # nobody has checked any
         del columns["p (range)"]
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    numbers = ["#", "last loss", "mean loss", "tuned loss", "conflict", "harm", "harm to it", "tokens", "visits"]
+    numbers = [
+        "#",
+        "loss",
+        "last loss",
+        "mean loss",
+        "tuned loss",
+        "conflict",
+        "harm",
+        "harm to it",
+        "tokens",
+        "visits",
+    ]
     print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
 
 

@@ -135,6 +135,35 @@ def test_the_same_seed_gives_the_same_losses():
     assert np.array_equal(one, two) and not np.array_equal(one, other)
 
 
+def test_batches_of_any_size_give_the_same_losses():
+    """Up to rounding, of models in float64."""
+    trained, held = questions(20, 0)[0], questions(40, 1)[0]
+    model = build("gpt2", lora=True).double()
+    small, large = (
+        column(sgoif.audit(model, trained, anchors={"all": held}, task="sequences", batch_size=size), "loss_tuned")
+        for size in (3, 64)
+    )
+    np.testing.assert_allclose(small, large, rtol=1e-6)
+
+
+def test_learning_rates_that_end_in_infinity_are_passed_over(monkeypatch):
+    monkeypatch.setattr(tuned, "_FIRST_RATE", 1e3)
+    monkeypatch.setattr(tuned, "_RATES", (1e-6, 1e9))
+    trained, held = questions(20, 0)[0], questions(40, 1)[0]
+    model = build("gpt2", lora=False)
+    before, groups = state_of(model), {"all": held}
+    sizes = []
+
+    def forward(batch):
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        sizes.append(float(logits.detach().abs().max()))
+        return logits.sinh()  # which overflows early
+
+    run = sgoif.audit(model, trained, anchors=groups, task="sequences", forward=forward)
+    assert max(sizes) > 100 and run.info["tuning"]["loss_after"] < run.info["tuning"]["loss_before"]
+    assert_same(model, before)
+
+
 def test_a_model_in_half_precision_keeps_its_weights():
     trained, held = questions(30, 0)[0], questions(30, 1)[0]
     model = build("gpt2", lora=False).to(torch.bfloat16)
@@ -212,6 +241,7 @@ def test_the_command_shows_tuned_losses(tmp_path):
     model, held = build("gpt2", lora=True), questions(20, 1)[0]
     sgoif.audit(copy.deepcopy(model), questions(12, 0)[0], anchors={"all": held}, task="sequences", out=folder)
     done = CliRunner().invoke(app, ["issues", folder, "--rank-by", "loss_tuned"])
-    assert done.exit_code == 0 and "tuned loss" in done.stdout, done.stdout
+    assert done.exit_code == 0 and "tuned loss" in done.stdout and "last loss" not in done.stdout, done.stdout
+    assert "Tuned losses: once half of the evaluation sequences were learnt" in done.output
     sgoif.load(folder).report(tmp_path / "page.html")
-    assert "loss once tuned" in (tmp_path / "page.html").read_text()
+    assert "tuned loss" in (tmp_path / "page.html").read_text()

@@ -14,7 +14,7 @@ function numbersOf(i) {
     ["suspicion", short(CARDS.suspicion[i])],
     [CARDS.visits[i] === 1 ? "loss" : "last loss", short(CARDS.loss_last[i])],
     ...(CARDS.visits[i] === 1 ? [] : [["first loss", short(CARDS.loss_first[i])], ["mean loss", short(CARDS.loss[i])]]),
-    ...(CARDS.loss_tuned[i] == null ? [] : [["loss once tuned", short(CARDS.loss_tuned[i])]]), // of an audit
+    ...(CARDS.loss_tuned[i] == null ? [] : [["tuned loss", short(CARDS.loss_tuned[i])]]), // of an audit
     ...(CARDS.conflict[i] == null ? [] : [["conflict", signed(CARDS.conflict[i])]]),
     ["mean harm", signed(CARDS.harm[i])],
     ["harms most", worst == null ? "not judged" : make("bdi", {}, worst)],

@@ -127,7 +127,10 @@ def _add_tuned_losses(
 
     What goes wrong here, such as too little memory, does not cost the scores that are there.
     """
-    learnt = tune(model, forward, engine.groups, examples, engine.layers, is_causal=engine.is_causal, seed=seed)
+    learnt = tune(
+        model, forward, engine.groups, examples, engine.layers,
+        is_causal=engine.is_causal, batch_size=batch_size, seed=seed,
+    )  # fmt: skip
     try:
         with learnt as tuning:
             if isinstance(tuning, Tuning):

@@ -13,6 +13,7 @@ them, and there are no such losses. The model has its own weights back afterward
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from sgoif.gradients import Layer
 from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.influence.sequence_sets import SequenceSet
-from sgoif.tasks.sequences import IGNORED, count_tokens, next_tokens, sample_targets, sequence_losses, token_losses
+from sgoif.tasks.sequences import count_tokens, next_tokens, sample_targets, sequence_losses, token_losses
 
 __all__ = ["Tuning", "sequence_means", "tune"]
 
@@ -43,6 +44,7 @@ _FIRST_RATE, _FACTOR, _RATES = 3e-4, 10**0.5, (1e-6, 2e-2)
 
 Batch = Mapping[str, Any]
 Piece = tuple[int, list[int]]  # a group and positions in it
+Part = tuple[Batch, Tensor]  # sequences, and the tokens that they are to predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def tune(
     layers: Sequence[Layer],
     *,
     is_causal: bool,
+    batch_size: int,
     seed: int = 0,
 ) -> Iterator[Tuning | str]:
     """Inside, the model has learnt the evaluation sequences, or there is a reason why not; on leaving it is as it was.
@@ -76,10 +79,12 @@ def tune(
         examples: the training sequences.
         layers: the scored ones, which alone are tuned where the model is too large.
         is_causal: whether the model shifts its labels.
+        batch_size: sequences that are read together at most.
         seed: of the order and of the halves.
     """
     weights = _Weights(model, layers)
-    learner = _Learner(forward, groups, examples, weights, is_causal, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    learner = _Learner(forward, groups, examples, weights, is_causal, batch_size, generator)
     try:
         yield learner.learn()
     finally:
@@ -137,11 +142,12 @@ class _Learner:
         examples: SequenceSet,
         weights: _Weights,
         is_causal: bool,
+        batch_size: int,
         generator: torch.Generator,
     ) -> None:
         self._forward, self._groups, self._examples, self._weights = forward, groups, examples, weights
-        self._is_causal, self._generator = is_causal, generator
-        self._kept: list[tuple[Batch, Tensor]] = []  # batches of training sequences, and what the model drew for them
+        self._is_causal, self._batch_size, self._generator = is_causal, batch_size, generator
+        self._kept: list[list[Part]] = []  # for one step each: training sequences, with what the model drew
 
     def learn(self) -> Tuning | str:
         """Find the learning rate by halves, then learn all; or why not."""
@@ -168,15 +174,14 @@ class _Learner:
         ]
 
     @torch.no_grad()
-    def _draw_kept(self) -> list[tuple[Batch, Tensor]]:
+    def _draw_kept(self) -> list[list[Part]]:
         """Some training sequences with tokens that the model draws, given those before them."""
         order = torch.randperm(len(self._examples), generator=self._generator)[:_MOST_KEPT]
-        kept: list[tuple[Batch, Tensor]] = []
-        for places in order.split(_KEPT):
-            batch = self._examples.read(places.tolist())[1]
-            targets = next_tokens(batch["labels"], is_causal=self._is_causal)
-            if (targets != IGNORED).any():
-                kept.append((batch, sample_targets(self._forward(batch), targets, self._generator)))
+        kept: list[list[Part]] = []
+        for step in order.split(_KEPT):
+            batches = (self._examples.read(places.tolist())[1] for places in step.split(self._batch_size))
+            parts = [(batch, next_tokens(batch["labels"], is_causal=self._is_causal)) for batch in batches]
+            kept.append([(b, sample_targets(self._forward(b), t, self._generator)) for b, t in parts])
         return kept
 
     def _search(self, halves: Sequence[Sequence[Piece]]) -> dict[float, float]:
@@ -189,9 +194,9 @@ class _Learner:
             return found[rate]
 
         best = judge(_FIRST_RATE)
-        for factor in (_FACTOR, 1 / _FACTOR):
+        for factor in (_FACTOR, 1 / _FACTOR) if math.isfinite(best) else (1 / _FACTOR,):
             rate = _FIRST_RATE * factor
-            while _RATES[0] < rate < _RATES[1] and judge(rate) < best:
+            while _RATES[0] < rate < _RATES[1] and (judge(rate) < best or math.isinf(best)):
                 best, rate = found[rate], rate * factor
             if best < found[_FIRST_RATE]:
                 break  # it falls to this side
@@ -220,33 +225,34 @@ class _Learner:
         each = _STEP // _PIECE
         return [_together([pieces[at] for at in order[start : start + each]]) for start in range(0, len(order), each)]
 
-    def _differentiate(self, step: Sequence[Piece], kept: tuple[Batch, Tensor]) -> list[Tensor | None] | None:
+    def _differentiate(self, step: Sequence[Piece], kept: Sequence[Part]) -> list[Tensor | None] | None:
         """The gradient of the mean loss per token, with that of what is kept; None where it is not finite."""
-        parts = [(batch, next_tokens(batch["labels"], is_causal=self._is_causal)) for batch in self._read(step)]
-        tokens = sum(int(count_tokens(targets).sum()) for _, targets in parts)
-        shares = [1 / max(tokens, 1)] * len(parts) + [_KEEP / int(count_tokens(kept[1]).sum())]
+        asked = [(batch, next_tokens(batch["labels"], is_causal=self._is_causal)) for batch in self._read(step)]
         total: list[Tensor | None] = [None] * len(self._weights.tuned)
-        for (batch, targets), share in zip([*parts, kept], shares):
-            with torch.enable_grad():
-                loss = share * token_losses(self._forward(batch), targets).sum()
-            found = torch.autograd.grad(loss, self._weights.tuned, allow_unused=True)
-            total = [a if b is None else b if a is None else a + b for a, b in zip(total, found)]
+        for parts, weight in ((asked, 1.0), (kept, _KEEP)):
+            tokens = sum(int(count_tokens(targets).sum()) for _, targets in parts)
+            for batch, targets in parts:
+                with torch.enable_grad():
+                    loss = weight / max(tokens, 1) * token_losses(self._forward(batch), targets).sum()
+                found = torch.autograd.grad(loss, self._weights.tuned, allow_unused=True)
+                total = [a if b is None else b if a is None else a + b for a, b in zip(total, found)]
         is_sound = all(part is None or bool(part.isfinite().all()) for part in total)
         return total if is_sound else None
 
-    def _read(self, step: Sequence[Piece]) -> Iterator[Batch]:
-        return (self._groups.read(group, places) for group, places in step)
+    def _read(self, pieces: Sequence[Piece]) -> Iterator[Batch]:
+        for group, places in pieces:
+            most = min(_STEP, self._batch_size)
+            for start in range(0, len(places), most):
+                yield self._groups.read(group, places[start : start + most])
 
     @torch.no_grad()
     def _judge(self, half: Sequence[Piece]) -> float:
-        """Mean loss per token."""
+        """Mean loss per token; infinite where that is unknown."""
         total, tokens = 0.0, 0
-        for group, places in half:
-            for start in range(0, len(places), _STEP):
-                batch = self._groups.read(group, places[start : start + _STEP])
-                losses, counts = _losses(self._forward, batch, self._is_causal)
-                total, tokens = total + float(losses.sum()), tokens + int(counts.sum())
-        return total / tokens if tokens else float("nan")
+        for batch in self._read(half):
+            losses, counts = _losses(self._forward, batch, self._is_causal)
+            total, tokens = total + float(losses.sum()), tokens + int(counts.sum())
+        return total / tokens if tokens and math.isfinite(total) else math.inf
 
 
 def _together(pieces: Sequence[Piece]) -> list[Piece]:
