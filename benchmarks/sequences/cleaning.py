@@ -33,7 +33,7 @@ def run(setup: CleaningSetup) -> dict[str, Any]:
     scores = {"random": np.random.default_rng(setup.seed).random(len(items))}
     for name, found in reversed(runs.items()):  # the last loss is that of the training
         scores |= read_scores(found, name, len(items))
-    kept = ("random", "last loss", "kfac harm", "kfac suspicion", "audit suspicion")
+    kept = ("random", "last loss", "kfac suspicion", "audit suspicion")
     orders = {name: np.argsort(-scores[name], kind="stable") for name in kept}
     orders["the wrong ones first"] = np.argsort(~is_wrong, kind="stable")
     count = round(setup.dropped * len(items))
