@@ -24,6 +24,7 @@ from benchmarks.tables.rows import describe_seeds, group_runs, interval, latest,
 class RankingSetup(Setup):
     """What is trained, and which scores are compared."""
 
+    asked: int | None = None  # groups that have evaluation sequences; all if left out
     scores: str = option("all", ("all", "audit"), "'audit' trains the same model without watching, and audits it")
 
 
@@ -31,7 +32,7 @@ def run(setup: RankingSetup) -> dict[str, Any]:
     """Train once, watched by all methods, and report how each score ranks the wrong completions."""
     data = load_instructions(setup.source, setup.each, 20, setup.intents)
     items, is_wrong = plant_wrong_completions(data, setup.errors, setup.rate, setup.seed)
-    groups = data.groups(setup.groups)
+    groups = dict(list(data.groups(setup.groups).items())[: setup.asked])
     started = time.perf_counter()
     is_all = setup.scores == "all"
     model, runs = train(setup, len(data.vocabulary), items, groups, METHODS if is_all else None)
@@ -79,6 +80,8 @@ SHOWN = {
     **{name: name for name in ("embedding outliers", "neighbours")},
 }
 TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
+EACH = {"banking77": 40, "clinc150": 30}  # training queries of an intent in a whole set
+RATES = (0.05, 0.2)
 REPORTED = (1, 2, 3)  # seeds; others are those of the development
 
 
@@ -118,6 +121,32 @@ def verdicts() -> str:
     return table(("set", "wrong completions", "seeds", "best other", *shown), sorted(rows))
 
 
+def settings() -> str:
+    """Average precision after an audit of few wrong ones, small sets, little training, or half of the groups."""
+    shown = ("final loss", *(name for name in SHOWN if name.startswith("audit ")))
+    found = [run for run in latest(EXPERIMENT.results) if _is_reported(run) and not _is_whole(run["settings"])]
+    found = [run for run in found if shown[-1] in run["scores"]]
+    names = ("source", "errors", "rate", "asked", "epochs", "each")
+    rows = []
+    for (source, errors, rate, asked, epochs, _), runs in group_runs(found, names):
+        kind, seeds = f"{errors}, {100 * float(rate):.0f}%", describe_seeds(runs)
+        match = f"{100 * np.mean([run['exact_match'] for run in runs]):.0f}"
+        cells = [means(run["scores"][name]["ap"] for run in runs) for name in shown]
+        groups = str(runs[0]["settings"]["groups"] if asked is None else asked)
+        rows.append([TITLES[source], kind, str(runs[0]["num_sequences"]), epochs, groups, seeds, match, *cells])
+    titles = ("set", "wrong completions", "sequences", "epochs", "groups", "seeds", "exact match, %")
+    return table((*titles, *(SHOWN[name] for name in shown)), sorted(rows))
+
+
+def _is_reported(run: dict[str, Any]) -> bool:
+    return run["settings"]["intents"] is None and int(run["seed"]) in REPORTED
+
+
+def _is_whole(settings: dict[str, Any]) -> bool:
+    is_usual = int(settings["epochs"]) == 6 and float(settings["rate"]) in RATES and settings.get("asked") is None
+    return is_usual and int(settings["each"]) == EACH[settings["source"]]
+
+
 def _whole_sets() -> list[dict[str, Any]]:
     """The last scores of each reported draw of a whole set; a later audit of the same model replaces an earlier one.
 
@@ -127,7 +156,7 @@ def _whole_sets() -> list[dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     for run in latest(EXPERIMENT.results):
         settings = run["settings"]
-        if settings["intents"] is not None or int(run["seed"]) not in REPORTED:
+        if not _is_reported(run) or not _is_whole(settings):
             continue
         key = (settings["source"], settings["errors"], settings["rate"], run["seed"])
         if settings.get("scores", "all") == "audit" and key in found:
@@ -139,17 +168,25 @@ def _whole_sets() -> list[dict[str, Any]]:
     return [run for run in found.values() if SHOWN.keys() <= run["scores"].keys()]
 
 
+def _grids(source: str, each: int) -> tuple[dict[str, Any], ...]:
+    """All reported draws of a set: of the whole set, and audits of other settings."""
+    usual = {"source": source, "each": each, "seed": REPORTED}
+    audited = {**usual, "scores": "audit"}
+    return (
+        {**usual, "errors": ERRORS, "rate": RATES},
+        {**audited, "rate": 0.01},
+        {**audited, "rate": 0.05, "each": 10},
+        {**audited, "rate": 0.05, "epochs": 2},
+        {**audited, "rate": 0.2, "asked": 4},
+    )
+
+
 EXPERIMENT = Experiment(
     name="sequences",
     settings=RankingSetup,
     run=run,
-    tables={"sequences": ranking, "sequences_verdicts": verdicts},
-    full=(
-        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.05, "seed": REPORTED},
-        {"source": "clinc150", "each": 30, "errors": ERRORS, "rate": 0.2, "seed": REPORTED},
-        {"source": "banking77", "each": 40, "errors": ERRORS, "rate": 0.05, "seed": REPORTED},
-        {"source": "banking77", "each": 40, "errors": ERRORS, "rate": 0.2, "seed": REPORTED},
-    ),
+    tables={"sequences": ranking, "sequences_verdicts": verdicts, "sequences_settings": settings},
+    full=tuple(grid for source, each in EACH.items() for grid in _grids(source, each)),
     small={"each": 4, "epochs": 1, "seed": 0},
     needs=("transformers",),
     describe=describe,
