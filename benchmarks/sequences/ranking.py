@@ -133,7 +133,7 @@ def settings() -> str:
         match = f"{100 * np.mean([run['exact_match'] for run in runs]):.0f}"
         cells = [means(run["scores"][name]["ap"] for run in runs) for name in shown]
         groups = str(runs[0]["settings"]["groups"] if asked is None else asked)
-        rows.append([TITLES[source], kind, str(runs[0]["num_sequences"]), epochs, groups, seeds, match, *cells])
+        rows.append([TITLES[source], kind, str(runs[0]["num_sequences"]), str(epochs), groups, seeds, match, *cells])
     titles = ("set", "wrong completions", "sequences", "epochs", "groups", "seeds", "exact match, %")
     return table((*titles, *(SHOWN[name] for name in shown)), sorted(rows))
 
