@@ -6,6 +6,19 @@ from sgoif.findings.sequences import NO_PROBABILITIES
 from sgoif.store import ParquetSink
 
 
+def suspicions(rows):
+    """What an audit's table ranks by, from its other columns."""
+    loss, tuned, conflict, coverage = (
+        np.array(rows[name].to_pylist(), float) for name in ("loss_last", "loss_tuned", "conflict", "coverage")
+    )
+    sizes = np.abs(conflict)
+    order = np.argsort(sizes)
+    below = np.cumsum(coverage[order])
+    middle = [np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right")]
+    x = coverage * conflict / (2 * sizes[order][middle].mean())
+    return (loss + coverage * np.nan_to_num(tuned - loss)) * (x + np.sqrt(1 + x * x))
+
+
 def write_sequence_run(folder, ids, harm, loss, groups=("math", "code"), *, conflict=None):
     """Write a run and return its address.
 

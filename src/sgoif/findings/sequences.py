@@ -22,16 +22,26 @@ NO_PROBABILITIES = (
     "nobody has checked how often such a score means an error; `sgoif verify` draws a sample, which takes ten minutes"
 )
 _ORDERS = ("suspicion", "loss_last", "loss_tuned", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
-_OF_AUDITS = ("conflict", "loss_tuned")
-# The loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. x is the conflict of
-# an audit in twice its median size. On eight draws of Banking77 and CLINC150 that was at most 0.3 AP below the loss,
-# whatever the wrong completions were, and 10 to 25 above it where they were of near intents. A watched training has its
-# harm, which is noisier, and is trusted less: in 16 times the median, after division by the root of the loss, it was
-# never below the loss, and 2 to 5 above it on near intents.
+_OF_AUDITS = ("conflict", "coverage", "loss_tuned")
+# A loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. In an audit x is the
+# conflict in twice its median size, times the coverage, by which the loss lies between those before and after tuning.
+# A watched training has its harm, which is noisier, and is trusted less: in 16 times the median, after division by the
+# root of the loss, it was never below the loss, and 2 to 5 AP above it on near intents (Banking77 and CLINC150).
 _BY_CONFLICT = ("conflict", 2)
 _BY_HARM = ("harm / sqrt(loss_last + 0.01)", 16)
 _SHOWN = (
-    *("loss", "loss_first", "loss_last", "loss_tuned", "harm", "conflict", "worst", "worst_group", "cosine"),
+    *(
+        "loss",
+        "loss_first",
+        "loss_last",
+        "loss_tuned",
+        "harm",
+        "conflict",
+        "coverage",
+        "worst",
+        "worst_group",
+        "cosine",
+    ),
     *("num_tokens", "n_visits", "n_judged"),
 )
 _ENDS = {"p_mislabeled": "value", "p_mislabeled_low": "low", "p_mislabeled_high": "high"}
@@ -93,13 +103,18 @@ def ranked_sequences(sql: Sql) -> str:
 
 
 def _suspicions(sql: Sql) -> str:
-    """The table of examples with its suspicions, and without conflicts where it has none."""
+    """The table of examples with its suspicions, and nulls for what an audit alone has."""
     missing = [name for name in _OF_AUDITS if name not in columns_of(sql, "examples")]
     score, width = _BY_HARM if "conflict" in missing else _BY_CONFLICT
     nulls = "".join(f"null::double as {name}, " for name in missing)
-    examples = f"select *, {nulls}{score} as score from examples"
-    sized = f"select *, coalesce(score / nullif({width} * median(abs(score)) over (), 0), 0) as x from ({examples})"
-    return f"select *, coalesce(loss_tuned, loss_last) * (x + sqrt(1 + x * x)) as suspicion from ({sized})"
+    scored = f"select *, {nulls}{score} as score from examples"
+    examples = f"select *, if(score is null, 0, coalesce(coverage, 1)) as known from ({scored})"
+    summed = f"*, sum(known) over (order by abs(score)) as below, sum(known) over () as whole from ({examples})"
+    middle = "min(abs(score)) filter (below {} whole / 2) over ()"
+    median = f"({middle.format('>=')} + {middle.format('>')}) / 2"  # of its size, weighed by coverage
+    sized = f"select *, coalesce(known * score / nullif({width} * {median}, 0), 0) as x from (select {summed})"
+    loss = "loss_last + known * coalesce(loss_tuned - loss_last, 0)"
+    return f"select *, ({loss}) * (x + sqrt(1 + x * x)) as suspicion from ({sized})"
 
 
 def sequence_duplicates(sql: Sql) -> Any:

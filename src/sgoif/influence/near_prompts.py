@@ -9,6 +9,9 @@ plain gradients and equal weights it is harm. That tells what training does, but
   evaluation sequences cancels the two. So ``w_ij`` falls with the distance of prompts: that of hidden states, by their
   cosine, at the position that predicts the first token. Sequences without a prompt, as plain texts are, count alike.
 
+A conflict is a mean, and says nothing of how much it is made of: ``coverage_i`` tells that, from 0 where no evaluation
+sequence has a prompt like that of i to 1 where many have.
+
 Weights of all pairs would take a direction per evaluation sequence. Prompts are clustered instead, and the sequences of
 a cluster share a direction; where there are few, each is a cluster of its own.
 """
@@ -39,7 +42,13 @@ _MOST = 256  # clusters
 _NUMBERS = 2**27  # that the directions of all clusters may have together
 _SAMPLE = 2000  # prompts whose distances are compared
 _WIDTH = 0.25  # of the median distance, over which a weight falls by 1/e; 0.15 to 0.7 find the same within 1 AP
+# Coverage is 1.5 times the likeness of the nearest evaluation prompt, at most 1, times n / (n + 10) with the sum n of
+# all likenesses. That costs 0.5 AP where all groups have evaluation sequences, and gains 4 to 5 where half have (near
+# intents at 20%, seeds 0 and 11 of Banking77 and CLINC150). With 20 evaluation sequences for all intents suspicion is
+# 0 to 1 above the loss there; as if all were covered, it was 5, 14 and, of random intents, 46 below it.
+_LIKENESS, _ENOUGH = 1.5, 10.0
 _ALIKE = 1e-5  # of the size of hidden states, up to which a difference is rounding
+_NO_LENGTH = 0.5  # of what should be a unit vector, below which it is none
 _SAME = 1e-4  # distance up to which prompts are one
 # Layers of decoders that read what the encoder found, by how Transformers names them.
 _CROSS_ATTENTION = re.compile(
@@ -72,6 +81,7 @@ class NearPrompts:
         self._sizes = torch.zeros(0)  # sequences of each cluster
         self._center = self._centroids = torch.zeros(0)
         self._width = self._least = 1.0
+        self._is_alike = False  # whether prompts are all the same, or there are none
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -155,8 +165,9 @@ class NearPrompts:
         apart = distances[distances > _SAME]  # not those of a prompt to itself
         self._width = _WIDTH * float(apart.median()) if len(apart) else 1.0
         size = sum(space.shape.numel for space in self._spaces.values())
-        is_alike = float(torch.linalg.vector_norm(unit, dim=1).median()) < 0.5  # most have no prompt, or the same
-        most = 1 if is_alike else max(1, min(_MOST, _NUMBERS // size))
+        norms = torch.linalg.vector_norm(unit, dim=1)
+        self._is_alike = float(norms.median()) < _NO_LENGTH  # most have no prompt, or the same
+        most = 1 if self._is_alike else max(1, min(_MOST, _NUMBERS // size))
         if len(unit) <= most:
             self._centroids = unit
             return torch.arange(len(unit), device=unit.device)
@@ -202,12 +213,19 @@ class NearPrompts:
         """``√|g|``, ``[S]``."""
         return gradient_norms2(seen.calls, self._spaces).clamp_min(torch.finfo(self._dtype).tiny).pow(0.25)
 
-    def score(self, seen: SequencesSeen, prompts: Tensor) -> Tensor:
-        """The conflict of every sequence, ``[S]``."""
-        cosines = self._place(prompts) @ self._centroids.mT
-        weights = ((cosines - cosines.amax(1, keepdim=True)) / self._width).exp()
+    def score(self, seen: SequencesSeen, prompts: Tensor) -> tuple[Tensor, Tensor]:
+        """The conflict of every sequence, and how far evaluation sequences cover its prompt, ``[S]`` each."""
+        placed = self._place(prompts)
+        cosines = placed @ self._centroids.mT
+        nearest = cosines.amax(1, keepdim=True)
+        weights = ((cosines - nearest) / self._width).exp()
         products = dot_directions(seen.calls, self._spaces, self._directions)
-        return -(weights * products).sum(1) / (weights @ self._sizes) / self._root_norms(seen)
+        conflicts = -(weights * products).sum(1) / (weights @ self._sizes) / self._root_norms(seen)
+        likeness = ((nearest[:, 0] - 1) / self._width).exp()
+        if self._is_alike:  # as that of the evaluation sequences, or not
+            likeness = (torch.linalg.vector_norm(placed, dim=1) < _NO_LENGTH).to(likeness)
+        number = likeness * (weights @ self._sizes)
+        return conflicts, (_LIKENESS * likeness).clamp_max(1) * number / (number + _ENOUGH)
 
 
 def _find_hidden(layers: Sequence[Layer]) -> Layer:

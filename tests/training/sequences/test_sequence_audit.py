@@ -17,6 +17,7 @@ from sgoif.influence.sequence_keys import sequence_keys
 from sgoif.influence.sequence_sets import pad_items
 from sgoif.tasks.sequences import next_tokens, sample_targets, sequence_losses, token_losses
 from tests.language_models import build, in_double, padded_batch
+from tests.sequence_runs import suspicions
 
 
 def sequences(count, seed, family="gpt2"):
@@ -118,11 +119,28 @@ def test_prompts_that_do_not_differ_weigh_alike(begins_alike, monkeypatch):
 def test_suspicion_is_the_loss_weighed_by_the_conflict():
     run = sgoif.audit(build("gpt2", lora=True), sequences(9, 3), anchors={"all": sequences(6, 20)}, task="sequences")
     rows = run.sequence_issues()
-    conflict, loss = (np.array(rows[name].to_pylist()) for name in ("conflict", "loss_last"))
-    x = conflict / (2 * np.median(np.abs(conflict)))
-    expected = loss * (x + np.sqrt(1 + x * x))
-    assert rows["suspicion"].to_pylist() == pytest.approx(expected)
-    assert (np.diff(expected) <= 0).all()
+    assert rows["suspicion"].to_pylist() == pytest.approx(suspicions(rows))
+    assert (np.diff(rows["suspicion"].to_numpy()) <= 0).all()
+
+
+def test_what_no_evaluation_sequence_asks_for_is_ranked_by_its_loss():
+    """Its conflict is with others, and so is one with a single evaluation sequence: neither is a reason for doubt."""
+    torch.manual_seed(0)
+    model = build("gpt2", lora=True)
+
+    def items(count, first):  # prompts of two tokens, one of which names what is asked
+        rows = torch.randint(9, 20, (count, 6))
+        rows[:, :2] = first
+        return [{"input_ids": row, "labels": torch.where(torch.arange(6) < 2, -100, row)} for row in rows]
+
+    trained = [*items(20, 3), *items(20, 7)]
+    for held in (items(60, 3), [*items(30, 3), *items(1, 7)]):
+        run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
+        rows = {row["id"]: row for row in run.sequence_issues().to_pylist()}
+        covered, other = ([rows[id] for id in ids] for ids in (range(20), range(20, 40)))
+        assert min(row["coverage"] for row in covered) > 0.7 and max(row["coverage"] for row in other) < 0.2
+        changes = [[abs(np.log(row["suspicion"] / row["loss_last"])) for row in part] for part in (covered, other)]
+        assert np.median(changes[1]) < 0.4 * np.median(changes[0])
 
 
 @pytest.mark.parametrize("curvature", ["kfac", "diagonal"])

@@ -13,6 +13,7 @@ from sgoif.cli.main import app
 from sgoif.errors import SgoifError
 from sgoif.training.sequences import audit, tuned
 from tests.language_models import build, padded_batch
+from tests.sequence_runs import suspicions
 
 TOPICS, FILLERS = 6, 12  # tokens: an answer to each topic, then topics, then fillers
 
@@ -76,14 +77,13 @@ def test_what_evaluation_sequences_contradict_is_hard_to_predict_once_they_are_l
     assert_same(model, before)
 
 
-def test_suspicion_is_the_tuned_loss_weighed_by_the_conflict():
+def test_suspicion_is_the_tuned_loss_weighed_by_the_conflict_as_far_as_it_is_covered():
     trained, _ = questions(40, 0, rate=0.3)
     held, _ = questions(20, 1)
     run = sgoif.audit(build("gpt2", lora=True), trained, anchors={"all": held}, task="sequences")
-    conflict = column(run, "conflict")
-    x = conflict / (2 * np.median(np.abs(conflict)))
-    expected = column(run, "loss_tuned") * (x + np.sqrt(1 + x * x))
-    np.testing.assert_allclose(column(run, "suspicion"), expected, rtol=1e-9)
+    rows = run.sequence_issues()
+    np.testing.assert_allclose(rows["suspicion"].to_numpy(), suspicions(rows), rtol=1e-9)
+    assert (np.diff(rows["suspicion"].to_numpy()) <= 0).all() and rows["loss_tuned"].null_count == 0
     assert run.sequence_issues(by="loss_tuned", top=3)["loss_tuned"].to_pylist() == pytest.approx(
         sorted(column(run, "loss_tuned"))[::-1][:3]
     )
@@ -197,9 +197,8 @@ def test_evaluation_sequences_that_teach_nothing_change_nothing():
     assert "do not help the model to predict the other half" in run.info["tuning"]["why_not"]
     assert "do not help the model" in run.info["warnings"]["not_tuned"]
     assert run.sequence_issues()["loss_tuned"].null_count == 40
-    conflict = column(run, "conflict")
-    x = conflict / (2 * np.median(np.abs(conflict)))
-    np.testing.assert_allclose(column(run, "suspicion"), column(run, "loss_last") * (x + np.sqrt(1 + x * x)))
+    rows = run.sequence_issues()
+    np.testing.assert_allclose(rows["suspicion"].to_numpy(), suspicions(rows))
     with pytest.raises(SgoifError, match="no loss_tuned; an audit"):
         run.sequence_issues(by="loss_tuned")
 

@@ -62,9 +62,9 @@ def audit_sequence_examples(
         SgoifError: it has weights that are not finite.
 
     Returns:
-        Columns are keys of prompt and sequence, the group that has the same sequence, if any, the conflict with the
-        evaluation sequences where prompts can be read, and the loss once the model has learnt them where that
-        taught it something; NaN where a sequence has no token.
+        Columns are keys of prompt and sequence, the group that has the same sequence, if any; where prompts can be read
+        the conflict with the evaluation sequences, and how far these cover its prompt; and the loss once the model has
+        learnt them, where that taught it something. NaN where a sequence has no token.
     """
     broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
     if broken:
@@ -93,13 +93,14 @@ def audit_sequence_examples(
                 with torch.no_grad():
                     recorder.add(step, ids, seen.losses, seen.num_tokens, engine.score(seen.calls))
                     if prompts is not None:
-                        raw = near.score(seen, prompts).masked_fill(seen.num_tokens == 0, torch.nan)
-                        found.conflict = raw.cpu().double().numpy()
+                        empty = seen.num_tokens == 0
+                        raw = (values.masked_fill(empty, torch.nan) for values in near.score(seen, prompts))
+                        found.conflict, found.coverage = (values.cpu().double().numpy() for values in raw)
                 scored.append(found)
                 recorder.flush()
         copied = _find_groups(engine)
         tuning = _add_tuned_losses(scored, model, forward, examples, engine, batch_size=batch_size, seed=seed)
-    names = ["conflict"] * is_near + ["loss_tuned"] * isinstance(tuning, Tuning)
+    names = ["conflict", "coverage"] * is_near + ["loss_tuned"] * isinstance(tuning, Tuning)
     return Audited(near, tuning, _gather(scored, recorder, names, copied))
 
 
@@ -110,6 +111,7 @@ class _Scored:
     ids: list[Any]
     keys: NDArray[np.int64]  # of prompt and sequence, [B, 2]
     conflict: NDArray[np.float64] | None = None
+    coverage: NDArray[np.float64] | None = None
     loss_tuned: NDArray[np.float64] | None = None
 
 

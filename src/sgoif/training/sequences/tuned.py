@@ -152,7 +152,8 @@ class _Learner:
     def learn(self) -> Tuning | str:
         """Find the learning rate by halves, then learn all; or why not."""
         chosen = self._choose()
-        halves = [[(group, places[start::2]) for group, places in chosen] for start in (0, 1)]
+        every = [(group, [place]) for group, places in chosen for place in places]
+        halves = [_together(every[start::2]) for start in (0, 1)]
         if min(sum(len(places) for _, places in half) for half in halves) < _LEAST // 2:
             return f"fewer than {_LEAST} evaluation sequences"
         self._kept = self._draw_kept()
