@@ -26,7 +26,7 @@ def write_sequence_run(folder, ids, harm, loss, groups=("math", "code"), *, conf
         folder: of the run.
         ids: of the sequences.
         harm: [sequences, groups]; NaN where one was never judged.
-        loss: of the sequences, the same at all visits.
+        loss: of the sequences, the same at all visits; NaN where one has no token to predict.
         groups: their names.
         conflict: of the sequences, where the run is an audit's.
     """
@@ -37,7 +37,7 @@ def write_sequence_run(folder, ids, harm, loss, groups=("math", "code"), *, conf
         "n_visits": np.where(is_judged, 3, 1),
         "n_judged": np.where(is_judged, 2, 0),
         "confidence": np.where(is_judged, 2 / 3, 0),
-        "num_tokens": np.array([7, 1200, 3, 4] * count)[:count],
+        "num_tokens": np.where(np.isnan(loss), 0, np.array([7, 1200, 3, 4] * count)[:count]),
         **{name: loss for name in ("loss", "loss_first", "loss_last")},
         "harm": mean,
         "worst": harm.max(1),

@@ -208,11 +208,13 @@ class Run:
     def sequence_issues(self, *, by: str = "suspicion", top: int | None = None) -> pa.Table:
         """Which training sequences of a language model are suspicious, most suspicious first. Experimental.
 
-        Columns: ``suspicion``, ``loss_tuned`` (in a watched training the loss at the last visit), times less than 1 for
-        sequences that help and more for those that hurt, by their ``conflict``, or by their harm in a watched training;
+        Columns: ``suspicion``, a loss times less than 1 for sequences that help and more for those that hurt. In an
+        audit that is by their ``conflict``, and the loss lies between ``loss_last`` and ``loss_tuned``, both as far as
+        their ``coverage`` goes; in a watched training by their harm, and it is ``loss_last``;
         ``loss_tuned``, of an audit: the loss once the model has learnt the evaluation sequences;
         ``conflict``, of an audit: as harm, but evaluation sequences count by how like their prompts are, and gradients
         are divided by the root of their norm, so that a few large ones do not decide;
+        ``coverage``, of an audit: from 0, where no evaluation sequence has a similar prompt, to 1, where many have;
         ``harm``, what training on it does to the loss of all evaluation sequences together, to which a group adds as
         much as it has sequences (positive is harmful); ``worst``, the largest over the groups, and ``worst_group``;
         ``cosine``, as harm, without curvature and size; ``loss`` per token, its mean over the visits, and its first and

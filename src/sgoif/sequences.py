@@ -63,7 +63,7 @@ def watch_sequences(
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
-    engine = _make_engine(request, peers, optimizer)
+    engine = _make_engine(request, _make_groups(request), peers, optimizer)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
     facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size}
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
@@ -89,24 +89,31 @@ def audit_sequences(
         raise SgoifError("curvature='adam' reads the optimiser of a training; audit() has 'kfac', for example.")
     method = replace(method, curvature_settings={"decay": _MEAN, **(method.curvature_settings or {})})
     request = replace(request, settings=replace(request.settings, method=method))
-    engine = _make_engine(request, SingleProcess(), None)
+    groups = _make_groups(request)
+    num_empty = groups.drop_empty(is_causal=is_causal(request.model))
+    engine = _make_engine(request, groups, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
     recorder = SequenceRecorder(engine.groups.shares)
     found = audit_sequence_examples(
-        request.model, forward or _forward_of(request.model), examples, engine, recorder,
+        request.model, _explained(forward or _forward_of(request.model), request.model), examples, engine, recorder,
         batch_size=batch_size, seed=request.seed,
     )  # fmt: skip
     facts = {"kind": "audit", **request.facts, **_task_facts(engine, method), "train_size": len(examples)}
     near = found.near
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
     facts["tuning"] = {"why_not": found.tuning} if isinstance(found.tuning, str) else asdict(found.tuning)
-    facts["warnings"] = _warn_of(found, len(examples), len(examples) - len(recorder.index))
+    facts["warnings"] = _warn_of(found, len(examples), len(examples) - len(recorder.index), num_empty)
     return _collect(recorder, engine, sink, facts, found.columns)
 
 
-def _warn_of(audited: Audited, count: int, num_repeated: int) -> dict[str, str]:
+def _warn_of(audited: Audited, count: int, num_repeated: int, num_empty: int) -> dict[str, str]:
     """What a reader of an audit must know, by cause; said at once, too."""
     found, columns = {}, audited.columns
+    if num_empty:
+        found["empty_evaluation"] = (
+            f"{num_empty:,} evaluation sequences have no token to predict (all labels are {IGNORED}) and are left "
+            "out: their completion is empty, or was cut away after a long prompt"
+        )
     copied = int(sum(name is not None for name in columns.get("copied_group", ())))
     if copied:
         found["in_evaluation"] = (
@@ -146,6 +153,20 @@ def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapp
     return found
 
 
+def _warn_of_stale_losses(counters: Mapping[str, int]) -> dict[str, str]:
+    """Where few steps are scored, a sequence's last loss is not that of its last visit."""
+    passed = counters["visits_passed_over"]
+    total = passed + counters["visits_offered"]
+    if 2 * passed < total or not passed:
+        return {}
+    text = (
+        f"{passed:,} of {total:,} visits were in steps that the plan does not score, so that last losses are old and "
+        "scores rest on few visits; audit the finished model (watching.audit() or sgoif.audit)"
+    )
+    log.warning("%s.", text)
+    return {"passed_over": text}
+
+
 def _warn_of_one_visit(recorder: SequenceRecorder) -> dict[str, str]:
     """A ranking by losses that were seen once is one by time."""
     if not recorder.num_visits or recorder.num_visits > len(recorder.index):
@@ -158,7 +179,13 @@ def _warn_of_one_visit(recorder: SequenceRecorder) -> dict[str, str]:
     return {"seen_once": text}
 
 
-def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimizer | None) -> SequenceEngine:
+def _make_groups(request: Request) -> AnchorGroups:
+    return AnchorGroups(request.anchors, device=request.device, seed=request.seed)
+
+
+def _make_engine(
+    request: Request, groups: AnchorGroups, peers: Peers, optimizer: torch.optim.Optimizer | None
+) -> SequenceEngine:
     method, model = request.settings.method, request.model
     if is_sharded(*model.parameters()):
         raise SgoifError("task='sequences' does not watch sharded models yet; train with DistributedDataParallel.")
@@ -168,7 +195,6 @@ def _make_engine(request: Request, peers: Peers, optimizer: torch.optim.Optimize
     layers = find_sequence_layers(model, None if names == ["auto"] else names)
     for layer in layers:
         refuse_in_pieces(layer)
-    groups = AnchorGroups(request.anchors, device=request.device, seed=request.seed)
     return SequenceEngine(layers, groups, method, optimizer=optimizer, is_causal=is_causal(model), peers=peers)
 
 
@@ -194,6 +220,25 @@ def _forward_of(model: nn.Module) -> Forward:
     return forward
 
 
+def _explained(forward: Forward, model: nn.Module) -> Forward:
+    """The same, but an error of the model's tells what it was given."""
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+
+    def call(batch: Any) -> torch.Tensor:
+        try:
+            return forward(batch)
+        except Exception as error:
+            count, length = batch["labels"].shape
+            allowed = f", and takes {most:,} by its configuration" if isinstance(most, int) else ""
+            raise SgoifError(
+                f"the model failed on {count:,} sequences at once, the longest of {length:,} tokens{allowed}: "
+                f"{type(error).__name__}: {error}. Shorten sequences that are too long for it; where memory ran out, "
+                "pass a smaller batch_size."
+            ) from error
+
+    return call
+
+
 def empty_sequences() -> Run:
     """The run of a monitor that is switched off."""
     info = {"disabled": True, "task": "sequences", "groups": {}, "num_examples": 0, "num_not_judged": 0}
@@ -209,7 +254,8 @@ def finish_sequences(monitor: SequenceMonitor) -> Run:
     facts = loop_facts(monitor)
     if not monitor.peers.is_alone:
         facts |= _merge_processes(monitor, facts)
-    facts["warnings"] = {**(facts.get("warnings") or {}), **_warn_of_one_visit(monitor.recorder)}
+    noticed = {**_warn_of_one_visit(monitor.recorder), **_warn_of_stale_losses(facts["counters"])}
+    facts["warnings"] = {**(facts.get("warnings") or {}), **noticed}
     return _collect(monitor.recorder, monitor.engine, monitor.sink, facts)
 
 

@@ -432,7 +432,8 @@ class SequenceSummary:
         lines += [f"Warning: {text}." for text in self.warnings]
         for name, group in self.groups.items():
             last = group.get("last_loss")
-            loss = "never looked at" if last is None else f"mean loss per token {last:.3g} when last looked at"
+            when = "" if self.kind == "audit" else " when last looked at"
+            loss = "never looked at" if last is None else f"mean loss per token {last:.3g}{when}"
             lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
         if self.tuning is not None and "loss_after" in self.tuning:
             before, after = (f"{self.tuning[name]:.3g}" for name in ("loss_before", "loss_after"))

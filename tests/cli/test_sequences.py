@@ -322,6 +322,26 @@ def test_a_checked_sample_gives_a_rate_and_probabilities_by_part_of_the_ranking(
     assert document_of("r.html")["cards"]["p"][0][0] == 1.0
 
 
+def test_nobody_checks_sequences_without_a_token_to_predict(sampled):
+    """Nothing of theirs can be wrong, and they have no place in the ranking."""
+    _, wrong = sampled
+    texts = [json.loads(line) for line in Path("train.jsonl").read_text().splitlines()]
+    loss = np.linspace(4, 0.1, SAMPLED)
+    loss[SAMPLED // 2 :] = np.nan
+    run = write_sequence_run("empty", [text["id"] for text in texts], np.zeros((SAMPLED, 2)), loss)
+    answer("verify", run, "--show", "train.jsonl", "--page", "check.html")
+    document = document_of("check.html")
+    with_tokens = {text["id"] for text in texts[: SAMPLED // 2]}
+    assert set(document["cards"]["id"]) <= with_tokens
+    write_verdicts("verdicts.jsonl", document, wrong)
+    found = answer("verify", run, "--verdicts", "verdicts.jsonl")["all"]
+    assert found["low"] <= 0.2 <= found["high"]  # 40 of 200
+    for row in sgoif.load(run).sequence_issues().to_pylist():
+        is_known = row["id"] in with_tokens
+        assert (row["p_mislabeled"] is not None) == is_known
+        assert row["no_p_reason"] == (None if is_known else "it has no token to predict")
+
+
 def test_the_page_of_a_sample_tells_nothing_but_texts(sampled):
     run, wrong = sampled
     answer("verify", run, "--show", "train.jsonl", "--page", "check.html")

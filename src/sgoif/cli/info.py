@@ -98,10 +98,9 @@ def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
     if facts.get("num_not_judged"):
         where = "whenever they were seen, the scores could not be trusted yet; see `sgoif score --only-unjudged`"
         if run.has_sequences:
-            where = (
-                "they were seen before the first look at the evaluation sequences only, have no token to predict, or "
-                "gave numbers that are not finite"
-            )
+            is_watched = facts.get("kind") != "audit"
+            early = "were seen before the first look at the evaluation sequences only, " if is_watched else ""
+            where = f"they {early}have no token to predict, or gave numbers that are not finite"
         found.insert(4, ("not judged", f"{count(facts['num_not_judged'])} of them: {where}"))
     if facts.get("path"):
         lost = [f"{count(facts[name])} {text}" for name, text in _LOST.items() if facts.get(name)]

@@ -34,7 +34,7 @@ _UNKNOWN_GROUP = "(not in the table)"
 
 def issues(
     run: RunPath,
-    top: Annotated[int, how_many("labels")] = 50,
+    top: Annotated[int, how_many("labels, tags, values or sequences")] = 50,
     csv: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the labels as CSV.")] = None,
     parquet: Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the labels as Parquet.")] = None,
     as_json: Json = False,
@@ -202,13 +202,18 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
         "mean loss": lambda row: _number(row["loss"]),
         "tuned loss": lambda row: _number(row["loss_tuned"]),
         "conflict": lambda row: _number(row["conflict"]),
+        "coverage": lambda row: _number(row["coverage"]),
         "harm": lambda row: _number(row["harm"]),
         "worst group": lambda row: "?" if row["worst_group"] is None else clean(row["worst_group"]),
         "harm to it": lambda row: _number(row["worst"]),
         "tokens": lambda row: count(row["num_tokens"]),
         "visits": lambda row: count(row["n_visits"]),
     }
-    for title, name in {"conflict": "conflict", "tuned loss": "loss_tuned"}.items():  # only audits have them
+    for title, name in {
+        "conflict": "conflict",
+        "coverage": "coverage",
+        "tuned loss": "loss_tuned",
+    }.items():  # of audits
         if all(row[name] is None for row in rows):
             del columns[title]
     if all(row["n_visits"] == 1 for row in rows):  # as in audits: there is one loss
@@ -219,19 +224,14 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
     if rows and _EXAMPLE in rows[0]:
         columns[_EXAMPLE] = lambda row: clean(row[_EXAMPLE] or "")
     ranked = [{**row, "rank": rank} for rank, row in enumerate(rows, 1)]
-    numbers = [
-        "#",
-        "loss",
-        "last loss",
-        "mean loss",
-        "tuned loss",
-        "conflict",
-        "harm",
-        "harm to it",
-        "tokens",
-        "visits",
-    ]
-    print_table(ranked, columns, right=numbers, wrap=[n for n in (_EXAMPLE,) if n in columns], shrink=["id"])
+    numbers = ["#", "loss", "last loss", "mean loss", "tuned loss", "conflict", "coverage", "harm", "harm to it"]
+    print_table(
+        ranked,
+        columns,
+        right=[*numbers, "tokens", "visits"],
+        wrap=[n for n in (_EXAMPLE,) if n in columns],
+        shrink=["id"],
+    )
 
 
 def show_values(rows: Sequence[dict[str, Any]], *, is_calibrated: bool, is_brief: bool = False) -> None:

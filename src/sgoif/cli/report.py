@@ -53,7 +53,7 @@ def report(
     title: Annotated[MaybeText, typer.Option(metavar="TITLE", help="Give the page this title.")] = None,
     rank_by: Annotated[
         MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, conflict, harm, worst or a loss."),
+        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, conflict, harm, worst, cosine or a loss."),
     ] = None,
     tokens: Annotated[
         MaybeText,

@@ -1,7 +1,7 @@
 """Which training sequences of a language model are bad, and which help a group of evaluation sequences most.
 
-Sequences are ranked by their loss at the last visit, weighted by how they conflict with the evaluation sequences: a
-wrong completion is hard to predict, and hurts what it is judged by. There are no probabilities until somebody has
+Sequences are ranked by their loss, weighted by how they conflict with the evaluation sequences: a wrong completion is
+hard to predict, and hurts what it is judged by. There are no probabilities until somebody has
 checked a sample (:mod:`sgoif.review.verify`): then a sequence has the share of wrong ones in its part of the ranking.
 """
 
@@ -21,6 +21,7 @@ __all__ = [
 NO_PROBABILITIES = (
     "nobody has checked how often such a score means an error; `sgoif verify` draws a sample, which takes ten minutes"
 )
+_NO_TOKENS = "it has no token to predict"
 _ORDERS = ("suspicion", "loss_last", "loss_tuned", "loss", "loss_first", "harm", "conflict", "worst", "cosine")
 _OF_AUDITS = ("conflict", "coverage", "loss_tuned")
 # A loss times x + √(1 + x²): 1 at x = 0, 2x for large ones, and 1/(2|x|) for very negative ones. In an audit x is the
@@ -30,18 +31,8 @@ _OF_AUDITS = ("conflict", "coverage", "loss_tuned")
 _BY_CONFLICT = ("conflict", 2)
 _BY_HARM = ("harm / sqrt(loss_last + 0.01)", 16)
 _SHOWN = (
-    *(
-        "loss",
-        "loss_first",
-        "loss_last",
-        "loss_tuned",
-        "harm",
-        "conflict",
-        "coverage",
-        "worst",
-        "worst_group",
-        "cosine",
-    ),
+    *("loss", "loss_first", "loss_last", "loss_tuned"),
+    *("harm", "conflict", "coverage", "worst", "worst_group", "cosine"),
     *("num_tokens", "n_visits", "n_judged"),
 )
 _ENDS = {"p_mislabeled": "value", "p_mislabeled_low": "low", "p_mislabeled_high": "high"}
@@ -93,7 +84,8 @@ def _probabilities(checked: Mapping[str, Any] | None, why_not: str | None) -> li
     def choose(name: str) -> str:
         return " ".join(f"when place < {int(part['end'])} then {float(part[name])}::double" for part in parts)
 
-    return [*(f"case {choose(key)} end as {name}" for name, key in _ENDS.items()), "null::varchar as no_p_reason"]
+    shares = (f"case when num_tokens = 0 then null {choose(key)} end as {name}" for name, key in _ENDS.items())
+    return [*shares, f"if(num_tokens = 0, '{_NO_TOKENS}', null) as no_p_reason"]
 
 
 def ranked_sequences(sql: Sql) -> str:

@@ -18,6 +18,7 @@ from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, quiet_eval
 from sgoif.influence.sequence_sets import SequenceSet
+from sgoif.rng import preserve_rng
 from sgoif.tasks.sequences import count_tokens, next_tokens, sample_targets, sequence_losses, token_losses
 
 __all__ = ["AVERAGED", "AnchorGroups", "Forward", "GroupGradients", "SequencesSeen", "differentiate"]
@@ -92,9 +93,14 @@ class AnchorGroups:
             for name, given in zip(self.names, groups.values())
         ]
         self.device = device
-        generator = torch.Generator().manual_seed(seed)
-        self._orders = [torch.randperm(len(sequences), generator=generator).tolist() for sequences in self._sets]
+        self._places: list[Sequence[int]] = [range(len(sequences)) for sequences in self._sets]  # those that are used
+        self._seed = seed
+        self._orders = self._make_orders()
         self._drawn = [0] * len(self.names)
+
+    def _make_orders(self) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(self._seed)
+        return [torch.randperm(size, generator=generator).tolist() for size in self.sizes]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -102,7 +108,7 @@ class AnchorGroups:
     @property
     def sizes(self) -> list[int]:
         """Sequences of each group."""
-        return [len(sequences) for sequences in self._sets]
+        return [len(places) for places in self._places]
 
     @property
     def shares(self) -> dict[str, float]:
@@ -132,7 +138,23 @@ class AnchorGroups:
 
     def read(self, group: int, places: Sequence[int]) -> dict[str, Any]:
         """The batch of some sequences of a group, on the device."""
-        return self._sets[group].read(places)[1]
+        return self._sets[group].read([self._places[group][place] for place in places])[1]
+
+    def drop_empty(self, *, is_causal: bool) -> int:
+        """Leave out sequences without a token to predict, before any is drawn; returns how many these are."""
+        before = sum(self.sizes)
+        with preserve_rng(own=self.generators):
+            for group, size in enumerate(self.sizes):
+                chunks = [range(start, min(start + _CHUNK, size)) for start in range(0, size, _CHUNK)]
+                labels = (self.read(group, chunk)["labels"] for chunk in chunks)
+                counts = torch.cat([count_tokens(next_tokens(given, is_causal=is_causal)).cpu() for given in labels])
+                if not bool(counts.any()):
+                    raise SgoifError(f"no sequence of group {self.names[group]!r} has a token to predict.")
+                if not bool(counts.all()):
+                    self._places[group] = counts.nonzero()[:, 0].tolist()
+        if lost := before - sum(self.sizes):
+            self._orders = self._make_orders()
+        return lost
 
     def state_dict(self) -> dict[str, Any]:
         """How far each group has been drawn."""

@@ -37,7 +37,7 @@ _ASSETS = Assets(
     ("page", "sequences"),
 )
 _FIXED = {"format": 1, "sequences": True, "reviewer": "", "secret": False, "classes": [], "extras": {}}
-_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "loss_tuned", "harm", "conflict", "worst")
+_NUMBERS = ("suspicion", "loss", "loss_first", "loss_last", "loss_tuned", "harm", "conflict", "coverage", "worst")
 _LONGEST = 20_000  # characters of a prompt or completion that the page holds
 _LONGEST_BESIDE = 600
 _NUM_SIMILAR = 3

@@ -299,7 +299,8 @@ def _is_same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
 def _ranking(sql: Sql, info: Mapping[str, Any]) -> tuple[str, str]:
     """What a sample is drawn from, as the FROM of a query, in the order of ``sgoif issues``."""
     if info.get("task") == "sequences":  # they have no labels, and are right or wrong themselves
-        return f"(select id, {NO_CLASS} as given_label, * exclude id from ({ranked_sequences(sql)}))", "place"
+        ranked = f"from ({ranked_sequences(sql)}) where num_tokens is distinct from 0"  # else nothing can be wrong
+        return f"(select id, {NO_CLASS} as given_label, * exclude id {ranked})", "place"
     return labels_of(sql, info), _order(sql)
 
 

@@ -214,6 +214,34 @@ def test_evaluation_sequences_without_a_token_to_predict_change_nothing():
         np.testing.assert_allclose(*(np.array(rows[column].to_pylist()) for rows in found), rtol=1e-4)
 
 
+def test_evaluation_sequences_without_a_token_to_predict_are_left_out_and_counted(caplog):
+    held, model = sequences(9, 20), build("gpt2", lora=True)
+    empty = [{**item, "labels": torch.full_like(item["labels"], -100)} for item in sequences(20, 40)]
+    other = sequences(5, 60)
+    runs = [
+        sgoif.audit(model, sequences(6, 3), anchors={"a": group, "b": other}, task="sequences")
+        for group in (held, [*empty[:3], *held, *empty[3:]])
+    ]
+    assert runs[1].info["groups"]["a"]["num_sequences"] == 9
+    assert "20 evaluation sequences have no token" in runs[1].info["warnings"]["empty_evaluation"] in caplog.text
+    assert "empty_evaluation" not in (runs[0].info.get("warnings") or {})
+    harm = [np.sort(run.sequence_issues()["harm"].to_numpy()) for run in runs]
+    np.testing.assert_allclose(*harm, rtol=1e-4)  # the groups have the shares that they should
+    assert all("fewer than 8" not in run.info["tuning"].get("why_not", "") for run in runs)
+
+
+def test_a_sequence_that_is_too_long_is_told_of_by_its_length():
+    rows = torch.randint(3, 20, (200,))
+    long = {"input_ids": rows, "labels": rows}
+    model = build("gpt2", lora=True)
+    most = model.config.max_position_embeddings
+    assert most < 200
+    with pytest.raises(
+        SgoifError, match=rf"the longest of 200 tokens, and takes {most} by its configuration: IndexError"
+    ):
+        sgoif.audit(model, [*sequences(6, 3), long], anchors={"all": sequences(9, 20)}, task="sequences")
+
+
 def test_two_prompts_are_weighed_by_how_like_they_are():
     """Of two prompts that each stand often, not by the distance of a prompt to itself."""
     prompts, rng = torch.tensor([[3, 4, 5], [6, 7, 8]]), torch.Generator().manual_seed(0)

@@ -233,6 +233,19 @@ def test_findings_are_ranked_and_say_why_there_are_no_probabilities(tmp_path):
     assert counters["visits_offered"] == counters["visits"] == 48 and counters["faults"] == 0
 
 
+def test_a_plan_that_scores_few_steps_says_that_losses_are_old(tmp_path, caplog):
+    model = build("gpt2", lora=True)
+    optimizer = adam(model)
+    budget = sgoif.Budget(plan=sgoif.Plan(refresh_every=4, examples_per_refresh=6, observe_every=2, stride=2))
+    monitor = sgoif.watch(
+        model, optimizer, anchors=groups(), train_size=COUNT, task="sequences", budget=budget, out=str(tmp_path / "run")
+    )
+    train(model, optimizer, monitor, steps=12)
+    run = monitor.close()
+    assert "24 of 48 visits were in steps that the plan does not score" in run.info["warnings"]["passed_over"]
+    assert "last losses are old" in caplog.text and "last losses are old" in repr(sgoif.load(str(tmp_path / "run")))
+
+
 def test_sequences_that_were_never_judged_come_last(tmp_path):
     """On disk their scores were NaN, which DuckDB ranks above every number."""
     model = build("gpt2", lora=True)

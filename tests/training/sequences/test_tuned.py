@@ -208,6 +208,13 @@ def test_too_few_evaluation_sequences_are_not_halved(caplog):
     assert "fewer than 8 evaluation sequences" in run.info["warnings"]["not_tuned"] and "fewer than 8" in caplog.text
 
 
+def test_many_small_groups_are_halved_together():
+    groups = {f"g{place}": [one] for place, one in enumerate(questions(20, 1)[0])}
+    run = sgoif.audit(build("gpt2", lora=True), questions(30, 0)[0], anchors=groups, task="sequences")
+    assert run.info["tuning"]["num_sequences"] == 20 and run.info["tuning"]["loss_after"] > 0
+    assert run.sequence_issues()["loss_tuned"].null_count == 0
+
+
 def test_what_goes_wrong_while_tuning_costs_neither_scores_nor_weights(monkeypatch):
     trained, held = questions(30, 0)[0], questions(30, 1)[0]
     model = build("gpt2", lora=True)

@@ -16,6 +16,7 @@ function numbersOf(i) {
     ...(CARDS.visits[i] === 1 ? [] : [["first loss", short(CARDS.loss_first[i])], ["mean loss", short(CARDS.loss[i])]]),
     ...(CARDS.loss_tuned[i] == null ? [] : [["tuned loss", short(CARDS.loss_tuned[i])]]), // of an audit
     ...(CARDS.conflict[i] == null ? [] : [["conflict", signed(CARDS.conflict[i])]]),
+    ...(CARDS.coverage[i] == null ? [] : [["coverage", short(CARDS.coverage[i])]]),
     ["mean harm", signed(CARDS.harm[i])],
     ["harms most", worst == null ? "not judged" : make("bdi", {}, worst)],
     ["tokens", CARDS.num_tokens[i] == null ? "?" : thousands(CARDS.num_tokens[i])],

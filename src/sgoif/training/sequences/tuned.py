@@ -161,7 +161,10 @@ class _Learner:
         found = self._search(halves)
         rate = min(found, key=lambda one: found[one])
         if not found[rate] < before:
-            return "half of the evaluation sequences do not help the model to predict the other half"
+            return (
+                "half of the evaluation sequences do not help the model to predict the other half; they may be too "
+                "few, too unlike one another, or partly wrong"
+            )
         self._pass_over(chosen, rate)
         count = sum(len(places) for _, places in chosen)
         return Tuning(rate, count, before, found[rate], self._weights.is_whole)
