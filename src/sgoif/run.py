@@ -87,10 +87,12 @@ class Run:
     def num_judged(self) -> int:
         """Those of them whose label has a probability; labels that a person has verified have none.
 
-        Sequences have one as soon as somebody has checked a sample, all of them.
+        Sequences have one as soon as somebody has checked a sample, all that have a token to predict.
         """
         if self.has_sequences:
-            return self.num_examples if (self.info.get("checked") or {}).get("parts") else 0
+            if not (self.info.get("checked") or {}).get("parts"):
+                return 0
+            return int(self.sql("select count(*) as n from examples where num_tokens > 0")["n"][0].as_py())
         if "p_mislabeled" not in columns_of(self.sql, "examples"):
             return 0
         judged = self.sql(f"select count(p_mislabeled) as n from {labels_of(self.sql, self.info)}")

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 # Passing 32 evaluation sequences costs as much as two or three training steps of 16.
 SEQUENCE_PLAN = Plan(refresh_every=48, examples_per_refresh=32, observe_every=12, early_steps=0)
 _MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
+_COVERED, _MOST_FAR = 0.2, 0.05  # a run warns where so many sequences have less coverage
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),
     "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
@@ -63,9 +64,10 @@ def watch_sequences(
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
-    engine = _make_engine(request, _make_groups(request), peers, optimizer)
+    groups, warnings = _make_groups(request)
+    engine = _make_engine(request, groups, peers, optimizer)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
-    facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size}
+    facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size, "warnings": warnings}
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
     call = forward or _forward_of(request.model)
     loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)
@@ -89,8 +91,7 @@ def audit_sequences(
         raise SgoifError("curvature='adam' reads the optimiser of a training; audit() has 'kfac', for example.")
     method = replace(method, curvature_settings={"decay": _MEAN, **(method.curvature_settings or {})})
     request = replace(request, settings=replace(request.settings, method=method))
-    groups = _make_groups(request)
-    num_empty = groups.drop_empty(is_causal=is_causal(request.model))
+    groups, warnings = _make_groups(request)
     engine = _make_engine(request, groups, SingleProcess(), None)
     examples = SequenceSet(dataset, role="dataset", device=request.device)
     recorder = SequenceRecorder(engine.groups.shares)
@@ -102,18 +103,13 @@ def audit_sequences(
     near = found.near
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
     facts["tuning"] = {"why_not": found.tuning} if isinstance(found.tuning, str) else asdict(found.tuning)
-    facts["warnings"] = _warn_of(found, len(examples), len(examples) - len(recorder.index), num_empty)
+    facts["warnings"] = warnings | _warn_of(found, len(examples), len(examples) - len(recorder.index))
     return _collect(recorder, engine, sink, facts, found.columns)
 
 
-def _warn_of(audited: Audited, count: int, num_repeated: int, num_empty: int) -> dict[str, str]:
+def _warn_of(audited: Audited, count: int, num_repeated: int) -> dict[str, str]:
     """What a reader of an audit must know, by cause; said at once, too."""
     found, columns = {}, audited.columns
-    if num_empty:
-        found["empty_evaluation"] = (
-            f"{num_empty:,} evaluation sequences have no token to predict (all labels are {IGNORED}) and are left "
-            "out: their completion is empty, or was cut away after a long prompt"
-        )
     copied = int(sum(name is not None for name in columns.get("copied_group", ())))
     if copied:
         found["in_evaluation"] = (
@@ -130,9 +126,20 @@ def _warn_of(audited: Audited, count: int, num_repeated: int, num_empty: int) ->
             "no scored layer shows what the model makes of a prompt, so there is no `conflict`, and `suspicion` reads "
             "the harm, which finds less; score layers of the decoder with sgoif.Method(layers=[...])"
         )
+    elif not np.isfinite(columns["coverage"]).any():
+        found["no_prompts"] = (
+            "the evaluation sequences have no prompts, as plain texts have none, so nothing tells which training "
+            "sequences they speak of: there is no `coverage`, and `suspicion` trusts them for all; see to it that they "
+            "are as varied as the training sequences"
+        )
+    elif (num_far := int((columns["coverage"] < _COVERED).sum())) > _MOST_FAR * count:
+        found["not_covered"] = (
+            f"{num_far:,} of {count:,} training sequences have a prompt that few or no evaluation sequences are like "
+            f"(`coverage` below {_COVERED}), and are ranked by little more than their loss"
+        )
     if isinstance(audited.tuning, str):
         found["not_tuned"] = (
-            f"there is no `loss_tuned`, and `suspicion` reads the loss as it is, which finds less: {audited.tuning}"
+            f"there is no `loss_tuned`, and `suspicion` weighs `loss_last`, which finds less: {audited.tuning}"
         )
     for text in found.values():
         log.warning("%s.", text)
@@ -143,7 +150,7 @@ def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapp
     """What was left out of the scores, and why, by cause, beside what is known; said at once, too."""
     found, count = {}, len(examples["id"])
     empty = int((examples["num_tokens"] == 0).sum())
-    if empty and "no_tokens" not in known:
+    if empty and not (empty == count and "no_tokens" in known):
         found["no_tokens"] = (
             f"{empty:,} of {count:,} training sequences have no token to predict (all labels are {IGNORED}), so they "
             "have neither loss nor scores: their completion is empty, or was cut away after a long prompt"
@@ -179,8 +186,18 @@ def _warn_of_one_visit(recorder: SequenceRecorder) -> dict[str, str]:
     return {"seen_once": text}
 
 
-def _make_groups(request: Request) -> AnchorGroups:
-    return AnchorGroups(request.anchors, device=request.device, seed=request.seed)
+def _make_groups(request: Request) -> tuple[AnchorGroups, dict[str, str]]:
+    """The evaluation sequences that have something to predict, and a warning of others."""
+    groups = AnchorGroups(request.anchors, device=request.device, seed=request.seed)
+    lost = groups.drop_empty(is_causal=is_causal(request.model))
+    if not lost:
+        return groups, {}
+    text = (
+        f"{lost:,} of {lost + sum(groups.sizes):,} evaluation sequences have no token to predict (all labels are "
+        f"{IGNORED}) and are left out: their completion is empty, or was cut away after a long prompt"
+    )
+    log.warning("%s.", text)
+    return groups, {"empty_evaluation": text}
 
 
 def _make_engine(

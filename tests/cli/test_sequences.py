@@ -300,13 +300,19 @@ def write_verdicts(path, document, wrong, how="drop"):
 
 
 @pytest.mark.parametrize("how", ["drop", "edit"])
-def test_a_checked_sample_gives_a_rate_and_probabilities_by_part_of_the_ranking(sampled, how):
+def test_a_checked_sample_gives_a_rate_and_probabilities_by_part_of_the_ranking(sampled, how, caplog):
     run, wrong = sampled
     before = sgoif.load(run).sequence_issues()
     assert before["p_mislabeled"].null_count == SAMPLED and "sgoif verify" in before["no_p_reason"][0].as_py()
     assert answer("verify", run, "--show", "train.jsonl", "--page", "check.html")["cards"] == 60
     write_verdicts("verdicts.jsonl", document_of("check.html"), wrong, how)
+    shown = document_of("check.html")
+    other = next(row["id"] for row in before.to_pylist() if row["id"] not in shown["cards"]["id"])
+    with Path("verdicts.jsonl").open("a") as file:
+        file.write(json.dumps({"id": other, "decision": "drop", "list": shown["list"]}) + "\n")
     found = answer("verify", run, "--verdicts", "verdicts.jsonl")
+    assert "1 verdict not counted" in caplog.text
+    assert sgoif.load(run).num_judged == SAMPLED
     assert found["all"]["low"] <= 0.1 <= found["all"]["high"] and found["all"]["num_checked"] == 60
     rows = sgoif.load(run).sequence_issues().to_pylist()
     assert all(row["p_mislabeled"] == 1.0 and row["no_p_reason"] is None for row in rows[:40])
@@ -336,6 +342,7 @@ def test_nobody_checks_sequences_without_a_token_to_predict(sampled):
     write_verdicts("verdicts.jsonl", document, wrong)
     found = answer("verify", run, "--verdicts", "verdicts.jsonl")["all"]
     assert found["low"] <= 0.2 <= found["high"]  # 40 of 200
+    assert sgoif.load(run).num_judged == SAMPLED // 2
     for row in sgoif.load(run).sequence_issues().to_pylist():
         is_known = row["id"] in with_tokens
         assert (row["p_mislabeled"] is not None) == is_known

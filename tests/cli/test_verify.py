@@ -104,6 +104,11 @@ def test_verdicts_of_another_list_are_refused(run, tmp_path):
     assert done.exit_code == 2 and "about a sample of this run" in done.stderr
 
 
+def test_answers_of_the_terminal_are_written_as_csv_alone(run, tmp_path):
+    done = CliRunner().invoke(app, ["verify", run, "--out", str(tmp_path / "v.jsonl")], input="r\nq\n")
+    assert done.exit_code == 2 and "must end in .csv" in done.output and not (tmp_path / "v.jsonl").exists()
+
+
 def test_the_terminal_asks_keeps_answers_and_goes_on(run, tmp_path):
     out = tmp_path / "verdicts.csv"
     first = CliRunner().invoke(app, ["verify", run, "--out", str(out)], input="r\nx\nw\ndog\n?\nw\n\nq\n")

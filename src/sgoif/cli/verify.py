@@ -6,6 +6,7 @@ folder; what is found lies there in ``checked.json``, for ``info``, ``check`` an
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from sgoif.run import Run
     from sgoif.sources import Pictures
     from sgoif.sources.sequences import SequenceText
+
+log = logging.getLogger(__name__)
 
 _LONGEST = 2000  # characters of an example's text in the terminal
 
@@ -80,6 +83,8 @@ def verify(
     need_trust(opened, needs_holdout=False)  # a sample of a part is no sample of the whole
     if has_tags(opened):
         raise SgoifError("`sgoif verify` draws examples with one label each; this run has several tags per example.")
+    if out is not None and Path(out).suffix.lower() not in ("", ".csv"):
+        raise SgoifError(f"answers given in the terminal are written as CSV; --out must end in .csv, got {out!r}.")
     if verdicts:
         decisions = [item for path in verdicts for item in _read_verdicts(opened, path)]
         return _conclude(opened, decisions, as_json=as_json)
@@ -279,13 +284,16 @@ def _conclude(run: Run, decisions: Sequence[Decision], *, as_json: bool = False)
     if not lists:
         raise SgoifError(
             f"none of {count(len(decisions), 'verdict')} is about a sample of this run; pass the file that the page of "
-            f"`{draw}` gave."
+            f"`{draw}` gave. Rows of your own need the page's `list`, too."
         )
     if not all(is_current(found, run.sql, run.info) for found in lists):
         raise SgoifError(
             "the run has changed since this sample was drawn, so it is no random sample of its ranking any more; draw "
             f"another: `{draw}`."
         )
+    drawn = {(found.list_id, *card.key) for found in lists for card in found.cards}
+    if num_others := sum((item.list_id, *item.key) not in drawn for item in decisions):
+        log.warning("%s not counted: the samples did not draw what they are about.", count(num_others, "verdict"))
     document = figures_of(lists, decisions)
     keep_checked(run.files.url, document)
     if as_json:

@@ -81,7 +81,8 @@ class NearPrompts:
         self._sizes = torch.zeros(0)  # sequences of each cluster
         self._center = self._centroids = torch.zeros(0)
         self._width = self._least = 1.0
-        self._is_alike = False  # whether prompts are all the same, or there are none
+        self._is_alike = False  # whether most evaluation prompts are the same
+        self._are_there = True  # whether most evaluation sequences have a prompt
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -133,13 +134,12 @@ class NearPrompts:
         Args:
             capture: of the scored layers.
             forward: a batch to logits.
-            batches: all evaluation sequences, the same at every call.
+            batches: all evaluation sequences, the same at every call; each has a token to predict.
             solve: gradients by layer ``[C, G, O, I]`` to directions.
         """
         if self.layer is None:
             return False
         found: list[Tensor] = []
-        is_used: list[Tensor] = []  # whether there is a token to predict
         with self.reading(), torch.no_grad():
             for batch in batches():
                 forward(batch)
@@ -147,12 +147,8 @@ class NearPrompts:
                 if rows is None:
                     return False
                 found.append(rows)
-                is_used.append((next_tokens(batch["labels"], is_causal=self._is_causal) != IGNORED).any(1))
-        used = torch.cat(is_used)
-        clusters = torch.full((len(used),), -1, device=used.device)
-        clusters[used] = self._cluster(torch.cat(found)[used])
-        sums = self._add_up(capture, forward, batches(), clusters)
-        self._directions = solve(sums)
+        clusters = self._cluster(torch.cat(found))
+        self._directions = solve(self._add_up(capture, forward, batches(), clusters))
         return True
 
     def _cluster(self, rows: Tensor) -> Tensor:
@@ -167,6 +163,7 @@ class NearPrompts:
         size = sum(space.shape.numel for space in self._spaces.values())
         norms = torch.linalg.vector_norm(unit, dim=1)
         self._is_alike = float(norms.median()) < _NO_LENGTH  # most have no prompt, or the same
+        self._are_there = float(rows[:, 0].isnan().float().mean()) <= 0.5
         most = 1 if self._is_alike else max(1, min(_MOST, _NUMBERS // size))
         if len(unit) <= most:
             self._centroids = unit
@@ -195,7 +192,7 @@ class NearPrompts:
         count = len(self._centroids)
         like: dict[str, Any] = {"device": clusters.device, "dtype": self._dtype}
         sums = {name: torch.zeros(count, *space.shape.dims, **like) for name, space in self._spaces.items()}
-        self._sizes = torch.bincount(clusters[clusters >= 0], minlength=count).to(self._dtype)
+        self._sizes = torch.bincount(clusters, minlength=count).to(self._dtype)
         start = 0
         for batch in batches:
             seen = differentiate(capture, forward, batch, self._is_causal)
@@ -203,7 +200,7 @@ class NearPrompts:
             start += len(own)
             shares = self._root_norms(seen).reciprocal()
             for rows in rows_by_layer(seen.calls, self._spaces).values():
-                for cluster in own[own >= 0].unique():
+                for cluster in own.unique():
                     chosen = own == cluster
                     part = GradientRows(rows.layer, rows.inputs[chosen], rows.output_grads[chosen])
                     sums[rows.layer][cluster] += combine(part, shares[chosen, None])[0].to(self._dtype)
@@ -214,7 +211,10 @@ class NearPrompts:
         return gradient_norms2(seen.calls, self._spaces).clamp_min(torch.finfo(self._dtype).tiny).pow(0.25)
 
     def score(self, seen: SequencesSeen, prompts: Tensor) -> tuple[Tensor, Tensor]:
-        """The conflict of every sequence, and how far evaluation sequences cover its prompt, ``[S]`` each."""
+        """The conflict of every sequence, and how far evaluation sequences cover its prompt, ``[S]`` each.
+
+        Where those have no prompts nothing tells what they cover, and coverage is NaN.
+        """
         placed = self._place(prompts)
         cosines = placed @ self._centroids.mT
         nearest = cosines.amax(1, keepdim=True)
@@ -225,7 +225,8 @@ class NearPrompts:
         if self._is_alike:  # as that of the evaluation sequences, or not
             likeness = (torch.linalg.vector_norm(placed, dim=1) < _NO_LENGTH).to(likeness)
         number = likeness * (weights @ self._sizes)
-        return conflicts, (_LIKENESS * likeness).clamp_max(1) * number / (number + _ENOUGH)
+        coverage = (_LIKENESS * likeness).clamp_max(1) * number / (number + _ENOUGH)
+        return conflicts, coverage if self._are_there else torch.full_like(coverage, torch.nan)
 
 
 def _find_hidden(layers: Sequence[Layer]) -> Layer:

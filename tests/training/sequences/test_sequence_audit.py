@@ -141,6 +141,18 @@ def test_what_no_evaluation_sequence_asks_for_is_ranked_by_its_loss():
         assert min(row["coverage"] for row in covered) > 0.7 and max(row["coverage"] for row in other) < 0.2
         changes = [[abs(np.log(row["suspicion"] / row["loss_last"])) for row in part] for part in (covered, other)]
         assert np.median(changes[1]) < 0.4 * np.median(changes[0])
+        assert "20 of 40 training sequences have a prompt that few or no" in run.info["warnings"]["not_covered"]
+
+
+def test_nothing_tells_what_plain_texts_cover(caplog):
+    trained, held = ([{**item, "labels": item["input_ids"]} for item in sequences(n, n)] for n in (9, 12))
+    run = sgoif.audit(build("gpt2", lora=True), trained, anchors={"all": held}, task="sequences")
+    rows = run.sequence_issues()
+    assert rows["coverage"].null_count == 9 and rows["conflict"].null_count == 0
+    assert "no `coverage`" in run.info["warnings"]["no_prompts"] in caplog.text
+    x = rows["conflict"].to_numpy() / (2 * np.median(np.abs(rows["conflict"].to_numpy())))
+    loss = rows["loss_tuned" if rows["loss_tuned"].null_count == 0 else "loss_last"].to_numpy()
+    np.testing.assert_allclose(rows["suspicion"].to_numpy(), loss * (x + np.sqrt(1 + x * x)))
 
 
 @pytest.mark.parametrize("curvature", ["kfac", "diagonal"])
@@ -223,7 +235,7 @@ def test_evaluation_sequences_without_a_token_to_predict_are_left_out_and_counte
         for group in (held, [*empty[:3], *held, *empty[3:]])
     ]
     assert runs[1].info["groups"]["a"]["num_sequences"] == 9
-    assert "20 evaluation sequences have no token" in runs[1].info["warnings"]["empty_evaluation"] in caplog.text
+    assert "20 of 34 evaluation sequences have no token" in runs[1].info["warnings"]["empty_evaluation"] in caplog.text
     assert "empty_evaluation" not in (runs[0].info.get("warnings") or {})
     harm = [np.sort(run.sequence_issues()["harm"].to_numpy()) for run in runs]
     np.testing.assert_allclose(*harm, rtol=1e-4)  # the groups have the shares that they should

@@ -369,3 +369,23 @@ def test_a_training_without_a_token_to_predict_is_said_to_judge_nothing():
             (model(input_ids=batch["input_ids"]).logits.sum() * 0).backward()
     run = monitor.close()
     assert "no training sequence so far has a token to predict" in run.info["warnings"]["no_tokens"]
+
+
+def test_what_was_cut_away_is_counted_when_the_training_ends(caplog):
+    """The first steps had nothing to predict, which is no longer what the run says of itself."""
+    empty = [{**one, "labels": torch.full_like(one["labels"], -100)} for one in sequences(3, seed=30)]
+    model = build("gpt2", lora=True)
+    monitor = watch(model, adam(model), anchors={"math": [*groups()["math"], *empty], "code": groups()["code"]})
+    batch = collate(sequences()[:4])
+    with monitor.step(torch.arange(4), torch.full_like(batch["labels"], -100)):
+        (model(input_ids=batch["input_ids"]).logits.sum() * 0).backward()
+    monitor.flush()
+    assert "so far has a token" in caplog.text
+    for start in (4, 8):
+        batch = collate(sequences()[start : start + 4])
+        with monitor.step(torch.arange(start, start + 4), batch["labels"]):
+            model(**batch).loss.backward()
+    run = monitor.close()
+    assert run.info["warnings"]["no_tokens"].startswith("4 of 12 training sequences have no token to predict")
+    assert "3 of 15 evaluation sequences have no token" in run.info["warnings"]["empty_evaluation"]
+    assert [group["num_sequences"] for group in run.info["groups"].values()] == [7, 5]
