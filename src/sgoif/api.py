@@ -252,7 +252,7 @@ def audit(
         keep_anchors: keep what each example did to each class, for :meth:`Run.influence`; up to 64 classes.
         batch_size: examples per forward pass; 256 if left out, 16 of sequences.
         snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
-        seed: of the hold-out's order; of sequences of the draws that curvature and tuning need, too.
+        seed: of the hold-out's order; for sequences, of the draws that curvature and tuning need.
         former: keywords from before, which warn and say where they have moved.
     """
     check_out(out, overwrite)

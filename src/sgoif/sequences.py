@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 SEQUENCE_PLAN = Plan(refresh_every=48, examples_per_refresh=32, observe_every=12, early_steps=0)
 _MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
 _COVERED, _MOST_FAR = 0.2, 0.05  # a run warns where so many sequences have less coverage
+_NOTHING_TO_PREDICT = f"have no token to predict (all labels are {IGNORED})"
+_CUT_AWAY = "their completion is empty, or was cut away after a long prompt"
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),
     "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
@@ -152,8 +154,8 @@ def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapp
     empty = int((examples["num_tokens"] == 0).sum())
     if empty and not (empty == count and "no_tokens" in known):
         found["no_tokens"] = (
-            f"{empty:,} of {count:,} training sequences have no token to predict (all labels are {IGNORED}), so they "
-            "have neither loss nor scores: their completion is empty, or was cut away after a long prompt"
+            f"{empty:,} of {count:,} training sequences {_NOTHING_TO_PREDICT}, so they have neither loss nor scores: "
+            f"{_CUT_AWAY}"
         )
     for text in found.values():
         log.warning("%s.", text)
@@ -192,10 +194,8 @@ def _make_groups(request: Request) -> tuple[AnchorGroups, dict[str, str]]:
     lost = groups.drop_empty(is_causal=is_causal(request.model))
     if not lost:
         return groups, {}
-    text = (
-        f"{lost:,} of {lost + sum(groups.sizes):,} evaluation sequences have no token to predict (all labels are "
-        f"{IGNORED}) and are left out: their completion is empty, or was cut away after a long prompt"
-    )
+    total = lost + sum(groups.sizes)
+    text = f"{lost:,} of {total:,} evaluation sequences {_NOTHING_TO_PREDICT} and are left out: {_CUT_AWAY}"
     log.warning("%s.", text)
     return groups, {"empty_evaluation": text}
 

@@ -209,11 +209,8 @@ def _show_sequences(rows: Sequence[dict[str, Any]]) -> None:
         "tokens": lambda row: count(row["num_tokens"]),
         "visits": lambda row: count(row["n_visits"]),
     }
-    for title, name in {
-        "conflict": "conflict",
-        "coverage": "coverage",
-        "tuned loss": "loss_tuned",
-    }.items():  # of audits
+    of_audits = {"conflict": "conflict", "coverage": "coverage", "tuned loss": "loss_tuned"}
+    for title, name in of_audits.items():
         if all(row[name] is None for row in rows):
             del columns[title]
     if all(row["n_visits"] == 1 for row in rows):  # as in audits: there is one loss
