@@ -89,6 +89,8 @@ def audit_sequences(
     """Score every training sequence by a finished model, in one pass; see :func:`sgoif.audit`."""
     method = request.settings.method
     refuse_changes(request.settings, "sequences", {"method": ("curvature", "curvature_settings", "layers")})
+    if is_sharded(*request.model.parameters()):
+        raise SgoifError("audit() takes no sharded model; save the whole one and audit it in one process.")
     if method.curvature == ADAM:
         raise SgoifError("curvature='adam' reads the optimiser of a training; audit() has 'kfac', for example.")
     method = replace(method, curvature_settings={"decay": _MEAN, **(method.curvature_settings or {})})
@@ -204,8 +206,6 @@ def _make_engine(
     request: Request, groups: AnchorGroups, peers: Peers, optimizer: torch.optim.Optimizer | None
 ) -> SequenceEngine:
     method, model = request.settings.method, request.model
-    if is_sharded(*model.parameters()):
-        raise SgoifError("task='sequences' does not watch sharded models yet; train with DistributedDataParallel.")
     if request.is_compiled:
         raise SgoifError("task='sequences' does not watch compiled models yet; train without torch.compile.")
     names = [method.layers] if isinstance(method.layers, str) else list(method.layers)

@@ -1,12 +1,14 @@
 """A small training of a language model that runs on any number of ranks, with the same global batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
@@ -14,45 +16,74 @@ from sgoif.errors import SgoifError
 from tests.language_models import build, padded_batch
 
 PLAN = sgoif.Plan(refresh_every=3, examples_per_refresh=6, observe_every=2, early_steps=0)
+TASK = "sequences"
 COUNT, BATCH = 10, 4  # sequences, and those of all ranks together in a micro-batch
 
 
 @dataclass(frozen=True)
 class Recipe:
     curvature: str = "identity"
+    family: str = "llama"
+    lora: bool = True
+    wrap: str = "ddp"  # or "fsdp", where there are several ranks
+    mixed: torch.dtype | None = None  # the precision that FSDP computes in
+    adam: bool = False  # in place of SGD
+    looks: int = 6  # evaluation sequences of a look, at least
+    uneven: bool = False  # whether the last rank has one sequence of a batch, and the others the rest
     steps: int = 8
     accumulate: int = 1
     out: str | None = None
     is_watched: bool = True
     breaks: int | None = None  # the rank whose monitor fails
+    breaks_at: str = "measure"  # or "draw", the reading of evaluation sequences
     saves_at: int | None = None
     state: dict | None = None  # to resume from, by rank
 
 
 def watch(model, optimizer, recipe):
-    held = {name: padded_batch("llama", "right", count=3, seed=seed) for name, seed in (("a", 20), ("b", 21))}
+    held = {name: padded_batch(recipe.family, "right", count=3, seed=seed) for name, seed in (("a", 20), ("b", 21))}
     groups = {name: [{k: v[i] for k, v in batch.items()} for i in range(3)] for name, batch in held.items()}
+    plan = replace(PLAN, examples_per_refresh=recipe.looks)
     return sgoif.watch(
-        model, optimizer, anchors=groups, train_size=COUNT, task="sequences", out=recipe.out,
-        method=sgoif.Method(curvature=recipe.curvature), budget=sgoif.Budget(plan=PLAN),
+        model, optimizer, anchors=groups, train_size=COUNT, task=TASK, out=recipe.out,
+        method=sgoif.Method(curvature=recipe.curvature), budget=sgoif.Budget(plan=plan),
         loss=sgoif.Loss(accumulate=recipe.accumulate),
     )  # fmt: skip
+
+
+def wrapped(model, recipe):
+    """The model as several ranks train it."""
+    if recipe.wrap != "fsdp":
+        return DistributedDataParallel(model)
+    mesh, policy = init_device_mesh("cpu", (dist.get_world_size(),)), MixedPrecisionPolicy(recipe.mixed)
+    for part in next(part for part in model.modules() if isinstance(part, ModuleList) and len(part) > 1):
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def weights(model):
+    """All of them, whole."""
+    found = model.state_dict().items()
+    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in found}
 
 
 def trained(recipe):
     """Train, and give what this rank has at the end."""
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    model = build("llama", lora=True).double()
-    whole = DistributedDataParallel(model) if size > 1 else model
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    model = build(recipe.family, lora=recipe.lora)
+    model = model if recipe.mixed else model.double()
+    whole = wrapped(model, recipe) if size > 1 else model
+    kind, rate = (torch.optim.Adam, 0.01) if recipe.adam else (torch.optim.SGD, 0.05)
+    optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=rate)
     monitor = watch(whole, optimizer, recipe) if recipe.is_watched else None
     if recipe.breaks == rank:
-        monitor.engine.measure = lambda calls: 1 / 0
-    data, generator = padded_batch("llama", "right", count=COUNT, seed=3), torch.Generator().manual_seed(0)
+        broken = monitor.engine if recipe.breaks_at == "measure" else monitor.engine.groups
+        setattr(broken, recipe.breaks_at, lambda *_: 1 / 0)
+    data, generator = padded_batch(recipe.family, "right", count=COUNT, seed=3), torch.Generator().manual_seed(0)
     saved, begin = None, 0
     if recipe.state is not None:
         begin = recipe.state["step"]
-        model.load_state_dict(recipe.state["model"])
+        set_model_state_dict(model, recipe.state["model"], options=StateDictOptions(full_state_dict=True))
         monitor.load_state_dict(recipe.state["monitor"][rank])
     for step in range(recipe.steps):
         order = torch.randperm(COUNT, generator=generator)
@@ -60,14 +91,17 @@ def trained(recipe):
             continue
         for micro in range(recipe.accumulate):
             chosen = order[micro * BATCH : (micro + 1) * BATCH]
-            mine = chosen[rank::size]
+            mine = chosen[:-1] if recipe.uneven and rank == 0 else chosen[-1:] if recipe.uneven else chosen[rank::size]
             tokens = int((data["labels"][chosen][:, 1:] != -100).sum()) * recipe.accumulate
             part = {name: value[mine] for name, value in data.items()}
+
+            if size > 1 and recipe.wrap == "fsdp":
+                whole.set_requires_gradient_sync(micro == recipe.accumulate - 1)
 
             def backward(part=part, tokens=tokens):
                 logits = whole(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits
                 wanted = part["labels"][:, 1:]
-                loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten(), reduction="sum")
+                loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).double(), wanted.flatten(), reduction="sum")
                 (loss * size / tokens).backward()  # DDP divides by the number of ranks
 
             if monitor is None:
@@ -78,9 +112,9 @@ def trained(recipe):
         optimizer.step()
         optimizer.zero_grad()
         if recipe.saves_at == step + 1:
-            saved = {"step": step + 1, "model": model.state_dict(), "monitor": monitor.state_dict()}
+            saved = {"step": step + 1, "model": weights(model), "monitor": monitor.state_dict()}
             return saved
-    found = {"weights": {name: value.numpy() for name, value in model.state_dict().items()}, "rank": rank}
+    found = {"weights": {name: value.numpy() for name, value in weights(model).items()}, "rank": rank}
     if monitor is None:
         return found
     directions = {} if monitor.engine._directions is None else monitor.engine._directions
@@ -103,11 +137,19 @@ def refused(out):
     return None
 
 
-def sharded():
-    """The message for a model in pieces."""
-    model = fully_shard(build("llama", lora=False), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    try:
-        watch(model, None, Recipe())
-    except SgoifError as error:
-        return str(error)
-    return None
+def needing_the_whole():
+    """The messages of what cannot be done with a model in pieces."""
+    model = wrapped(build("llama", lora=False), Recipe(wrap="fsdp"))
+    monitor, batch = watch(model, None, Recipe()), padded_batch("llama", "right", count=3)
+    items = [{name: value[i] for name, value in batch.items()} for i in range(3)]
+    messages = []
+    asked = [
+        lambda: monitor.explain_tokens(items[0]),
+        lambda: sgoif.audit(model, items, anchors={"a": items}, task=TASK),
+    ]
+    for ask in asked:
+        try:
+            ask()
+        except SgoifError as error:
+            messages.append(str(error))
+    return messages

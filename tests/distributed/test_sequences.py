@@ -1,11 +1,14 @@
-"""Language models with DDP: one run of all ranks, with the scores of one process on the same global batches."""
+"""Language models with DDP and FSDP2: one run of all ranks, with the scores of one process on the same batches."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import sgoif
 from tests.distributed import trainer_loops
-from tests.distributed.sequence_loops import Recipe, refused, sharded, trained
+from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
 
@@ -52,9 +55,11 @@ def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds
     assert messages[0] == messages[1] and "run" in messages[0]
 
 
-def test_a_failing_rank_ends_the_watching_of_all_and_says_so(worlds):
-    parts = worlds.run(2, trained, Recipe("kfac", breaks=1))
-    bare = worlds.run(2, trained, Recipe("kfac", is_watched=False))
+@pytest.mark.parametrize("place", ["measure", "draw"])
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
+def test_a_failing_rank_ends_the_watching_of_all_and_says_so(worlds, wrap, place):
+    parts = worlds.run(2, trained, Recipe("kfac", wrap=wrap, breaks=1, breaks_at=place))
+    bare = worlds.run(2, trained, Recipe("kfac", wrap=wrap, is_watched=False))
     for part, plain in zip(parts, bare):
         assert part["info"]["switched_off"] is not None
         assert "visits of the other 1 processes are missing" in part["warnings"]["ranks_missing"]
@@ -83,8 +88,40 @@ def test_a_resumed_run_ends_as_the_unbroken_one(worlds):
     assert_close(whole[0], alone, 1e-6)
 
 
-def test_sharded_models_are_refused(worlds):
-    assert all("does not watch sharded models yet" in (message or "") for message in worlds.run(2, sharded))
+@pytest.mark.parametrize("family, lora", [("llama", True), ("gpt2", False)])
+@pytest.mark.parametrize("curvature", ["kfac", "adam"])
+def test_a_sharded_model_has_the_scores_of_one_process_and_its_own_weights_to_the_bit(worlds, family, lora, curvature):
+    recipe = Recipe(curvature, family, lora, adam=curvature == "adam", accumulate=2)
+    sharded = replace(recipe, wrap="fsdp")
+    one, parts = trained(recipe), worlds.run(2, trained, sharded)
+    for part, plain in zip(parts, worlds.run(2, trained, replace(sharded, is_watched=False))):
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        assert_close(one, part, 1e-6)
+        for name, value in plain["weights"].items():
+            np.testing.assert_array_equal(value, part["weights"][name])
+
+
+def test_a_sharded_model_in_mixed_precision_trains_as_it_would(worlds):
+    recipe = Recipe("kfac", wrap="fsdp", mixed=torch.bfloat16)
+    for part, plain in zip(worlds.run(2, trained, recipe), worlds.run(2, trained, replace(recipe, is_watched=False))):
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        assert np.isfinite(part["examples"]["harm"]).all() and part["info"]["counters"]["visits_not_judged"] < 16
+        for name, value in plain["weights"].items():
+            np.testing.assert_array_equal(value, part["weights"][name])
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
+def test_ranks_with_batches_of_other_sizes_look_at_as_many_evaluation_sequences(worlds, wrap):
+    one, parts = trained(Recipe(looks=2)), worlds.run(2, trained, Recipe(wrap=wrap, uneven=True, looks=2))
+    for part in parts:
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        assert_close(one, part)
+
+
+def test_what_needs_a_model_that_is_whole_says_so(worlds):
+    for tokens, audited in worlds.run(2, needing_the_whole):
+        assert "tokens of a sharded model cannot be explained" in tokens
+        assert "audit() takes no sharded model" in audited
 
 
 def test_the_trainer_gives_the_scores_of_one_process_and_its_own_weights_to_the_bit(worlds, tmp_path):

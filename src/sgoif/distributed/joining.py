@@ -18,7 +18,7 @@ from sgoif.distributed.group import TIMEOUT_S, Group
 from sgoif.distributed.peers import Peers, SingleProcess
 from sgoif.errors import SgoifError
 
-__all__ = ["find_peers", "is_sharded", "keep_sharded", "unwrap"]
+__all__ = ["find_peers", "gather_pieces", "is_sharded", "keep_sharded", "unwrap"]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -48,6 +48,13 @@ def find_peers(model: nn.Module, *, timeout_s: float = TIMEOUT_S) -> Peers:
 def is_sharded(*values: Tensor) -> bool:
     """Tell whether some of the parameters are pieces (DTensor)."""
     return any(hasattr(value, "device_mesh") for value in values)
+
+
+def gather_pieces(value: Tensor) -> Tensor:
+    """A tensor that is whole, of one that lies in pieces: then a collective of all processes."""
+    gather = getattr(value, "full_tensor", None)
+    whole: Tensor = value if gather is None else gather()
+    return whole
 
 
 def _check_sharding(model: nn.Module) -> None:

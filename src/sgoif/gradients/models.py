@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sgoif.distributed import is_sharded, unwrap
 from sgoif.errors import SgoifError
+from sgoif.gradients.affine import LinearRule
 from sgoif.gradients.functional import FunctionalRule
 from sgoif.gradients.head import check_output, describe_softmax, squashing
 from sgoif.gradients.layers import Layer, select_layers
@@ -177,7 +178,8 @@ def refuse_softmax(model: nn.Module, head: Layer, run: Callable[[], Tensor]) -> 
 
 def refuse_in_pieces(layer: Layer) -> None:
     """Raise if a layer's rule looks at its parameters, and these are pieces."""
-    if is_sharded(*layer.parameters.values()) and not isinstance(layer.module, nn.Linear | nn.modules.conv._ConvNd):
+    is_plain = isinstance(layer.rule, LinearRule) or isinstance(layer.module, nn.modules.conv._ConvNd)
+    if not is_plain and is_sharded(*layer.parameters.values()):
         raise SgoifError(f"{layer.name!r} is sharded; of sharded layers Linear and convolutions can be scored.")
 
 

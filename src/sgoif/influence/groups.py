@@ -6,7 +6,7 @@ group is that of its mean loss per token, averaged over draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sgoif.distributed import Peers, SingleProcess
+from sgoif.distributed import Peers, SingleProcess, keep_sharded
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, LayerCapture, Space, combine_gradients, quiet_eval
 from sgoif.influence.sequence_sets import SequenceSet
@@ -96,7 +96,7 @@ class AnchorGroups:
         self._places: list[Sequence[int]] = [range(len(sequences)) for sequences in self._sets]  # those that are used
         self._seed = seed
         self._orders = self._make_orders()
-        self._drawn = [0] * len(self.names)
+        self.drawn = [0] * len(self.names)  # how far each has been
 
     def _make_orders(self) -> list[list[int]]:
         generator = torch.Generator().manual_seed(self._seed)
@@ -123,10 +123,10 @@ class AnchorGroups:
 
     def draw(self, group: int, count: int) -> list[dict[str, Any]]:
         """The next batches of a group, on the device; a dataset may draw random numbers, so guard them around it."""
-        order, start = self._orders[group], self._drawn[group]
+        order, start = self._orders[group], self.drawn[group]
         count = min(count, len(order))
         chosen = [order[(start + step) % len(order)] for step in range(count)]
-        self._drawn[group] = (start + count) % len(order)
+        self.drawn[group] = (start + count) % len(order)
         chunks = (chosen[at : at + _CHUNK] for at in range(0, count, _CHUNK))
         return [self.read(group, chunk) for chunk in chunks]
 
@@ -158,11 +158,11 @@ class AnchorGroups:
 
     def state_dict(self) -> dict[str, Any]:
         """How far each group has been drawn."""
-        return {"drawn": list(self._drawn)}
+        return {"drawn": list(self.drawn)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where other groups stood."""
-        self._drawn = [int(place) for place in state["drawn"]]
+        self.drawn = [int(place) for place in state["drawn"]]
 
 
 class GroupGradients:
@@ -193,12 +193,19 @@ class GroupGradients:
         self.losses = torch.full((len(groups),), torch.nan, **like)  # mean per token in the last draw
 
     def refresh(self, model: nn.Module, capture: Capture, forward: Forward, per_refresh: int) -> int:
-        """Draw from every group and take its gradient in; returns the number of sequences."""
+        """Draw from every group and take its gradient in; returns the number of sequences.
+
+        All processes draw as many: the pass of a sharded model is a collective of the training's own, which nobody
+        begins unless all have what they pass.
+        """
         each = max(1, per_refresh // len(self.groups))
         seen = 0
-        with quiet_eval(model):
-            for group in range(len(self.groups)):
-                batches = self.groups.draw(group, each)
+        with keep_sharded(model), quiet_eval(model):
+            draws: Iterable[list[dict[str, Any]]] = (self.groups.draw(group, each) for group in range(len(self.groups)))
+            if not self._peers.is_alone:
+                draws = list(draws)
+                self._peers.check_in_sync(*self.groups.drawn)
+            for group, batches in enumerate(draws):
                 count = sum(len(batch["labels"]) for batch in batches)
                 self._take_in(group, *self._average(count, *self._differentiate(capture, forward, batches)))
                 seen += count

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sgoif.distributed import is_sharded
 from sgoif.errors import CaptureError, HeadError
 from sgoif.gradients import Capture, Layer, LayerCapture, check_factor, fit_factor
 from sgoif.gradients.capture import is_backward_running
@@ -159,10 +160,14 @@ class SequenceCapture(StepHooks):
         return SequencesSeen(calls, sequence_losses(losses, batch.segments), counts)
 
     def _note_precision(self, calls: Sequence[LayerCapture]) -> None:
-        """Learn which precision the step ran in: gradients are narrower than the weights under autocast."""
+        """Learn which precision the step ran in: gradients are narrower than the weights under autocast.
+
+        They are too where a sharded model has a policy, which is its own in every pass.
+        """
         narrow = {call.output_grad.dtype for call in calls} & {torch.bfloat16, torch.float16}
-        wide = all(value.dtype == torch.float32 for layer in self._hooks.layers for value in layer.parameters.values())
-        self.autocast = narrow.pop() if narrow and wide else None
+        weights = [value for layer in self._hooks.layers for value in layer.parameters.values()]
+        wide = all(value.dtype == torch.float32 for value in weights)
+        self.autocast = narrow.pop() if narrow and wide and not is_sharded(*weights) else None
 
     def check_loss(self) -> bool:
         """Whether the gradient at the logits was found to be that of the declared loss; raises where it is not.

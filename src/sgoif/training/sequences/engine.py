@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curvature import AdamCurvature, Curvature, DiagonalCurvature, Statistic, create
-from sgoif.distributed import Peers, SingleProcess
+from sgoif.distributed import Peers, SingleProcess, gather_pieces
 from sgoif.errors import SgoifError
 from sgoif.gradients import Capture, ExactSpace, Layer, LayerCapture, dot_directions, gradient_norms2, rows_by_layer
 from sgoif.gradients.contractions import dots_and_norm2
@@ -191,7 +191,7 @@ class SequenceEngine:
             )
         group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
         beta = float(group["betas"][1])
-        moment: Tensor = state["exp_avg_sq"].detach()
+        moment: Tensor = gather_pieces(state["exp_avg_sq"].detach())
         steps = torch.as_tensor(state["step"], dtype=torch.float64)
         return moment / (1 - beta**steps).to(moment)
 

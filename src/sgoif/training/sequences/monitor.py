@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sgoif.curvature import Statistic
+from sgoif.distributed import is_sharded
 from sgoif.errors import HeadError, SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.gradients.segments import Segments
@@ -163,8 +164,8 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         if is_refresh:
             with self.governor.timer.part("refresh"):
                 self.refreshes += 1
-                draws = self._count_draws(count)
-                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, draws)
+                (draws,) = self.peers.all_reduce_max([self._count_draws(count)])  # batches may differ in size
+                self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, int(draws))
                 self._flush()
                 self._decide_plan(step)
 
@@ -241,8 +242,11 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             group: name of the group, a key of ``anchors=``; without one, all evaluation sequences together.
 
         Raises:
-            SgoifError: there is no such group, nothing was looked at yet, or the item is not one sequence.
+            SgoifError: there is no such group, nothing was looked at yet, the item is not one sequence, or the model is
+                sharded.
         """
+        if is_sharded(*self.model.parameters()):
+            raise SgoifError("the tokens of a sharded model cannot be explained; train with DistributedDataParallel.")
         direction = self.engine.direction(group)
         batch = move_to(batch_of_one(item), self._device)
         targets = next_tokens(batch["labels"], is_causal=self.engine.is_causal)
