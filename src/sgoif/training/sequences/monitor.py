@@ -18,11 +18,12 @@ from sgoif.influence.sequence_sets import batch_of_one
 from sgoif.influence.tokens import differentiate_tokens
 from sgoif.inputs.items import move_to
 from sgoif.tasks.sequences import IGNORED, next_tokens
-from sgoif.training.base import BaseMonitor, Reading, Step, WatchedLoop
+from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
 from sgoif.training.sequences.capture import SequenceBatch, SequenceCapture
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.recorder import SequenceRecorder
 from sgoif.training.sinks import ScoreSink
+from sgoif.training.step import Step
 from sgoif.training.step_ids import IdNotices
 from sgoif.types import Columns
 
