@@ -233,8 +233,7 @@ class Run:
             SgoifError: The run is not about sequences, or they are not ranked by such a column.
         """
         self._need_sequences()
-        checked, why = (self.info.get(name) for name in ("checked", "why_not_checked"))
-        return findings.sequence_issues(self.sql, by=by, top=top, checked=checked, why_not=why)
+        return findings.sequence_issues(self.sql, self.info, by=by, top=top)
 
     def most_helpful(self, group: str, count: int = 20) -> pa.Table:
         """The training sequences that lower the loss of a group of evaluation sequences most. Experimental.

@@ -32,6 +32,7 @@ VERBS = set(
         "Mix",
         "Name",
         "Print",
+        "Rank",
         "Read",
         "Relabel",
         "Repeat",

@@ -63,6 +63,8 @@ def test_what_does_not_go_with_sequences_is_refused(run, tmp_path):
         assert done.exit_code == 2 and "`issues`" in done.stderr, arguments
     labels = write_run(tmp_path / "labels", noisy())
     assert "this run judged labels" in invoke("issues", labels, "--rank-by", "loss").stderr
+    done = invoke("export", labels, "--to", "cleanlab", "--out", "x.csv", "--rank-by", "harm")
+    assert done.exit_code == 2 and "not with --to cleanlab" in done.stderr
     done = invoke("export", labels, "--to", "jsonl", "--out", "x.jsonl")
     assert done.exit_code == 2 and "sequences of a language model" in done.stderr
     assert not (tmp_path / "x.jsonl").exists()
@@ -108,6 +110,10 @@ def test_findings_are_written_as_jsonl_with_a_decision_to_fill_in(run, tmp_path)
     assert all(row["decision"] is None for row in rows)
     done = invoke("export", run, "--to", "jsonl", "--out", "x.jsonl", "--top", 1)
     assert "1 of 4 sequences written" in done.stdout and "--top 0 writes all" in done.stdout
+    done = invoke("export", run, "--to", "jsonl", "--out", "x.jsonl", "--rank-by", "harm")
+    assert "4 of 4 sequences written to x.jsonl, ranked by harm." in done.stdout
+    written = [json.loads(line)["id"] for line in Path("x.jsonl").read_text().splitlines()]
+    assert written == sgoif.load(run).sequence_issues(by="harm")["id"].to_pylist() and written[0] == IDS[1]
 
 
 def fill_in(path, decisions, **columns):
@@ -236,7 +242,7 @@ def test_items_with_numbers_for_ids_are_cleaned_by_these_and_not_by_position(tmp
 
 def test_a_watched_training_has_no_conflict_to_rank_by(run):
     done = invoke("issues", run, "--rank-by", "conflict")
-    assert done.exit_code == 2 and "this run has no conflict" in done.stderr
+    assert done.exit_code == 2 and "a watched training does not find it" in done.stderr
 
 
 def test_people_who_correct_a_completion_otherwise_disagree(run):

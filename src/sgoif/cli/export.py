@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sgoif.cli.options import Images, RunPath, how_many, require
+from sgoif.cli.options import Images, RankBy, RunPath, how_many, require
 from sgoif.cli.output import clean, count, plain, print_lines
 from sgoif.cli.report import open_images
 from sgoif.cli.run import open_run
@@ -26,7 +26,8 @@ def export(
         str, require("FILE", "Write to this file: .csv or .parquet for cleanlab, .json for Label Studio, or .jsonl.")
     ],
     images: Images = None,
-    top: Annotated[int, how_many("tasks")] = 500,
+    top: Annotated[int, how_many("tasks or sequences")] = 500,
+    rank_by: RankBy = None,
 ) -> None:
     """Write findings as files that other tools open."""
     if to not in _ENDINGS:
@@ -36,12 +37,14 @@ def export(
         )
     if not out.endswith(_ENDINGS[to]):
         raise SgoifError(f"{clean(out)!r} must end in {' or '.join(_ENDINGS[to])} for {to}.")
+    if rank_by is not None and to != "jsonl":
+        raise SgoifError(f"--rank-by goes with sequences of a language model, --to jsonl, not with --to {to}.")
     from sgoif.run import load
 
     open_run(run, needs_examples=True, takes_sequences=to == "jsonl")
     opened = load(run)
     if to == "jsonl":
-        _write_sequences(opened, out, top)
+        _write_sequences(opened, out, top, by=rank_by or "suspicion")
     elif to == "cleanlab":
         _write_datalab(opened, out)
     else:
@@ -72,7 +75,7 @@ def _write_datalab(run: Run, out: str) -> None:
     print_lines([said, *describe_left_out(run)])
 
 
-def _write_sequences(run: Run, out: str, top: int) -> None:
+def _write_sequences(run: Run, out: str, top: int, *, by: str) -> None:
     from sgoif.export import sequence_rows
 
     if not run.has_sequences:
@@ -82,11 +85,11 @@ def _write_sequences(run: Run, out: str, top: int) -> None:
         )
     written = 0
     with replacing(out) as file:
-        for row in sequence_rows(run, top=top):
+        for row in sequence_rows(run, by=by, top=top):
             file.write(json.dumps(plain(row), allow_nan=False).encode() + b"\n")
             written += 1
     written_of = f"{count(written)} of {count(run.num_examples, 'sequence')} written to {clean(out)}"
-    lines = [f"{written_of}, most suspicious first."]
+    lines = [f"{written_of}, {'most suspicious first' if by == 'suspicion' else f'ranked by {by}'}."]
     if written < run.num_examples:
         lines.append("--top 0 writes all of them.")
     print_lines(lines)

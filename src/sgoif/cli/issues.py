@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sgoif.cli.options import Json, MaybeFloat, MaybeText, RunPath, Table, how_many, need_both, need_one_of
+from sgoif.cli.options import Json, MaybeFloat, MaybeText, RankBy, RunPath, Table, how_many, need_both, need_one_of
 from sgoif.cli.output import RATES, clean, console, count, cut, emit_json, interval, print_lines, print_table, shorten
 from sgoif.cli.run import name_of, need_probabilities, open_run, open_tables, read_one
 from sgoif.errors import SgoifError
@@ -47,10 +47,7 @@ def issues(
     ] = None,
     by: Annotated[MaybeText, typer.Option(metavar="COLUMN", help="Show error rates by this column of --table.")] = None,
     table: Table = None,
-    rank_by: Annotated[
-        MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, conflict, harm, worst, cosine or a loss."),
-    ] = None,
+    rank_by: RankBy = None,
     show: Annotated[
         MaybeText,
         typer.Option(metavar="run|FILE", help="Show texts or rows too; `run` means where the scan read them."),

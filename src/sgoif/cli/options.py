@@ -18,6 +18,10 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Read this run: a fo
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Csv = Annotated[MaybeText, typer.Option(metavar="FILE", help="Write the findings as CSV.")]
 Page = Annotated[MaybeText, typer.Option(metavar="FILE.html", help="Write the findings as a page to decide on.")]
+RankBy = Annotated[
+    MaybeText,
+    typer.Option(metavar="COLUMN", help="Rank sequences by suspicion, conflict, harm, worst, cosine or a loss."),
+]
 Size = Annotated[int, typer.Option(metavar="N", min=1, help="Take this many examples in a batch.")]
 Classes = Annotated[int, typer.Option(metavar="N", min=2, help="Assume this many classes.")]
 Shape = Annotated[str, typer.Option("--input", metavar="C,H,W", help="Set the shape of one example.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sgoif.cli.options import Json, MaybeText, MaybeTexts, RunPath, how_many, parse_share
+from sgoif.cli.options import Json, MaybeText, MaybeTexts, RankBy, RunPath, how_many, parse_share
 from sgoif.cli.output import clean, count, emit_json, print_lines, stderr_console
 from sgoif.cli.scan import read_settings
 from sgoif.errors import SgoifError
@@ -51,10 +51,7 @@ def report(
     checks: Annotated[str, typer.Option(metavar="SHARE", help="Mix in this share of random examples.")] = "5%",
     blind: Annotated[bool, typer.Option("--blind", help="Hide the suggestions of the run.")] = False,
     title: Annotated[MaybeText, typer.Option(metavar="TITLE", help="Give the page this title.")] = None,
-    rank_by: Annotated[
-        MaybeText,
-        typer.Option(metavar="COLUMN", help="Show sequences by suspicion, conflict, harm, worst, cosine or a loss."),
-    ] = None,
+    rank_by: RankBy = None,
     tokens: Annotated[
         MaybeText,
         typer.Option(metavar="FILE.jsonl", help="Show the harm of the tokens of sequences, read from this file."),

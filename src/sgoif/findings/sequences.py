@@ -40,38 +40,44 @@ _ENDS = {"p_mislabeled": "value", "p_mislabeled_low": "low", "p_mislabeled_high"
 
 def sequence_issues(
     sql: Sql,
+    info: Mapping[str, Any],
     *,
     by: str = "suspicion",
     top: int | None = None,
     ids: Sequence[Any] | None = None,
-    checked: Mapping[str, Any] | None = None,
-    why_not: str | None = None,
 ) -> Any:
     """Make the table of sequences, largest first; only the rows that are shown leave DuckDB.
 
     Args:
         sql: answers a SELECT over a run's tables.
+        info: of the run; it has what people found in a sample, or why that is not used.
         by: the column that they are ranked by.
         top: how many rows; None or 0 for all.
         ids: of these alone.
-        checked: what people found in a sample, the document of ``checked.json``.
-        why_not: why that is not used, where there is one.
 
     Raises:
-        SgoifError: they are not ranked by such a column.
+        SgoifError: they are not ranked by such a column, or the run has none.
     """
     if by not in _ORDERS:
         raise SgoifError(f"sequences are ranked by one of {', '.join(_ORDERS)}, got {by!r}.")
     if by in _OF_AUDITS and by not in columns_of(sql, "examples"):
-        raise SgoifError(f"this run has no {by}; an audit of the finished model has, unless it warns that it has not.")
+        raise SgoifError(f"this run has no {by}: {_why_absent(by, info)}.")
     limit = f" limit {_whole('top', top)}" if top else ""
-    columns = ", ".join([*_SHOWN, *_probabilities(checked, why_not)])
+    columns = ", ".join([*_SHOWN, *_probabilities(info.get("checked"), info.get("why_not_checked"))])
     query = f"select id, suspicion, {columns} from ({ranked_sequences(sql)})"
     order = f"order by {by} desc nulls last, loss_last desc nulls last, id{limit}"
     if ids is None:
         return sql(f"{query} {order}")
     asked = [str(id) for id in ids]  # chosen after all are ranked: suspicion needs the median of all
     return sql(f"from ({query}) where id::varchar in (select unnest($ids::varchar[])) {order}", ids=asked)
+
+
+def _why_absent(name: str, info: Mapping[str, Any]) -> str:
+    if info.get("kind") != "audit":
+        return "a watched training does not find it, an audit of the finished model does"
+    if name == "loss_tuned":
+        return str((info.get("tuning") or {}).get("why_not", "it was audited by an earlier version"))
+    return "no scored layer shows what the model makes of a prompt"
 
 
 def _probabilities(checked: Mapping[str, Any] | None, why_not: str | None) -> list[str]:

@@ -78,8 +78,7 @@ def make_sequence_report(
     past = {item.id for path in settings.decisions for item in read_sequence_decisions(path)}
     top = settings.top or None
     most = None if top is None or settings.ids is not None else top + len(past)
-    checked = run.info.get("checked")
-    rows = sequence_issues(run.sql, by=settings.by, top=most, ids=settings.ids, checked=checked).to_pylist()
+    rows = sequence_issues(run.sql, run.info, by=settings.by, top=most, ids=settings.ids).to_pylist()
     rows = [row for row in rows if str(row["id"]) not in past][: None if settings.ids is not None else top]
     if not rows:
         raise SgoifError("there is nothing to show: no sequence is left that nobody has decided on.")

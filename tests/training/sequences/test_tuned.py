@@ -199,13 +199,15 @@ def test_evaluation_sequences_that_teach_nothing_change_nothing():
     assert run.sequence_issues()["loss_tuned"].null_count == 40
     rows = run.sequence_issues()
     np.testing.assert_allclose(rows["suspicion"].to_numpy(), suspicions(rows))
-    with pytest.raises(SgoifError, match="no loss_tuned; an audit"):
+    with pytest.raises(SgoifError, match="no loss_tuned: half of the evaluation sequences do not help"):
         run.sequence_issues(by="loss_tuned")
 
 
 def test_too_few_evaluation_sequences_are_not_halved(caplog):
     run = sgoif.audit(build("gpt2", lora=True), questions(9, 0)[0], anchors={"a": questions(7, 1)[0]}, task="sequences")
     assert "fewer than 8 evaluation sequences" in run.info["warnings"]["not_tuned"] and "fewer than 8" in caplog.text
+    with pytest.raises(SgoifError, match="no loss_tuned: fewer than 8 evaluation sequences"):
+        run.sequence_issues(by="loss_tuned")
 
 
 def test_many_small_groups_are_halved_together():
