@@ -25,9 +25,9 @@ holes:
     python scripts/holes.py --floors
     python scripts/holes.py
 
-# the tests and the examples in docstrings, without Ray; or what the arguments tell pytest: `just test tests/linalg`
+# the tests and the examples in docstrings, without Ray, and which took longest; or what the arguments tell pytest: `just test tests/linalg`
 test *ARGS="--doctest-modules --ignore src/sgoif/integrations src/sgoif tests":
-    python -m pytest -n 2 --dist loadgroup --ignore tests/scoring/test_on_ray.py {{ARGS}}
+    python -m pytest -n 2 --dist loadgroup --durations 25 --ignore tests/scoring/test_on_ray.py {{ARGS}}
 
 # the tests of scoring on Ray, which needs both cores to start
 ray:

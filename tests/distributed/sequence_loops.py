@@ -28,6 +28,7 @@ class Recipe:
     wrap: str = "ddp"  # or "fsdp", where there are several ranks
     mixed: torch.dtype | None = None  # the precision that FSDP computes in
     adam: bool = False  # in place of SGD
+    checkpointed: bool = False  # whether activations are computed again in the backward pass
     looks: int = 6  # evaluation sequences of a look, at least
     uneven: bool = False  # whether the last rank has one sequence of a batch, and the others the rest
     steps: int = 8
@@ -72,6 +73,8 @@ def trained(recipe):
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     model = build(recipe.family, lora=recipe.lora)
     model = model if recipe.mixed else model.double()
+    if recipe.checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     whole = wrapped(model, recipe) if size > 1 else model
     kind, rate = (torch.optim.Adam, 0.01) if recipe.adam else (torch.optim.SGD, 0.05)
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=rate)

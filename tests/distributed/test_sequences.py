@@ -101,6 +101,14 @@ def test_a_sharded_model_has_the_scores_of_one_process_and_its_own_weights_to_th
             np.testing.assert_array_equal(value, part["weights"][name])
 
 
+def test_a_sharded_model_that_is_checkpointed_has_the_scores_of_one_process(worlds):
+    recipe = Recipe("kfac", "gpt2", lora=False, checkpointed=True, accumulate=2)
+    one = trained(recipe)
+    for part in worlds.run(2, trained, replace(recipe, wrap="fsdp")):
+        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
+        assert_close(one, part, 1e-6)
+
+
 def test_a_sharded_model_in_mixed_precision_trains_as_it_would(worlds):
     recipe = Recipe("kfac", wrap="fsdp", mixed=torch.bfloat16)
     for part, plain in zip(worlds.run(2, trained, recipe), worlds.run(2, trained, replace(recipe, is_watched=False))):
