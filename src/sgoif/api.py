@@ -149,7 +149,7 @@ def watch(
         return watch_multilabel(request, find_peers(model), optimizer, train_size=train_size, sink=sink)
     if task == "sequences":
         sink = make_sink(out, "none", overwrite=overwrite)
-        peers = find_peers(model)
+        peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
         return watch_sequences(request, peers, optimizer, train_size=train_size, sink=sink, forward=forward)
     peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
     engine, work = _build_engine(request, train_size, peers)

@@ -47,6 +47,9 @@ def doubts_of(info: Mapping[str, Any], num_examples: int) -> list[Doubt]:
     ]
     counters = _mapping(info.get("counters"))
     offered = _number(counters.get("visits_offered"))
+    if off := _mapping(info.get("switched_off")):
+        told = clean(str(off.get("reason", "it was not noted why"))).partition("\n")[0].removesuffix(".")
+        found.append(Doubt(f"scoring ended after step {off.get('step', '?')} of the training: {told}", spoils=False))
     found += _gone(info, counters, offered)
     train_size = _number(info.get("train_size"))
     if num_examples and num_examples < _LEAST_SEEN * train_size and "few_ids" not in warnings:

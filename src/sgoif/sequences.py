@@ -5,7 +5,9 @@ Experimental: arguments, columns and scores may change with any minor version.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -25,6 +27,7 @@ from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
+from sgoif.sinks import make_sink
 from sgoif.tasks.sequences import IGNORED, is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
@@ -46,11 +49,12 @@ SEQUENCE_PLAN = Plan(refresh_every=48, examples_per_refresh=32, observe_every=12
 _MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
 _COVERED, _MOST_FAR = 0.2, 0.05  # a run warns where so many sequences have less coverage
 _NOTHING_TO_PREDICT = f"have no token to predict (all labels are {IGNORED})"
+_MISSING = "ranks_missing"  # a warning: of a run that is not that of all processes
 _CUT_AWAY = "their completion is empty, or was cut away after a long prompt"
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),
     "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
-    "budget": ("max_overhead", "plan"),
+    "budget": ("max_overhead", "plan", "peer_timeout_s"),
 }
 
 
@@ -67,9 +71,11 @@ def watch_sequences(
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
     groups, warnings = _make_groups(request)
+    _refuse_other_groups(groups, peers)
     engine = _make_engine(request, groups, peers, optimizer)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
     facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size, "warnings": warnings}
+    facts["peer_timeout_s"] = settings.budget.peer_timeout_s
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
     call = forward or _forward_of(request.model)
     loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)
@@ -79,6 +85,7 @@ def watch_sequences(
         recorder=SequenceRecorder(engine.groups.shares),
         train_size=train_size,
         sink=sink if peers.rank == 0 else None,
+        url=None if sink is None else sink.url,
         on_close=finish_sequences,
     )
 
@@ -202,6 +209,19 @@ def _make_groups(request: Request) -> tuple[AnchorGroups, dict[str, str]]:
     return groups, {"empty_evaluation": text}
 
 
+def _refuse_other_groups(groups: AnchorGroups, peers: Peers) -> None:
+    """Raise in all processes where their groups have not the same names and sizes, without which they cannot add up."""
+    sizes = dict(zip(groups.names, groups.sizes))
+    digest = float(zlib.crc32(repr(sizes).encode()))
+    most, least = peers.all_reduce_max([digest, -digest])
+    if most != -least:
+        shown = ", ".join(f"{name!r}: {size:,}" for name, size in list(sizes.items())[:5])
+        raise SgoifError(
+            "the processes have different groups of evaluation sequences; give all of them groups of the same names "
+            f"and sizes, in the same order. This one has {shown}{', ...' if len(sizes) > 5 else ''}."
+        )
+
+
 def _make_engine(
     request: Request, groups: AnchorGroups, peers: Peers, optimizer: torch.optim.Optimizer | None
 ) -> SequenceEngine:
@@ -266,14 +286,27 @@ def empty_sequences() -> Run:
 def finish_sequences(monitor: SequenceMonitor) -> Run:
     """Add up what a monitor recorded and write the run down.
 
-    Among several processes every one of them gets the run of all, and rank 0 writes it.
+    Among several processes every one of them gets the run of all, and rank 0 writes it. Where they cannot be reached,
+    each writes what it has itself.
     """
-    facts = loop_facts(monitor)
+    facts, sink = loop_facts(monitor), monitor.sink
     if not monitor.peers.is_alone:
         facts |= _merge_processes(monitor, facts)
+        if _MISSING in (facts.get("warnings") or {}) and sink is None and monitor.url is not None:
+            sink = _make_spare(monitor.url, monitor.peers.rank)
     noticed = {**_warn_of_one_visit(monitor.recorder), **_warn_of_stale_losses(facts["counters"])}
     facts["warnings"] = {**(facts.get("warnings") or {}), **noticed}
-    return _collect(monitor.recorder, monitor.engine, monitor.sink, facts)
+    return _collect(monitor.recorder, monitor.engine, sink, facts)
+
+
+def _make_spare(url: str, rank: int) -> ScoreSink | None:
+    """Where a process keeps what the run of all has not got: beside it."""
+    from sgoif.store.holding import refusal_of
+
+    names = (f"{url.rstrip('/')}-rank{rank}{'' if number == 1 else f'-{number}'}" for number in itertools.count(1))
+    free = next(name for name in names if refusal_of(name, resumable=False) is None)
+    log.warning("the visits of rank %d alone are written to %s, a run of its own.", rank, free)
+    return make_sink(free, "none")
 
 
 def _collect(
@@ -305,21 +338,37 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
     try:
         states = gather_states(peers, own)
     except Exception as error:
-        text = f"visits of the other {peers.size - 1} processes are missing, for these could not be reached: {error}"
-        log.warning("%s", text)
-        return found | {"warnings": {**facts.get("warnings", {}), "ranks_missing": text}}
+        return found | {"warnings": {**facts.get("warnings", {}), **_warn_of_missing(monitor, facts, error)}}
     finally:
         peers.abort()
     counters, faults = dict(facts["counters"]), Counter[str](facts["faults"])
     for rank, state in enumerate(states):
         if rank == peers.rank:
             continue
-        monitor.recorder.merge(state["recorder"])
+        try:
+            monitor.recorder.merge(state["recorder"])
+        except SgoifError as error:  # ids of another kind, for example
+            found["warnings"] = {**facts.get("warnings", {}), **_warn_of_missing(monitor, facts, error)}
+            continue
         faults.update(state["faults"])
         for name in counters:
             if name == "faults" or name.startswith("visits"):
                 counters[name] += int(state["counters"][name])
     return found | {"counters": counters, "faults": dict(faults)}
+
+
+def _warn_of_missing(monitor: SequenceMonitor, facts: Mapping[str, Any], error: Exception) -> dict[str, str]:
+    others = "the other process" if monitor.peers.size == 2 else f"the other {monitor.peers.size - 1} processes"
+    text = f"visits of {others} are missing: {str(error).partition(chr(10))[0]}"
+    if monitor.url is not None:
+        text += f". Every rank but 0 keeps its own in a run beside this one, as in {monitor.url}-rank1"
+    if facts["switched_off"] is None:
+        text += (
+            ". Call close() in every process, before destroy_process_group() and within "
+            f"Budget(peer_timeout_s={facts['peer_timeout_s']:g}) of one another"
+        )
+    log.warning("%s.", text)
+    return {_MISSING: text}
 
 
 def _complete(examples: Columns) -> Columns:

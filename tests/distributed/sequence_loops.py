@@ -35,6 +35,7 @@ class Recipe:
     accumulate: int = 1
     out: str | None = None
     is_watched: bool = True
+    strings: bool = False  # whether the ids of rank 1 are strings
     breaks: int | None = None  # the rank whose monitor fails
     breaks_at: str = "measure"  # or "draw", the reading of evaluation sequences
     saves_at: int | None = None
@@ -101,6 +102,8 @@ def trained(recipe):
             if size > 1 and recipe.wrap == "fsdp":
                 whole.set_requires_gradient_sync(micro == recipe.accumulate - 1)
 
+            ids = [str(id) for id in mine.tolist()] if recipe.strings and rank == 1 else mine
+
             def backward(part=part, tokens=tokens):
                 logits = whole(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits
                 wanted = part["labels"][:, 1:]
@@ -110,7 +113,7 @@ def trained(recipe):
             if monitor is None:
                 backward()
             else:
-                with monitor.step(mine, part["labels"], grad_factor=tokens / size):
+                with monitor.step(ids, part["labels"], grad_factor=tokens / size):
                     backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -135,6 +138,18 @@ def refused(out):
     """The message of every rank where the folder holds another run."""
     try:
         trained(Recipe(steps=1, out=out))
+    except SgoifError as error:
+        return str(error)
+    return None
+
+
+def with_other_groups():
+    """The message of every rank where the second has no group called b."""
+    model, batch = DistributedDataParallel(build("llama", lora=True)), padded_batch("llama", "right", count=3)
+    items = [{name: value[i] for name, value in batch.items()} for i in range(3)]
+    names = "ab" if dist.get_rank() == 0 else "ac"
+    try:
+        sgoif.watch(model, None, anchors={name: items for name in names}, train_size=COUNT, task=TASK)
     except SgoifError as error:
         return str(error)
     return None

@@ -8,7 +8,7 @@ import torch
 
 import sgoif
 from tests.distributed import trainer_loops
-from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained
+from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained, with_other_groups
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
 
@@ -57,14 +57,36 @@ def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds
 
 @pytest.mark.parametrize("place", ["measure", "draw"])
 @pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
-def test_a_failing_rank_ends_the_watching_of_all_and_says_so(worlds, wrap, place):
-    parts = worlds.run(2, trained, Recipe("kfac", wrap=wrap, breaks=1, breaks_at=place))
+def test_a_failing_rank_ends_the_watching_of_all_and_each_keeps_what_it_has(worlds, wrap, place, tmp_path):
+    out = str(tmp_path / "run")
+    parts = worlds.run(2, trained, Recipe("kfac", wrap=wrap, breaks=1, breaks_at=place, out=out))
     bare = worlds.run(2, trained, Recipe("kfac", wrap=wrap, is_watched=False))
     for part, plain in zip(parts, bare):
         assert part["info"]["switched_off"] is not None
-        assert "visits of the other 1 processes are missing" in part["warnings"]["ranks_missing"]
+        assert "visits of the other process are missing" in part["warnings"]["ranks_missing"]
+        assert f"as in {out}-rank1" in part["warnings"]["ranks_missing"]
         for name, value in plain["weights"].items():
             np.testing.assert_array_equal(value, part["weights"][name])
+
+    runs = [sgoif.load(out), sgoif.load(f"{out}-rank1")]
+    assert [run.table["n_visits"].sum() for run in runs] == [
+        np.sum(part["examples"]["n_visits"]) for part in parts
+    ]  # one may have seen nothing that it could keep
+    assert "scoring ended after step" in " ".join(runs[0].summary().lines())
+
+
+def test_ranks_with_ids_of_other_kinds_each_keep_what_they_have(worlds, tmp_path):
+    out = str(tmp_path / "run")
+    parts = worlds.run(2, trained, Recipe(out=out, strings=True))
+    for run in (sgoif.load(out), sgoif.load(f"{out}-rank1")):
+        assert "strings" in run.info["warnings"]["ranks_missing"] and run.table["n_visits"].sum() == 16
+    assert all(part["warnings"] for part in parts)
+
+
+def test_ranks_with_other_groups_are_told_at_once(worlds):
+    messages = worlds.run(2, with_other_groups)
+    assert all("different groups of evaluation sequences" in (message or "") for message in messages), messages
+    assert "'c': 3" in messages[1]
 
 
 def test_a_resumed_run_ends_as_the_unbroken_one(worlds):

@@ -64,7 +64,8 @@ class Group(Peers):
         here = torch.tensor(place, dtype=torch.int64)
         most, least = self._largest(torch.cat([here, -here])).chunk(2)
         if not torch.equal(most, -least):
-            raise RuntimeError(f"the ranks are not at the same place: {place} here, {most.tolist()} elsewhere")
+            span = f"{(-least).tolist()} to {most.tolist()} among all"
+            raise RuntimeError(f"the ranks are not at the same place: {list(place)} here, {span}")
 
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         found: list[float] = self._largest(torch.tensor(values, dtype=torch.float64)).tolist()

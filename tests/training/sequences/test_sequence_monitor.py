@@ -296,6 +296,9 @@ def test_a_loss_that_is_not_the_declared_one_is_refused_at_the_first_step():
     with monitor.step(torch.arange(4), batch["labels"], grad_factor=99.0):
         model(**batch, num_items_in_batch=99).loss.backward()
     assert monitor.faults == {}
+    monitor, told = watch(model), pytest.raises(SgoifError, match=r"You passed grad_factor=3; 99(\.0*\d*)? would fit")
+    with told, monitor.step(torch.arange(4), batch["labels"], grad_factor=3):
+        model(**batch, num_items_in_batch=99).loss.backward()
 
 
 def test_what_cannot_be_done_is_said():
@@ -306,6 +309,11 @@ def test_what_cannot_be_done_is_said():
         watch(model, method=sgoif.Method(probe=False))
     with pytest.raises(SgoifError, match="sequences' only"):
         sgoif.watch(model, anchors=(), train_size=1, method=sgoif.Method(curvature="adam"))
+    by_adam, others = sgoif.Method(curvature="adam"), build("gpt2", lora=True)
+    with pytest.raises(SgoifError, match=r"second moments .* and SGD has none"):
+        watch(model, torch.optim.SGD(model.parameters(), lr=0.1), method=by_adam)
+    with pytest.raises(SgoifError, match="does not train the scored layer"):
+        watch(model, adam(others), method=by_adam)
     monitor = watch(model)
     with pytest.raises(SgoifError, match=r"whole numbers \[B, T\]"):
         monitor.step(torch.arange(4), torch.zeros(4)).__enter__()

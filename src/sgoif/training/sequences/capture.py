@@ -58,6 +58,7 @@ class SequenceCapture(StepHooks):
         self._depth = 0
         self._losses: Tensor | None = None
         self._fit: tuple[Tensor, Tensor] | None = None  # gradients at some logits, and what the loss says they are
+        self._given: float | Tensor | None = None  # grad_factor=, of the caller
         self._is_low = False
         self.is_unproven = False  # the loss could not be checked: no gradient arrived at the logits
 
@@ -70,6 +71,7 @@ class SequenceCapture(StepHooks):
     ) -> None:
         assert isinstance(targets, SequenceBatch)
         size = (targets.targets != IGNORED).sum().clamp_min(1)
+        self._given = grad_factor
         self._hooks.scale = self._loss.scale(size, accumulate) if grad_factor is None else grad_factor
         self._hooks.num_examples = targets.targets.shape[0]
         self._batch, self._losses, self._fit = targets, None, None
@@ -182,12 +184,16 @@ class SequenceCapture(StepHooks):
         self._fit = None
         if not bool(torch.isfinite(grad).all()) or not bool(grad.any()):
             return False
+        fit = fit_factor(grad, expected)
         try:
-            check_factor(fit_factor(grad, expected), self._hooks.scale, low_precision=self._is_low)
+            check_factor(fit, self._hooks.scale, low_precision=self._is_low)
         except HeadError as error:
+            given = "" if self._given is None else f" You passed grad_factor={float(self._given):g}; "
+            given += f"{1 / float(fit.factor):g} would fit." if given else ""
             raise HeadError(
-                f"{error} For sequences the loss is the cross-entropy of the next token, averaged over the tokens of a "
-                "micro-batch whose label is not -100 (or over num_items_in_batch, given as grad_factor=)."
+                f"{error}{given} For sequences the loss is the cross-entropy of the next token, without smoothing, "
+                "averaged over the tokens of a micro-batch whose label is not -100, or divided by what you pass as "
+                "grad_factor=, which counts accumulated micro-batches, too."
             ) from None
         return True
 

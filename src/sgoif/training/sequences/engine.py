@@ -27,6 +27,10 @@ __all__ = ["SequenceEngine"]
 
 _WIDEST = 2048  # inputs of a layer with a Kronecker factor: one that is wider would cost d³ at every refresh
 _NO_GRADIENT = 1e-5  # of the largest in a layer: where no gradient arrives, float32 leaves about 1e-7
+_NO_MOMENTS = (
+    "curvature='adam' needs an optimiser with second moments (Adam, AdamW), and {} has none. Use curvature='kfac' or "
+    "'diagonal'."
+)
 _OBSERVED = 4  # sequences of a step that curvature is read from: they have hundreds of positions each
 
 
@@ -68,8 +72,7 @@ class SequenceEngine:
         settings = {**(method.curvature_settings or {}), "device": device, "dtype": self.dtype}
         shapes = {name: space.shape for name, space in self.spaces.items()}
         if method.curvature == ADAM:
-            if self._optimizer is None:
-                raise SgoifError("curvature='adam' reads the optimiser: pass it to watch(model, optimizer, ...).")
+            self._check_optimizer()
             return [AdamCurvature(shapes, **settings)]
         if method.curvature != "kfac":
             return [create(method.curvature, shapes, **settings)]
@@ -81,6 +84,21 @@ class SequenceEngine:
         if wide:
             found.append(DiagonalCurvature(wide, device=device, dtype=self.dtype))
         return found
+
+    def _check_optimizer(self) -> None:
+        """Raise unless the optimiser keeps second moments of the scored layers."""
+        if self._optimizer is None:
+            raise SgoifError("curvature='adam' reads the optimiser: pass it to watch(model, optimizer, ...).")
+        groups = self._optimizer.param_groups
+        if not all("betas" in group for group in groups):
+            raise SgoifError(_NO_MOMENTS.format(type(self._optimizer).__name__))
+        known = {id(parameter) for group in groups for parameter in group["params"]}
+        for layer in self.layers:
+            if not any(id(value) in known for value in layer.parameters.values()):
+                raise SgoifError(
+                    "curvature='adam' reads the optimiser, and the one that watch() was given does not train the "
+                    f"scored layer {layer.name!r}."
+                )
 
     @property
     def is_ready(self) -> bool:
@@ -185,10 +203,7 @@ class SequenceEngine:
         if not state:
             return None
         if "exp_avg_sq" not in state:
-            raise SgoifError(
-                "curvature='adam' needs an optimiser with second moments (Adam, AdamW), and "
-                f"{type(self._optimizer).__name__} has none. Use curvature='kfac' or 'diagonal'."
-            )
+            raise SgoifError(_NO_MOMENTS.format(type(self._optimizer).__name__))
         group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
         beta = float(group["betas"][1])
         moment: Tensor = gather_pieces(state["exp_avg_sq"].detach())

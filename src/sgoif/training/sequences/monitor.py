@@ -43,12 +43,14 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         recorder: SequenceRecorder,
         train_size: int,
         sink: ScoreSink | None = None,
+        url: str | None = None,
         on_close: Callable[[SequenceMonitor], Any] | None = None,
     ) -> None:
         device = engine.groups.device
         hooks = SequenceCapture(loop.model, engine.layers, loop.loss, device)
         super().__init__(loop, hooks, engine.layers, sink=sink, device=device, on_close=on_close)
         self.engine, self.recorder, self.sink = engine, recorder, sink
+        self.url = url  # of the run, in every process; the first alone has the sink
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
         self._num_sequences = 0  # of this step
