@@ -338,7 +338,13 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
     try:
         states = gather_states(peers, own)
     except Exception as error:
-        return found | {"warnings": {**facts.get("warnings", {}), **_warn_of_missing(monitor, facts, error)}}
+        why = str(error).partition("\n")[0]
+        if facts["switched_off"] is None:
+            why += (
+                ". Call close() in every process, before destroy_process_group() and within "
+                f"Budget(peer_timeout_s={facts['peer_timeout_s']:g}) of one another"
+            )
+        return found | {"warnings": {**facts.get("warnings", {}), **_warn_of_missing(monitor, why)}}
     finally:
         peers.abort()
     counters, faults = dict(facts["counters"]), Counter[str](facts["faults"])
@@ -348,7 +354,7 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
         try:
             monitor.recorder.merge(state["recorder"])
         except SgoifError as error:  # ids of another kind, for example
-            found["warnings"] = {**facts.get("warnings", {}), **_warn_of_missing(monitor, facts, error)}
+            found["warnings"] = {**facts.get("warnings", {}), **_warn_of_missing(monitor, str(error))}
             continue
         faults.update(state["faults"])
         for name in counters:
@@ -357,16 +363,11 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
     return found | {"counters": counters, "faults": dict(faults)}
 
 
-def _warn_of_missing(monitor: SequenceMonitor, facts: Mapping[str, Any], error: Exception) -> dict[str, str]:
+def _warn_of_missing(monitor: SequenceMonitor, why: str) -> dict[str, str]:
     others = "the other process" if monitor.peers.size == 2 else f"the other {monitor.peers.size - 1} processes"
-    text = f"visits of {others} are missing: {str(error).partition(chr(10))[0]}"
+    text = f"visits of {others} are missing: {why.removesuffix('.')}"
     if monitor.url is not None:
         text += f". Every rank but 0 keeps its own in a run beside this one, as in {monitor.url}-rank1"
-    if facts["switched_off"] is None:
-        text += (
-            ". Call close() in every process, before destroy_process_group() and within "
-            f"Budget(peer_timeout_s={facts['peer_timeout_s']:g}) of one another"
-        )
     log.warning("%s.", text)
     return {_MISSING: text}
 

@@ -69,9 +69,8 @@ def test_a_failing_rank_ends_the_watching_of_all_and_each_keeps_what_it_has(worl
             np.testing.assert_array_equal(value, part["weights"][name])
 
     runs = [sgoif.load(out), sgoif.load(f"{out}-rank1")]
-    assert [run.table["n_visits"].sum() for run in runs] == [
-        np.sum(part["examples"]["n_visits"]) for part in parts
-    ]  # one may have seen nothing that it could keep
+    kept = [run.table["n_visits"].sum() for run in runs]
+    assert kept == [np.sum(part["examples"]["n_visits"]) for part in parts] and min(kept) > 0
     assert "scoring ended after step" in " ".join(runs[0].summary().lines())
 
 
@@ -79,7 +78,8 @@ def test_ranks_with_ids_of_other_kinds_each_keep_what_they_have(worlds, tmp_path
     out = str(tmp_path / "run")
     parts = worlds.run(2, trained, Recipe(out=out, strings=True))
     for run in (sgoif.load(out), sgoif.load(f"{out}-rank1")):
-        assert "strings" in run.info["warnings"]["ranks_missing"] and run.table["n_visits"].sum() == 16
+        told = run.info["warnings"]["ranks_missing"]
+        assert "strings" in told and "Call close()" not in told and run.table["n_visits"].sum() == 16
     assert all(part["warnings"] for part in parts)
 
 

@@ -26,6 +26,7 @@ from sgoif.training.step_capture import StepHooks
 __all__ = ["SequenceBatch", "SequenceCapture"]
 
 _CHECKED = 64  # tokens by whose gradients the loss is checked on the first step: a vocabulary is wide
+_MISFIT = 0.1  # relative, of their gradients: with more it is another loss, which no factor makes fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +189,9 @@ class SequenceCapture(StepHooks):
         try:
             check_factor(fit, self._hooks.scale, low_precision=self._is_low)
         except HeadError as error:
-            given = "" if self._given is None else f" You passed grad_factor={float(self._given):g}; "
-            given += f"{1 / float(fit.factor):g} would fit." if given else ""
+            given, is_this_loss = "", float(fit.misfit) < _MISFIT and float(fit.factor) > 0
+            if self._given is not None and is_this_loss:
+                given = f" You passed grad_factor={float(self._given):g}; {1 / float(fit.factor):g} would fit."
             raise HeadError(
                 f"{error}{given} For sequences the loss is the cross-entropy of the next token, without smoothing, "
                 "averaged over the tokens of a micro-batch whose label is not -100, or divided by what you pass as "
