@@ -133,6 +133,7 @@ function wantedCards() {
 
 function show() {
   shown = wantedCards();
+  shown.slice(0, 4).forEach(fill); // at once: the observer sees them only after they are drawn
   list.replaceChildren(...shown.map((i) => cardElements[i]));
   find("nothing").hidden = shown.length > 0;
   find("matching").textContent = shown.length < COUNT ? `(${thousands(shown.length)} of ${thousands(COUNT)})` : "";
@@ -253,7 +254,6 @@ function start() {
   addEventListener("beforeunload", (event) => isUnsaved && decided.size && event.preventDefault());
   const run = shellWord(DOC.run ?? "RUN");
   find("command").textContent = DOC.sample ? `sgoif verify ${run} --verdicts ${DECISIONS}` : `sgoif apply ${run} ${DECISIONS} --out manifest.parquet`;
-  NUMBERS.slice(0, 4).forEach(fill);
   show();
   NUMBERS.forEach((i) => (dress(i), near.observe(cardElements[i])));
   showProgress();
