@@ -148,9 +148,9 @@ def watch(
         sink = make_sink(out, "none", overwrite=overwrite)
         return watch_multilabel(request, find_peers(model), optimizer, train_size=train_size, sink=sink)
     if task == "sequences":
-        sink = make_sink(out, "none", overwrite=overwrite)
         peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
-        return watch_sequences(request, peers, optimizer, train_size=train_size, sink=sink, forward=forward)
+        where: dict[str, Any] = {"out": out, "overwrite": overwrite}
+        return watch_sequences(request, peers, optimizer, train_size=train_size, forward=forward, **where)
     peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
     engine, work = _build_engine(request, train_size, peers)
     facts = request.facts | {"train_size": train_size, "method": describe_method(engine.settings, engine.layers)}

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 __all__ = [
     *("add_up", "collect_calibrated_run", "collect_run", "finish_run", "judge_so_far", "loop_facts", "save_run"),
-    "watch_facts",
+    *("watch_facts", "write_part"),
 ]
 
 
@@ -95,13 +95,7 @@ def _sync_counters(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]
     Where they cannot be waited for, the run is made of what is there.
     """
     sink = monitor.recorder.sink
-    try:
-        if sink is not None and monitor.peers.rank == 0:
-            sink.checkpoint()
-        elif sink is not None:
-            sink.close()
-    except Exception as error:
-        log.warning("this rank's part of the run could not be written: %s", error)
+    write_part(sink, monitor.peers.rank)
     own = {name: n for name, n in counters.items() if name in ("faults", "visits") or name.startswith("visits_")}
     files = _file_sink(sink)
     lost = [0, 0] if files is None else [sum(files.trouble.faults.values()), files.lost_rows]
@@ -116,6 +110,17 @@ def _sync_counters(monitor: Monitor, counters: dict[str, int]) -> dict[str, int]
         if faults:
             files.trouble.count("on other ranks, whose logs tell the cause", faults)
     return counters | {name: int(value) for name, value in zip(own, summed)}
+
+
+def write_part(sink: ScoreSink | None, rank: int) -> None:
+    """Have one of several processes write what it holds; rank 0 goes on to write the run. Never raises."""
+    try:
+        if sink is not None and rank == 0:
+            sink.checkpoint()
+        elif sink is not None:
+            sink.close()
+    except Exception as error:
+        log.warning("this rank's part of the run could not be written: %s", error)
 
 
 def judge_so_far(monitor: Monitor) -> Columns | None:
@@ -255,9 +260,9 @@ def _stream_run(
             yield part | _judgement(part, said, reasons)
 
     try:
-        write_edition(RunFiles(sink.url), judge())
+        write_edition(RunFiles(sink.url), "examples", judge())
     except Exception as error:
-        log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
+        log.warning("the visits could not be added up; `sgoif close` does it later: %s", error)
         counts = dict.fromkeys(counts, 0)
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
@@ -339,7 +344,7 @@ def _examples(recorder: Recorder) -> tuple[Columns, Iterator[Columns] | None]:
             if num_held >= _SAMPLE and num_held * count / len(held) > _HELD:  # buckets are pieces of equal size
                 return _join(held), buckets
     except Exception as error:
-        log.warning("the visits could not be added up; sgoif.store.write_examples does it later: %s", error)
+        log.warning("the visits could not be added up; `sgoif close` does it later: %s", error)
         held = []
     if not held:
         return add_up(recorder), None

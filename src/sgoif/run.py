@@ -585,10 +585,11 @@ def load(path: str | os.PathLike[str]) -> Run:
     run = open_run(path)
     files = run.files
     if not files.is_finished and not files.parts("examples"):
-        from sgoif.store.holding import describe_unclosed
+        from sgoif.store.holding import count_visits, describe_unclosed
 
-        visits = sum(part.num_rows for part in files.parts("visits"))
-        log.warning("%s It has %s visits.", describe_unclosed(path, files.info), f"{visits:,}")
+        visits = count_visits(files)
+        said = describe_unclosed(path, files.info, has_visits=visits > 0)
+        log.warning("%s It has %s visits.", said, f"{visits:,}")
     if "why_not_checked" in run.info:
         log.warning("%s: %s.", path, run.info["why_not_checked"])
     return run

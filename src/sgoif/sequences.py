@@ -5,7 +5,6 @@ Experimental: arguments, columns and scores may change with any minor version.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import zlib
 from collections import Counter
@@ -20,14 +19,14 @@ from torch import nn
 from sgoif.distributed import Peers, SingleProcess, is_sharded
 from sgoif.errors import SgoifError
 from sgoif.findings.sequences import NO_PROBABILITIES
-from sgoif.finish import loop_facts, save_run
+from sgoif.finish import loop_facts, save_run, write_part
 from sgoif.gradients.adapters import find_sequence_layers
 from sgoif.gradients.models import find_logits, refuse_in_pieces
 from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
-from sgoif.sinks import make_sink
+from sgoif.sinks import make_shared_sink
 from sgoif.tasks.sequences import IGNORED, is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
@@ -37,10 +36,19 @@ from sgoif.training.sequences.audit import Audited, audit_sequence_examples
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sequences.recorder import SequenceRecorder
+from sgoif.training.sequences.visit_log import VisitLog
 from sgoif.training.sinks import ScoreSink
 from sgoif.types import Columns
 
-__all__ = ["SEQUENCE_PLAN", "audit_sequences", "empty_sequences", "finish_sequences", "watch_sequences"]
+__all__ = [
+    "RANKS_MISSING",
+    "SEQUENCE_PLAN",
+    "audit_sequences",
+    "empty_sequences",
+    "finish_sequences",
+    "tables_of_sequences",
+    "watch_sequences",
+]
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +57,12 @@ SEQUENCE_PLAN = Plan(refresh_every=48, examples_per_refresh=32, observe_every=12
 _MEAN = 0.999  # decay with which an audit averages curvature: all of some hundred batches count alike
 _COVERED, _MOST_FAR = 0.2, 0.05  # a run warns where so many sequences have less coverage
 _NOTHING_TO_PREDICT = f"have no token to predict (all labels are {IGNORED})"
-_MISSING = "ranks_missing"  # a warning: of a run that is not that of all processes
+RANKS_MISSING = "ranks_missing"  # a warning: of a run that is not that of all processes
 _CUT_AWAY = "their completion is empty, or was cut away after a long prompt"
 _ALLOWED = {
     "loss": ("reduction", "accumulate", "scaler"),
     "method": ("curvature", "curvature_settings", "layers", "planned_steps"),
-    "budget": ("max_overhead", "plan", "peer_timeout_s"),
+    "budget": ("max_overhead", "plan", "keep_visits", "peer_timeout_s"),
 }
 
 
@@ -64,28 +72,33 @@ def watch_sequences(
     optimizer: torch.optim.Optimizer | None,
     *,
     train_size: int,
-    sink: ScoreSink | None,
+    out: str | None,
+    overwrite: bool = False,
     forward: Forward | None = None,
 ) -> SequenceMonitor:
     """Watch the training of a language model; see :func:`sgoif.watch`. Targets are labels ``[B, T]``."""
     settings = request.settings
     refuse_changes(settings, "sequences", _ALLOWED)
+    keep_visits = settings.budget.keep_visits
+    if keep_visits == "last":
+        raise SgoifError("task='sequences' keeps all visits or none: pass keep_visits='all' or 'none'.")
     groups, warnings = _make_groups(request)
     _refuse_other_groups(groups, peers)
     engine = _make_engine(request, groups, peers, optimizer)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
     facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size, "warnings": warnings}
-    facts["peer_timeout_s"] = settings.budget.peer_timeout_s
+    facts |= {"peer_timeout_s": settings.budget.peer_timeout_s, "groups": _describe_groups(engine)}
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
     call = forward or _forward_of(request.model)
     loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)
+    sink = None if out is None else make_shared_sink(out, keep_visits, peers, overwrite=overwrite)
+    visits = None if sink is None or keep_visits == "none" else VisitLog(sink, peers.rank, facts)
     return SequenceMonitor(
         loop,
         engine,
-        recorder=SequenceRecorder(engine.groups.shares),
+        recorder=SequenceRecorder(engine.groups.shares, visits),
         train_size=train_size,
-        sink=sink if peers.rank == 0 else None,
-        url=None if sink is None else sink.url,
+        sink=sink,
         on_close=finish_sequences,
     )
 
@@ -115,7 +128,8 @@ def audit_sequences(
     facts["near_prompts"] = {"layer": near.layer.name, "clusters": len(near)} if near.layer and len(near) else None
     facts["tuning"] = {"why_not": found.tuning} if isinstance(found.tuning, str) else asdict(found.tuning)
     facts["warnings"] = warnings | _warn_of(found, len(examples), len(examples) - len(recorder.index))
-    return _collect(recorder, engine, sink, facts, found.columns)
+    facts["groups"] = _describe_groups(engine)
+    return save_run(sink, *tables_of_sequences(recorder, facts, found.columns))
 
 
 def _warn_of(audited: Audited, count: int, num_repeated: int) -> dict[str, str]:
@@ -157,7 +171,7 @@ def _warn_of(audited: Audited, count: int, num_repeated: int) -> dict[str, str]:
     return found
 
 
-def _warn_of_unscored(recorder: SequenceRecorder, examples: Columns, known: Mapping[str, str]) -> dict[str, str]:
+def _warn_of_unscored(examples: Columns, known: Mapping[str, str]) -> dict[str, str]:
     """What was left out of the scores, and why, by cause, beside what is known; said at once, too."""
     found, count = {}, len(examples["id"])
     empty = int((examples["num_tokens"] == 0).sum())
@@ -278,56 +292,51 @@ def _explained(forward: Forward, model: nn.Module) -> Forward:
 
 def empty_sequences() -> Run:
     """The run of a monitor that is switched off."""
-    info = {"disabled": True, "task": "sequences", "groups": {}, "num_examples": 0, "num_not_judged": 0}
-    recorder = SequenceRecorder({"none": 1.0})
-    return save_run(None, info, {"examples": _complete(recorder.examples()), "group_effects": recorder.effects()})
+    info = {"disabled": True, "task": "sequences", "groups": {}}
+    return save_run(None, *tables_of_sequences(SequenceRecorder({"none": 1.0}), info))
 
 
 def finish_sequences(monitor: SequenceMonitor) -> Run:
     """Add up what a monitor recorded and write the run down.
 
     Among several processes every one of them gets the run of all, and rank 0 writes it. Where they cannot be reached,
-    each writes what it has itself.
+    each gets the run of its own visits; those of all are on disk.
     """
     facts, sink = loop_facts(monitor), monitor.sink
     if not monitor.peers.is_alone:
+        write_part(sink, monitor.peers.rank)
         facts |= _merge_processes(monitor, facts)
-        if _MISSING in (facts.get("warnings") or {}) and sink is None and monitor.url is not None:
-            sink = _make_spare(monitor.url, monitor.peers.rank)
+        sink = sink if monitor.peers.rank == 0 else None
     noticed = {**_warn_of_one_visit(monitor.recorder), **_warn_of_stale_losses(facts["counters"])}
     facts["warnings"] = {**(facts.get("warnings") or {}), **noticed}
-    return _collect(monitor.recorder, monitor.engine, sink, facts)
+    facts["groups"] = _describe_groups(monitor.engine)
+    return save_run(sink, *tables_of_sequences(monitor.recorder, facts))
 
 
-def _make_spare(url: str, rank: int) -> ScoreSink | None:
-    """Where a process keeps what the run of all has not got: beside it."""
-    from sgoif.store.holding import refusal_of
+def tables_of_sequences(
+    recorder: SequenceRecorder, facts: Mapping[str, Any], more: Columns | None = None
+) -> tuple[dict[str, Any], dict[str, Columns]]:
+    """What is written of a run: its information, and one row per sequence, and one per sequence and group.
 
-    names = (f"{url.rstrip('/')}-rank{rank}{'' if number == 1 else f'-{number}'}" for number in itertools.count(1))
-    free = next(name for name in names if refusal_of(name, resumable=False) is None)
-    log.warning("the visits of rank %d alone are written to %s, a run of its own.", rank, free)
-    return make_sink(free, "none")
-
-
-def _collect(
-    recorder: SequenceRecorder,
-    engine: SequenceEngine,
-    sink: ScoreSink | None,
-    facts: dict[str, Any],
-    more: Columns | None = None,
-) -> Run:
-    """One row per sequence, with columns of its own, and one per sequence and group."""
+    Args:
+        recorder: what was recorded.
+        facts: for the run's information.
+        more: further columns of the examples, by the recorder's rows.
+    """
     examples = {**_complete(recorder.examples()), **(more or {})}
-    groups = {
+    known: Mapping[str, str] = facts.get("warnings") or {}
+    count, num_not_judged = len(examples["id"]), int((examples["n_judged"] == 0).sum())
+    info = {**facts, "no_p_reason": NO_PROBABILITIES, "num_examples": count, "num_not_judged": num_not_judged}
+    if warnings := {**known, **_warn_of_unscored(examples, known)}:
+        info["warnings"] = warnings
+    return info, {"examples": examples, "group_effects": recorder.effects()}
+
+
+def _describe_groups(engine: SequenceEngine) -> dict[str, Any]:
+    return {
         name: {"num_sequences": size, "last_loss": loss if np.isfinite(loss) else None}
         for (name, loss), size in zip(engine.group_losses.items(), engine.groups.sizes)
     }
-    known: Mapping[str, str] = facts.pop("warnings", None) or {}
-    if warnings := {**known, **_warn_of_unscored(recorder, examples, known)}:
-        facts["warnings"] = warnings
-    facts |= {"groups": groups, "no_p_reason": NO_PROBABILITIES}
-    info = facts | {"num_examples": len(examples["id"]), "num_not_judged": int((examples["n_judged"] == 0).sum())}
-    return save_run(sink, info, {"examples": examples, "group_effects": recorder.effects()})
 
 
 def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,10 +375,10 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
 def _warn_of_missing(monitor: SequenceMonitor, why: str) -> dict[str, str]:
     others = "the other process" if monitor.peers.size == 2 else f"the other {monitor.peers.size - 1} processes"
     text = f"visits of {others} are missing: {why.removesuffix('.')}"
-    if monitor.url is not None:
-        text += f". Every rank but 0 keeps its own in a run beside this one, as in {monitor.url}-rank1"
+    if monitor.sink is not None and monitor.sink.keep_visits != "none":
+        text += f". `sgoif close {monitor.sink.url}` adds up those of all, once all have ended"
     log.warning("%s.", text)
-    return {_MISSING: text}
+    return {RANKS_MISSING: text}
 
 
 def _complete(examples: Columns) -> Columns:

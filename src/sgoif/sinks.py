@@ -10,7 +10,7 @@ from sgoif.errors import SgoifError
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 
-__all__ = ["check_out", "make_recorder", "make_sink"]
+__all__ = ["check_out", "make_recorder", "make_shared_sink", "make_sink"]
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,8 @@ def make_recorder(
         raise SgoifError(
             "several ranks add up a run from its visits; pass budget=sgoif.Budget(keep_visits='last') or 'all'."
         )
-    from sgoif.store.writer import DeferredSink
-
-    attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))
-    if error is not None:
-        raise SgoifError(error)
-    settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}
-    deferred = DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
-    return Recorder(classes, train_size, deferred, rank=peers.rank, keeps_evidence=False, temperature=temperature)
+    sink = make_shared_sink(out, keep_visits, peers, overwrite=overwrite)
+    return Recorder(classes, train_size, sink, rank=peers.rank, keeps_evidence=False, temperature=temperature)
 
 
 def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = False) -> ScoreSink | None:
@@ -54,6 +48,19 @@ def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = Fal
 
         return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite)
     return None if keep_visits == "none" else MemorySink()
+
+
+def make_shared_sink(out: str, keep_visits: KeepVisits, peers: Peers, *, overwrite: bool = False) -> ScoreSink:
+    """The part of this process in a run on disk that all of them write."""
+    from sgoif.store.writer import DeferredSink
+
+    if peers.is_alone:
+        return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite)
+    attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))
+    if error is not None:
+        raise SgoifError(error)
+    settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}
+    return DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
 
 
 def check_out(out: str | None, overwrite: bool) -> None:

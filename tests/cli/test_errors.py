@@ -29,6 +29,7 @@ COMMANDS = (
     "check",
     "check-data",
     "classes",
+    "close",
     "compare",
     "doctor",
     "duplicates",

@@ -39,6 +39,7 @@ class Recipe:
     breaks: int | None = None  # the rank whose monitor fails
     breaks_at: str = "measure"  # or "draw", the reading of evaluation sequences
     saves_at: int | None = None
+    closes: bool = True
     state: dict | None = None  # to resume from, by rank
 
 
@@ -121,7 +122,10 @@ def trained(recipe):
             saved = {"step": step + 1, "model": weights(model), "monitor": monitor.state_dict()}
             return saved
     found = {"weights": {name: value.numpy() for name, value in weights(model).items()}, "rank": rank}
-    if monitor is None:
+    if monitor is not None and not recipe.closes:  # as at the end of a process
+        monitor.flush()
+        monitor.sink.end(10.0)
+    if monitor is None or not recipe.closes:
         return found
     directions = {} if monitor.engine._directions is None else monitor.engine._directions
     run = monitor.close()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sgoif
+from sgoif.closing import close_run
 from tests.distributed import trainer_loops
 from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained, with_other_groups
 
@@ -64,23 +65,36 @@ def test_a_failing_rank_ends_the_watching_of_all_and_each_keeps_what_it_has(worl
     for part, plain in zip(parts, bare):
         assert part["info"]["switched_off"] is not None
         assert "visits of the other process are missing" in part["warnings"]["ranks_missing"]
-        assert f"as in {out}-rank1" in part["warnings"]["ranks_missing"]
+        assert f"`sgoif close {out}` adds up those of all" in part["warnings"]["ranks_missing"]
         for name, value in plain["weights"].items():
             np.testing.assert_array_equal(value, part["weights"][name])
 
-    runs = [sgoif.load(out), sgoif.load(f"{out}-rank1")]
-    kept = [run.table["n_visits"].sum() for run in runs]
-    assert kept == [np.sum(part["examples"]["n_visits"]) for part in parts] and min(kept) > 0
-    assert "scoring ended after step" in " ".join(runs[0].summary().lines())
+    written = sgoif.load(out)
+    assert written.table["n_visits"].sum() == np.sum(parts[0]["examples"]["n_visits"])
+    assert "scoring ended after step" in " ".join(written.summary().lines())
+    close_run(out)
+    run, visits = sgoif.load(out), sum(np.sum(part["examples"]["n_visits"]) for part in parts)
+    assert run.table["n_visits"].sum() == visits > written.table["n_visits"].sum()
+    assert "ranks_missing" not in run.info.get("warnings", {})
+    assert "scoring ended after step" in " ".join(run.summary().lines())
 
 
-def test_ranks_with_ids_of_other_kinds_each_keep_what_they_have(worlds, tmp_path):
-    out = str(tmp_path / "run")
-    parts = worlds.run(2, trained, Recipe(out=out, strings=True))
-    for run in (sgoif.load(out), sgoif.load(f"{out}-rank1")):
-        told = run.info["warnings"]["ranks_missing"]
-        assert "strings" in told and "Call close()" not in told and run.table["n_visits"].sum() == 16
-    assert all(part["warnings"] for part in parts)
+def test_processes_that_end_without_close_leave_the_visits_of_all(worlds, tmp_path):
+    recipe = Recipe("kfac", out=str(tmp_path / "run"), closes=False)
+    whole = worlds.run(2, trained, replace(recipe, out=None, closes=True))
+    worlds.run(2, trained, recipe)
+    assert close_run(recipe.out) == len(whole[0]["examples"]["id"])
+    run = sgoif.load(recipe.out)
+    found = {"examples": run.sql("select * from examples order by id").to_pydict()}
+    found["effects"] = run.sql("select * from group_effects order by id, group_name").to_pydict()
+    assert_close(whole[0], found, 1e-6)
+
+
+def test_ranks_with_ids_of_other_kinds_do_not_score(worlds, tmp_path):
+    parts = worlds.run(2, trained, Recipe(out=str(tmp_path / "run"), strings=True))
+    for part in parts:
+        off = part["info"]["switched_off"]
+        assert off["step"] == 1 and "some processes have integers as ids and others strings" in off["reason"]
 
 
 def test_ranks_with_other_groups_are_told_at_once(worlds):

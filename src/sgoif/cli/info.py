@@ -78,10 +78,10 @@ def _count_rows(run: Run, table: str) -> int:
 
 
 def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
-    from sgoif.store.holding import describe_unclosed
+    from sgoif.store.holding import closing_command
 
     info, facts, rows = run.files.info, run.info, document["rows"]
-    attempts = info.get("attempts") or []
+    attempts, visits = info.get("attempts") or [], rows["visits"] + rows["sequence_visits"]
     state = "finished"
     if not run.files.is_finished:
         ended = "ended without monitor.close()" if info.get("state") == "unclosed" else "running or killed"
@@ -91,10 +91,10 @@ def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
         ("kind", str(facts.get("kind") or "watch")),
         ("created", str(info.get("created", "?"))),
         ("examples", count(rows["examples"]) + ("" if rows["examples"] else ", added up when the run ends")),
-        ("visits", f"{count(rows['visits'])} on disk (kept: {info.get('keep_visits', '?')})"),
+        ("visits", f"{count(visits)} on disk (kept: {info.get('keep_visits', '?')})"),
     ]
-    if not run.files.is_finished and rows["visits"] and not rows["examples"]:
-        found.append(("to add up", clean(describe_unclosed(run.files.url, info).partition("probabilities: ")[2])))
+    if not run.files.is_finished and visits and not rows["examples"]:
+        found.append(("to add up", f"`{clean(closing_command(run.files.url))}`"))
     if facts.get("num_not_judged"):
         where = "whenever they were seen, the scores could not be trusted yet; see `sgoif score --only-unjudged`"
         if run.has_sequences:

@@ -14,9 +14,10 @@ from sgoif.cli.command import Command
 from sgoif.cli.errors import Front
 
 _PANELS = {  # of the help
-    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "check-data", "report", "info", "trace"),
+    "Find wrong labels": ("scan", "score", "issues", "classes", "duplicates", "check-data", "report"),
     "Judge and improve": ("check", "compare", "verify", "apply", "export", "holdout"),
     "Ask a model": ("ood", "explain", "sentinel"),
+    "Look into a run": ("info", "trace", "close"),
     "Set up": ("doctor", "bench"),
 }
 

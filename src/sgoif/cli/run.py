@@ -61,13 +61,13 @@ def open_tables(**tables: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def need_examples(run: Run) -> None:
     """Raise where the run has no examples to show, and say what to do."""
-    from sgoif.store.holding import describe_unclosed
+    from sgoif.store.holding import count_visits, describe_unclosed
 
     if run.num_examples:
         return
     if run.files.is_finished:
         raise SgoifError(f"{run.url!r} finished without a single scored example; see `sgoif info {run.url}`.")
-    raise SgoifError(describe_unclosed(run.files.url, run.files.info))
+    raise SgoifError(describe_unclosed(run.files.url, run.files.info, has_visits=count_visits(run.files) > 0))
 
 
 def need_probabilities(run: Run) -> None:

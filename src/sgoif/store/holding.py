@@ -7,6 +7,7 @@ unless that run is resumed, is to be overwritten, or is the one that torchrun ha
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from sgoif.files.locations import place_of
 from sgoif.store.info import find_info, restarts
 from sgoif.store.reader import RunFiles
 
-__all__ = ["describe_unclosed", "refusal_of"]
+__all__ = ["closing_command", "count_visits", "describe_unclosed", "refusal_of"]
 
 _RESUME = ", or resume it with monitor.load_state_dict(state) before the first step"
 
@@ -43,17 +44,30 @@ def _describe(url: str | os.PathLike[str], info: dict[str, Any]) -> str:
     state = "a finished run" if info.get("state") == "finished" else "an unfinished run"
     try:
         with RunFiles(url) as files:
-            counts = {name: sum(part.num_rows for part in files.parts(name)) for name in ("examples", "visits")}
+            examples = sum(part.num_rows for part in files.parts("examples"))
+            return f"{state} of {examples:,} examples and {count_visits(files):,} visits"
     except (StoreError, OSError):
         return f"{state} that cannot be read"
-    return f"{state} of {counts['examples']:,} examples and {counts['visits']:,} visits"
 
 
-def describe_unclosed(url: str | os.PathLike[str], info: Mapping[str, Any]) -> str:
+def count_visits(files: RunFiles) -> int:
+    """Visits on disk, of examples or of sequences."""
+    return sum(part.num_rows for table in ("visits", "sequence_visits") for part in files.parts(table))
+
+
+def describe_unclosed(url: str | os.PathLike[str], info: Mapping[str, Any], *, has_visits: bool = True) -> str:
     """Say of a run that is not finished how it ended, as far as is known, and how its visits are added up."""
     ended = "ended without monitor.close()" if info.get("state") == "unclosed" else "is still running or was killed"
-    command = f'python -c "import sgoif.store as s; s.write_examples(s.RunFiles({str(url)!r}))"'
+    if has_visits:
+        then = f"; or add up what was written, without probabilities: `{closing_command(url)}`."
+    else:
+        then = ": none of its visits is on disk."
     return (
-        f"{str(url)!r} {ended}, and its examples are added up when it is closed. Resume the training, or wait for it; "
-        f"or add up what was written, without probabilities: `{command}`."
+        f"{str(url)!r} {ended}, and its examples are added up when it is closed. Resume the training, or wait for it"
+        f"{then}"
     )
+
+
+def closing_command(url: str | os.PathLike[str]) -> str:
+    """The command that adds up the visits of an unclosed run."""
+    return f"sgoif close {shlex.quote(str(url))}"

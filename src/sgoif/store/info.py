@@ -45,8 +45,7 @@ def read_info(place: Place) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise StoreError(
             f"{place.url!r} is no run: it has no {FILE}. Pass the folder that was given as `out`, not a file in it; or "
-            "the run was killed before anything was written, which takes up to 30 seconds (of sequences and of tags, "
-            "until close())."
+            "the run was killed before anything was written, which takes up to 30 seconds (of tags, until close())."
         ) from None
     except OSError as error:
         raise StoreError(f"cannot read {FILE} of {place.url!r}: {error}.") from error

@@ -96,37 +96,38 @@ def write_examples(
 
     Readers see the new edition when all of it is written.
     """
-    return write_edition(files, _merge(files, buckets, memory_bytes, scratch))
+    return write_edition(files, "examples", _merge(files, buckets, memory_bytes, scratch))
 
 
-def write_edition(files: RunFiles, tables: Iterable[Mapping[str, Any]]) -> int:
-    """Write the table ``examples`` piece by piece, in place of the one that is there; return its number of rows.
+def write_edition(files: RunFiles, name: str, tables: Iterable[Mapping[str, Any]]) -> int:
+    """Write a table that is written whole piece by piece, in place of the one that is there; return its number of rows.
 
-    Readers see the new edition when all of it is written. Where that fails, they go on seeing the old one.
+    Readers see the new edition, and what ``files.info`` says now, when all of it is written. Where that fails, they go
+    on seeing the old one.
     """
-    place, edition = files.place, 1 + max([0, *numbers_taken(files.place, "examples")])
+    place, edition = files.place, 1 + max([0, *numbers_taken(files.place, name)])
     waiting: list[pa.Table] = []
     part = total = 0
     for found in tables:
         if len(found["id"]):
-            waiting.append(table_of("examples", found, 0, files.id_kind("examples"))[0])
+            waiting.append(table_of(name, found, 0, files.id_kind(name))[0])
         if sum(table.nbytes for table in waiting) >= _PART_BYTES:
-            total += _write_part(files, waiting, edition, part)
+            total += _write_part(files, waiting, name_part(name, 0, edition, part))
             part += 1
     if waiting:
-        total += _write_part(files, waiting, edition, part)
-    old = [item.path for item in files.parts("examples")]
-    files.info["editions"] = {**files.info.get("editions", {}), "examples": edition}
+        total += _write_part(files, waiting, name_part(name, 0, edition, part))
+    old = [item.path for item in files.parts(name)]
+    files.info["editions"] = {**files.info.get("editions", {}), name: edition}
     write_info(place, files.info)
     place.remove(old)
     files.refresh()
     return total
 
 
-def _write_part(files: RunFiles, waiting: list[pa.Table], edition: int, part: int) -> int:
+def _write_part(files: RunFiles, waiting: list[pa.Table], path: str) -> int:
     table = pa.concat_tables(waiting).sort_by("id_hash").combine_chunks()
     waiting.clear()
-    files.place.write(name_part("examples", 0, edition, part), encode_table(table))
+    files.place.write(path, encode_table(table))
     return len(table)
 
 

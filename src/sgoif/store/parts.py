@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from sgoif.files.locations import Place, place_of
 from sgoif.store.info import find_info, step_limits
-from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of
+from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of, step_column
 from sgoif.types import Ints
 
 __all__ = [
@@ -105,7 +105,7 @@ def free_attempt(place: Place, info: Mapping[str, Any] | None) -> int:
     An attempt that was killed before rank 0 had entered it may have left parts; its number is never given again.
     """
     known = [] if info is None else [int(item["attempt"]) for item in info["attempts"]]
-    return 1 + max([*known, *numbers_taken(place, "visits")], default=-1)
+    return 1 + max([*known, *(number for table in LOGS for number in numbers_taken(place, table))], default=-1)
 
 
 def list_parts(place: Place, table: str, info: Mapping[str, Any]) -> list[Part]:
@@ -155,9 +155,8 @@ def read_rows(
     place: Place, part: Part, columns: list[str] | None = None, groups: list[int] | None = None
 ) -> Iterator[pa.Table]:
     """Read a part by row group, without the rows that a later attempt repeats."""
-    step = "step" if part.table == "visits" else "refresh_step"
-    wanted = columns
-    if columns is not None and part.limit is not None and step not in columns:
+    step, wanted = step_column(part.table), columns
+    if columns is not None and step is not None and part.limit is not None and step not in columns:
         wanted = [*columns, step]
     with open_part(place, part.path) as file:
         if file.metadata.num_rows != part.num_rows:  # a run that goes on has replaced it by a longer one

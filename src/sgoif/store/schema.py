@@ -1,8 +1,8 @@
 """The tables of a run, their columns and the version of both.
 
-Two kinds of table. A *log* (visits, canaries, anchors) grows while the run goes on; where a resumed run repeats steps,
-the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, group effects, annotators)
-is written at once, and a later edition takes the place of an earlier one.
+Two kinds of table. A *log* (visits, those of sequences, canaries, anchors) grows while the run goes on; where a resumed
+run repeats steps, the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, group
+effects, annotators) is written at once, and a later edition takes the place of an earlier one.
 
 A score that is not a number is null, which every engine passes over in sums and rankings; infinities are kept. Any
 column may be added to a table but ``visits``; those named here are always there, empty where nobody filled them.
@@ -50,7 +50,7 @@ FLAGS_NOT_FINITE = 2
 FLAGS_NOT_USABLE = FLAGS_NOT_FINITE | 4  # not finite, or mixed from several examples: such a visit adds nothing
 
 _IDS = {"int": pa.int64(), "string": pa.string()}
-_STEPS = {"visits": "step", "canaries": "refresh_step", "anchors": "refresh_step"}
+_STEPS = {"visits": "step", "sequence_visits": "step", "canaries": "refresh_step", "anchors": "refresh_step"}
 LOGS = tuple(_STEPS)
 
 
@@ -137,6 +137,18 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("n_visits", pa.int64()),
         *((name, pa.float64()) for name in ("confidence", *TAG_SIGNALS)),
         *((f"p_wrong{tail}", pa.float64()) for tail in ("", "_low", "_high")),
+    ],
+    # Of a run of sequences: what each visit showed. Scores are in the order of the groups, null before the first look.
+    "sequence_visits": [
+        ("id", None),
+        ("id_hash", pa.int64()),
+        ("attempt", pa.int32()),
+        ("step", pa.int64()),
+        ("rank", pa.int32()),
+        ("num_tokens", pa.int64()),
+        ("loss", pa.float32()),
+        ("harm", pa.list_(pa.float32())),
+        ("cosine", pa.list_(pa.float32())),
     ],
     # Of a run of sequences: what each did to each group of evaluation sequences.
     "group_effects": [

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from sgoif.errors import StoreError
@@ -37,7 +38,7 @@ from sgoif.store.holding import refusal_of
 from sgoif.store.info import environment, find_info, now, restarts
 from sgoif.store.ownparts import OwnParts
 from sgoif.store.parts import free_attempt, older_parts
-from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, kind_field, step_column
 from sgoif.store.write_errors import WriteErrors
 from sgoif.store.writing import BoundedQueue, Item, Pace, PartWriter
 
@@ -191,6 +192,8 @@ class ParquetSink(PartWriter):
         table, kind = table_of(name, columns, self.attempt, self._kinds[kind_field(name)])
         if kind is not None:
             self._kinds[kind_field(name)] = kind
+        if step_column(name) == "step" and len(table):
+            self._next_step = max(self._next_step, 1 + pc.max(table["step"]).as_py())
         if len(table):
             self._put(Item(name, table, int(table.nbytes), len(table)))
 

@@ -43,14 +43,13 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         recorder: SequenceRecorder,
         train_size: int,
         sink: ScoreSink | None = None,
-        url: str | None = None,
         on_close: Callable[[SequenceMonitor], Any] | None = None,
     ) -> None:
         device = engine.groups.device
         hooks = SequenceCapture(loop.model, engine.layers, loop.loss, device)
         super().__init__(loop, hooks, engine.layers, sink=sink, device=device, on_close=on_close)
         self.engine, self.recorder, self.sink = engine, recorder, sink
-        self.url = url  # of the run, in every process; the first alone has the sink
+        self._flush_at_end = recorder.flush
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
         self._num_sequences = 0  # of this step
@@ -84,7 +83,6 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             raise SgoifError("task='sequences' has no weights of examples; leave weights= out.")
         if position_ids is not None and cu_seqlens is not None:
             raise SgoifError("pass position_ids= or cu_seqlens= for packed sequences, not both.")
-        self._refuse_folder()
         self._prepare_step()
         batch = targets
         if isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point() and self.is_on:
@@ -92,23 +90,6 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             segments = Segments.from_positions(position_ids) if position_ids is not None else segments
             batch = SequenceBatch(next_tokens(targets, is_causal=self.engine.is_causal), segments)
         return Step(self, ids, batch, grad_factor, accumulate, is_last, None)
-
-    def _refuse_folder(self) -> None:
-        """Among several processes, the first alone writes: what it refuses is refused by all of them."""
-        if self.peers.is_alone or self._has_looked or not self.is_on:
-            return
-        refusal = None
-        try:
-            if self._sink is not None:
-                self._sink.check_folder()
-        except SgoifError as error:
-            refusal = str(error)
-        try:
-            refusal = self.peers.broadcast(refusal)
-        except Exception as error:
-            self._fault(error)
-        if refusal is not None:
-            raise SgoifError(refusal)
 
     def _check_targets(self, targets: Any) -> None:
         if isinstance(targets, SequenceBatch):
@@ -167,10 +148,19 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         if is_refresh:
             with self.governor.timer.part("refresh"):
                 self.refreshes += 1
+                if self.refreshes == 1:
+                    self._compare_ids()
                 (draws,) = self.peers.all_reduce_max([self._count_draws(count)])  # batches may differ in size
                 self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, int(draws))
                 self._flush()
                 self._decide_plan(step)
+
+    def _compare_ids(self) -> None:
+        """Raise in all processes where some have integers as ids and others strings: those are no ids of one run."""
+        if not self.peers.is_alone and all(self.peers.all_reduce_max([self._ids.kind == kind for kind in "iU"])):
+            raise SgoifError(
+                "some processes have integers as ids and others strings; give all of them ids of one type."
+            )
 
     def _count_draws(self, trained: int) -> int:
         """How many evaluation sequences to look at after a step: more in large steps, up to what is averaged over.

@@ -14,6 +14,7 @@ from torch import Tensor
 from sgoif.evidence import IdIndex, as_ids
 from sgoif.evidence.ids import grow_rows
 from sgoif.training.recorder import OnFailure
+from sgoif.training.sequences.visit_log import VisitLog
 from sgoif.training.step_ids import IdNotices
 from sgoif.types import Columns
 
@@ -43,10 +44,11 @@ class SequenceRecorder:
     Args:
         groups: the share of each in all evaluation sequences, by name. A group counts in ``harm`` as much as it has
             sequences: counted alike, one of 80 would weigh as much as one of 880.
+        log: where visits are written to; None for nowhere.
     """
 
-    def __init__(self, groups: Mapping[str, float]) -> None:
-        self.groups, self._shares = list(groups), np.array(list(groups.values()))
+    def __init__(self, groups: Mapping[str, float], log: VisitLog | None = None) -> None:
+        self.groups, self._shares, self._log = list(groups), np.array(list(groups.values())), log
         self.index = IdIndex()
         self._visits, self._judged = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._tokens, self._loss = np.zeros(0, np.int64), np.zeros(0)
@@ -80,14 +82,23 @@ class SequenceRecorder:
         for item in waiting:
             before = self.num_visits
             try:
-                ids = as_ids(item.ids)
-                self._add_up(item.step, ids, item.packed.cpu().double().numpy())
+                ids, packed = as_ids(item.ids), item.packed.cpu().double().numpy()
+                self.add_up(np.full(len(ids), item.step), ids, packed)
+                if self._log is not None:
+                    self._log.add(item.step, ids, packed)
                 if notices is not None:
                     notices.note(ids, None)
             except Exception as error:
                 if on_failure is None:
                     raise
                 on_failure(len(item.packed) if self.num_visits == before else 0, error)
+        try:
+            if self._log is not None:
+                self._log.write()
+        except Exception as error:
+            if on_failure is None:
+                raise
+            on_failure(0, error)
 
     def _find_rows(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         rows = self.index.add(ids)
@@ -95,7 +106,8 @@ class SequenceRecorder:
             setattr(self, name, grow_rows(getattr(self, name), len(self.index)))
         return rows
 
-    def _add_up(self, step: int, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+    def add_up(self, steps: NDArray[np.int64], ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+        """Add visits in the order of their steps; columns are loss per token, tokens, and scores."""
         rows = self._find_rows(ids)
         loss, tokens, scores = packed[:, 0], packed[:, 1].astype(np.int64), packed[:, 2:]
         self.num_visits += len(ids)
@@ -106,16 +118,16 @@ class SequenceRecorder:
         self.num_not_finite += int(((tokens > 0) & (~np.isfinite(loss) | (was_scored & ~is_judged))).sum())
         sound = rows[is_sound]
         is_new = self._visits[sound] == 0
-        self._first[sound[is_new]] = loss[is_sound][is_new]
-        self._last[sound] = loss[is_sound]
-        self._first_step[sound[is_new]], self._last_step[sound] = step, step
+        new = np.flatnonzero(is_new)[::-1]  # of rows that are named twice the last one stays
+        self._first[sound[new]], self._first_step[sound[new]] = loss[is_sound][new], steps[is_sound][new]
+        self._last[sound], self._last_step[sound] = loss[is_sound], steps[is_sound]
         self._tokens[rows] = tokens
         np.add.at(self._visits, sound, 1)
         np.add.at(self._loss, sound, loss[is_sound])
         np.add.at(self._judged, rows[is_judged], 1)
-        weight = float(step + 1) ** 2
-        np.add.at(self._weights, rows[is_judged], weight)
-        np.add.at(self._sums, rows[is_judged], weight * scores[is_judged])
+        weights = (steps[is_judged] + 1.0) ** 2
+        np.add.at(self._weights, rows[is_judged], weights)
+        np.add.at(self._sums, rows[is_judged], weights[:, None] * scores[is_judged])
 
     def examples(self) -> Columns:
         """One row per sequence; NaN where it was never judged."""

@@ -1,0 +1,66 @@
+"""The visits of sequences on disk, from which a run whose training was killed can be added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgoif.training.sinks import ScoreSink
+
+__all__ = ["VISITS", "VisitLog"]
+
+VISITS = "sequence_visits"  # the table
+
+
+class VisitLog:
+    """Writes visits as they are recorded; each process has its own.
+
+    Args:
+        sink: where they go.
+        rank: of this process.
+        facts: what a reader must know of the run; written before its first visits.
+    """
+
+    def __init__(self, sink: ScoreSink, rank: int, facts: Mapping[str, Any]) -> None:
+        self._sink, self._rank, self._facts = sink, rank, facts
+        self._waiting: list[tuple[int, NDArray[Any], NDArray[np.float64]]] = []
+        self._is_open = False
+
+    def add(self, step: int, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
+        """Take visits of a step until :meth:`write`: loss per token, tokens, harm by group, cosine by group."""
+        self._waiting.append((step, ids, packed))
+
+    def write(self) -> None:
+        """Hand over what waits."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        if not self._is_open:
+            self._is_open = True
+            self._sink.write_info(self._facts)
+        steps, ids, packed = zip(*waiting)
+        values = np.concatenate(packed)
+        groups = (values.shape[1] - 2) // 2
+        self._sink.write_table(
+            VISITS,
+            {
+                "id": np.concatenate(ids),
+                "step": np.repeat(steps, [len(each) for each in ids]),
+                "rank": np.full(len(values), self._rank),
+                "num_tokens": values[:, 1],
+                "loss": values[:, 0],
+                "harm": _as_lists(values[:, 2 : 2 + groups]),
+                "cosine": _as_lists(values[:, 2 + groups :]),
+            },
+        )
+
+
+def _as_lists(scores: NDArray[np.float64]) -> NDArray[Any]:
+    """One list per row; none where nothing was scored."""
+    found = np.empty(len(scores), object)
+    for row in np.flatnonzero(~np.isnan(scores).all(1)):
+        found[row] = scores[row].astype(np.float32)
+    return found
