@@ -72,6 +72,38 @@ def test_a_training_that_diverges_says_so():
     assert "12 of 24 visits had a loss or scores that are not finite" in monitor.close().info["warnings"]["not_finite"]
 
 
+def test_later_steps_whose_factor_is_wrong_are_warned_of():
+    """Before, the first step alone was compared."""
+    model, items = build("gpt2", lora=True), sequences()
+    optimizer, batch = adam(model), collate(items[:4])
+    tokens = int((batch["labels"][:, 1:] != -100).sum())
+    for wrong in (0, 3):
+        monitor = watch(model, optimizer)
+        for step in range(8):
+            with monitor.step(range(4), batch["labels"], grad_factor=tokens):
+                (model(**batch).loss * (0.5 if step >= 8 - wrong else 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        told = (monitor.close().info.get("warnings") or {}).get("loss_changed", "")
+        assert ("in 3 of 7 (micro-)batches" in told and "0.5 times" in told) if wrong else not told
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_a_model_that_has_learnt_its_sequences_is_not_taken_for_another_loss(low):
+    model, items = build("gpt2", lora=False), sequences(4)
+    optimizer, batch = torch.optim.AdamW(model.parameters(), lr=1e-2), collate(items)
+    monitor = watch(model, optimizer)
+    for _ in range(60):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low), monitor.step(range(4), batch["labels"]):
+            loss = model(**batch).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run = monitor.close()
+    assert float(loss) < 0.2 and "loss_changed" not in (run.info.get("warnings") or {})
+    assert monitor._num_compared > 10
+
+
 def test_a_ranking_by_losses_seen_once_is_warned_of():
     for steps, is_warned in ((3, True), (6, False)):
         model = build("gpt2", lora=True)

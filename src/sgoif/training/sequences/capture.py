@@ -26,7 +26,10 @@ from sgoif.training.step_capture import StepHooks
 __all__ = ["SequenceBatch", "SequenceCapture"]
 
 _CHECKED = 64  # tokens by whose gradients the loss is checked on the first step: a vocabulary is wide
+_CHECKED_LATER = 8  # those of the largest losses, in each step; of a token that is known well only rounding is left
+_LEAST_LOSS = 0.1  # of a token that is checked later
 _MISFIT = 0.1  # relative, of their gradients: with more it is another loss, which no factor makes fit
+_OFF = 0.05  # relative, of the factor in later steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class SequenceCapture(StepHooks):
         self._given: float | Tensor | None = None  # grad_factor=, of the caller
         self._is_low = False
         self.is_unproven = False  # the loss could not be checked: no gradient arrived at the logits
+        self._fits: list[Tensor] = []  # of later steps: the factor found by that declared, and the misfit, [2]
 
     def open(
         self,
@@ -106,8 +110,8 @@ class SequenceCapture(StepHooks):
                 )
             with torch.no_grad(), self.precision(None):
                 self._losses = token_losses(logits.detach(), targets)
-            if not self.is_checked and logits.requires_grad:
-                self._note_expected(logits, targets)
+            if logits.requires_grad and not self.is_unproven:
+                self._note_expected(logits, targets, self._losses if self.is_checked else None)
         except Exception as error:
             self._catch(error)
 
@@ -118,7 +122,7 @@ class SequenceCapture(StepHooks):
         if found.shape[0] != targets.shape[0] or short not in (0, 1):
             raise CaptureError(f"log_probs have shape {tuple(found.shape)}, but the labels {tuple(targets.shape)}.")
         self._losses = -F.pad(found.detach().float(), (0, short)) * wanted
-        if not self.is_checked and found.requires_grad:
+        if found.requires_grad:
             shown = wanted[:, : found.shape[1]]
 
             def keep(grad: Tensor) -> None:
@@ -127,18 +131,27 @@ class SequenceCapture(StepHooks):
 
             found.register_hook(keep)
 
-    def _note_expected(self, logits: Tensor, targets: Tensor) -> None:
-        """Keep what the gradient at some logits ought to be, times the factor, and have the real one kept beside it."""
-        places = (targets != IGNORED).nonzero()[:_CHECKED].unbind(1)
+    @torch.no_grad()
+    def _note_expected(self, logits: Tensor, targets: Tensor, losses: Tensor | None) -> None:
+        """Keep what the gradient at some logits ought to be, times the factor, and have the real one kept beside it.
+
+        At the first tokens that are predicted; or at those of the largest losses, which asks nothing of the host.
+        """
+        if losses is None:
+            places = (targets != IGNORED).nonzero()[:_CHECKED].unbind(1)
+            used = torch.ones_like(places[0], dtype=torch.bool)
+        else:
+            values, flat = losses.flatten().topk(min(_CHECKED_LATER, losses.numel()))
+            places, used = (flat // losses.shape[1], flat % losses.shape[1]), values > _LEAST_LOSS
         rows = logits.detach()[places]
         rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
         expected = rows.softmax(-1)
-        expected[torch.arange(len(rows)), targets[places]] -= 1
-        is_cast = logits.dtype != expected.dtype
+        expected.scatter_add_(1, targets[places].clamp_min(0)[:, None], -torch.ones_like(expected[:, :1]))
+        expected, is_cast = expected * used[:, None], logits.dtype != expected.dtype
 
         def keep(grad: Tensor) -> None:  # must not hold the logits, which hold it: the step's graph would stay for ever
             self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or is_cast
-            self._fit = grad.detach()[places].to(expected.dtype), expected
+            self._fit = grad.detach()[places].to(expected.dtype) * used[:, None], expected
 
         logits.register_hook(keep)
 
@@ -198,6 +211,29 @@ class SequenceCapture(StepHooks):
                 "grad_factor=, which counts accumulated micro-batches, too."
             ) from None
         return True
+
+    def note_loss(self) -> None:
+        """Remember, on the device, how the gradient at the logits compares with the declared loss in a later step."""
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            grad, expected = fit
+            found = fit_factor(grad, expected)
+            product = (found.factor * self._hooks.scale).where(expected.any(), torch.nan)
+            self._fits.append(torch.stack([product, found.misfit.to(product)]))
+
+    def read_losses(self) -> tuple[int, int, float]:
+        """Later steps that could be compared since the last call, those whose loss was another, and by what factor.
+
+        Waits for the device.
+        """
+        fits, self._fits = self._fits, []
+        if not fits:
+            return 0, 0, 1.0
+        products, misfits = torch.stack(fits).double().cpu().unbind(1)
+        is_known = products.isfinite() & misfits.isfinite()
+        is_other = is_known & ((misfits > _MISFIT) | ((products - 1).abs() > _OFF))
+        example = float(products[is_other][-1]) if is_other.any() else 1.0
+        return int(is_known.sum()), int(is_other.sum()), example
 
 
 def _innermost(model: nn.Module) -> nn.Module:

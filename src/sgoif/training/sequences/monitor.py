@@ -29,6 +29,7 @@ from sgoif.types import Columns
 
 __all__ = ["SequenceMonitor"]
 
+_SAME = 0.05  # relative, of a loss by its gradient
 _STEPS_PER_LOOK = 2  # that a look costs: about 5% of the default plan, whatever the size of the batches
 
 
@@ -53,6 +54,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
         self._num_sequences = 0  # of this step
+        self._num_compared = self._num_other = 0  # micro-batches after the first: loss compared, and another
 
     def step(
         self,
@@ -104,7 +106,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         seen = self._seen.take()
         self._num_sequences += len(targets)
         kept = self._read_ids(ids, len(targets))
-        self._check_once()
+        self._check_loss()
         with torch.no_grad():
             scores = self.engine.score(seen.calls) if self.engine.is_ready else None
             if kept is not None:
@@ -121,9 +123,11 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         for each in measured:
             self.engine.absorb(each)
 
-    def _check_once(self) -> None:
-        """On the first step: is the gradient at the logits what the declared loss says?"""
+    def _check_loss(self) -> None:
+        """Is the gradient at the logits what the declared loss says? Later steps are compared when visits are read."""
         if self._seen.is_checked:
+            with torch.no_grad():
+                self._seen.note_loss()
             return
         try:
             self._seen.is_checked = self._seen.check_loss()
@@ -176,10 +180,23 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
     def _flush(self) -> None:
         self.recorder.flush(self._lose, self._notices)
+        self._compare_losses()
         if self.recorder.num_visits and self.recorder.num_empty == self.recorder.num_visits:
             self._warn_once(
                 "no_tokens",
                 f"no training sequence so far has a token to predict, for all labels are {IGNORED}; none can be judged",
+            )
+
+    def _compare_losses(self) -> None:
+        compared, other, factor = self._seen.read_losses()
+        self._num_compared, self._num_other = self._num_compared + compared, self._num_other + other
+        if other:
+            found = f"{factor:.3g} times it" if abs(factor - 1) > _SAME else "that of another"
+            self._warn_once(
+                "loss_changed",
+                f"in {self._num_other:,} of {self._num_compared:,} (micro-)batches after the first the gradient at the "
+                f"logits was not that of the declared loss, but {found}, for example, and scores are wrong by as much. "
+                "Pass as grad_factor= what the summed losses are divided by, in a last, shorter step, too",
             )
 
     def _lose(self, rows: int, error: Exception) -> None:
