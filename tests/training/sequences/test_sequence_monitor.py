@@ -88,6 +88,16 @@ def test_later_steps_whose_factor_is_wrong_are_warned_of():
         assert ("in 3 of 7 (micro-)batches" in told and "0.5 times" in told) if wrong else not told
 
 
+def test_an_optimizer_that_never_steps_is_warned_of_where_its_moments_are_the_curvature():
+    """Before, scores had no curvature, without a word."""
+    for is_given in (True, False):
+        model = build("gpt2", lora=True)
+        optimizer = adam(model)
+        monitor = watch(model, optimizer if is_given else adam(model), method=sgoif.Method(curvature="adam"))
+        train(model, optimizer, monitor)
+        assert ("no_moments" in (monitor.close().info.get("warnings") or {})) is not is_given
+
+
 @pytest.mark.parametrize("low", [False, True])
 def test_a_model_that_has_learnt_its_sequences_is_not_taken_for_another_loss(low):
     model, items = build("gpt2", lora=False), sequences(4)

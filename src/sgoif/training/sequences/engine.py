@@ -64,6 +64,7 @@ class SequenceEngine:
         self._gradients = GroupGradients(groups, self.spaces, is_causal=is_causal, dtype=self.dtype, peers=self.peers)
         self._optimizer = optimizer
         self.curvatures = self._make_curvatures(method, groups.device)
+        self.lacks_moments = False  # whether the optimiser had none at the last refresh, which were to be read
         self._directions: dict[str, Tensor] | None = None  # solved, then as they are, [2K, G, O, I]
         self._sizes = torch.zeros(len(groups), device=groups.device, dtype=self.dtype)  # |g_v|
 
@@ -173,7 +174,9 @@ class SequenceEngine:
         seen = self._gradients.refresh(model, capture, forward, per_refresh)
         for curvature in self.curvatures:
             if isinstance(curvature, AdamCurvature):
-                curvature.read(self._second_moments())
+                moments = self._second_moments()
+                self.lacks_moments = not moments
+                curvature.read(moments)
         plain = self._gradients.means
         solved = self.solve(plain)
         self._directions = {name: torch.cat([solved[name], plain[name]]) for name in self.spaces}

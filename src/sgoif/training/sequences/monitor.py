@@ -158,6 +158,12 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
                 self.engine.refresh(self.model, self._anchor_capture, self._forward_as_trained, int(draws))
                 self._flush()
                 self._decide_plan(step)
+            if self.engine.lacks_moments and self._steps_here > 1:  # the optimiser steps after the first look
+                self._warn_once(
+                    "no_moments",
+                    "curvature='adam' found no second moments, so that scores have no curvature: the optimiser that "
+                    "watch() was given has not stepped. Pass the one that trains the model",
+                )
 
     def _compare_ids(self) -> None:
         """Raise in all processes where some have integers as ids and others strings: those are no ids of one run."""
