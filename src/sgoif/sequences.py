@@ -87,7 +87,8 @@ def watch_sequences(
     engine = _make_engine(request, groups, peers, optimizer)
     governor = make_governor(settings.budget, request.device, start=SEQUENCE_PLAN)
     facts = request.facts | _task_facts(engine, settings.method) | {"train_size": train_size, "warnings": warnings}
-    facts |= {"peer_timeout_s": settings.budget.peer_timeout_s, "groups": _describe_groups(engine)}
+    facts |= {"peer_timeout_s": settings.budget.peer_timeout_s, "no_p_reason": NO_PROBABILITIES}
+    facts["groups"] = {name: {"num_sequences": size} for name, size in zip(groups.names, groups.sizes)}
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
     call = forward or _forward_of(request.model)
     loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)

@@ -44,8 +44,9 @@ class SequenceSummary:
         for name, group in self.groups.items():
             last = group.get("last_loss")
             when = "" if self.kind == "audit" else " when last looked at"
-            loss = "never looked at" if last is None else f"mean loss per token {last:.3g}{when}"
-            lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}, {loss}.")
+            loss = ", never looked at" if last is None else f", mean loss per token {last:.3g}{when}"
+            loss = loss if "last_loss" in group else ""  # of a training that was not closed nobody knows
+            lines.append(f"Group {clean(name)}: {count(group['num_sequences'], 'evaluation sequence')}{loss}.")
         if self.tuning is not None and "loss_after" in self.tuning:
             before, after = (f"{self.tuning[name]:.3g}" for name in ("loss_before", "loss_after"))
             learnt = "once half of the evaluation sequences were learnt, the loss of the rest was"
