@@ -187,7 +187,7 @@ EXPERIMENT = Experiment(
     run=run,
     tables={"sequences": ranking, "sequences_verdicts": verdicts, "sequences_settings": settings},
     full=tuple(grid for source, each in EACH.items() for grid in _grids(source, each)),
-    small={"each": 4, "epochs": 1, "seed": 0},
+    small={"each": 8, "epochs": 1, "intents": 8, "groups": 2, "seed": 0},
     needs=("transformers",),
     describe=describe,
 )
