@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.sequences import RANKS_MISSING, tables_of_sequences
-from sgoif.store import RunFiles, write_edition, write_examples
+from sgoif.store import RunFiles
+from sgoif.store.editions import publish, write_parts
 from sgoif.store.holding import describe_unclosed
+from sgoif.store.merge import merge_tables
 from sgoif.store.parts import Part
 from sgoif.training.sequences.recorder import SequenceRecorder
 from sgoif.training.sequences.visit_log import VISITS
@@ -31,28 +33,36 @@ def close_run(url: str | os.PathLike[str]) -> int:
     ``close()`` replaces what is written here.
 
     Raises:
-        SgoifError: The run is closed, or none of its visits is on disk.
+        SgoifError: The run is closed, none of its visits is on disk, or a training ended or began in it meanwhile.
     """
     with RunFiles(url) as files:
-        facts = dict(files.info.get("facts") or {})
+        facts, before = dict(files.info.get("facts") or {}), files.info.get("added_up") or {}
         warnings = dict(facts.get("warnings") or {})
-        is_missing = warnings.pop(RANKS_MISSING, None) is not None
-        if files.is_finished and files.parts("examples") and not is_missing:
+        counted = {name: sum(part.num_rows for part in files.parts(name)) for name in (VISITS, "visits")}
+        table = max(counted, key=lambda name: counted[name])
+        was_partial = warnings.pop(RANKS_MISSING, None) is not None
+        was_partial |= counted[table] > before.get("visits", counted[table])  # a process wrote more since
+        if files.is_finished and files.parts("examples") and not was_partial:
             raise SgoifError(f"{str(url)!r} is closed already: there is nothing to add up.")
-        table = VISITS if facts.get("task") == "sequences" else "visits"
-        if not any(part.num_rows for part in files.parts(table)):
+        if not counted[table]:
             raise SgoifError(describe_unclosed(url, files.info, has_visits=False))
-        if not files.is_finished:
-            warnings["not_closed"] = (
-                "the training ended without monitor.close(), or goes on: these figures are of the visits before step "
-                f"{files.info.get('next_step', '?')}"
-            )
-        files.info["facts"] = facts = facts | {"warnings": warnings}
-        return _add_up_sequences(files, facts) if table == VISITS else write_examples(files)
+        found = files.sql(f"select count(*) as visits, min(step) as first_step, max(step) as last_step from {table}")
+        added_up = {name: int(found[name][0].as_py()) for name in found.column_names}
+        tables: Mapping[str, Iterable[Mapping[str, Any]]] = {"examples": merge_tables(files)}
+        if table == VISITS:
+            info, columns = tables_of_sequences(_add_up(files, facts.get("groups")), {"warnings": warnings})
+            added_up |= {name: info[name] for name in ("num_examples", "num_not_judged")}
+            warnings, tables = info.get("warnings", {}), {name: _pieces(each) for name, each in columns.items()}
+        editions = {name: write_parts(files, name, pieces, skipped=1) for name, pieces in tables.items()}
+        changes = {"added_up": added_up, "facts": facts | {"warnings": warnings}}
+        publish(files, editions, changes=changes, only_if_unchanged=True)
+        return editions["examples"].num_rows
 
 
-def _add_up_sequences(files: RunFiles, facts: dict[str, Any]) -> int:
-    sizes = {name: group["num_sequences"] for name, group in facts["groups"].items()}
+def _add_up(files: RunFiles, groups: Any) -> SequenceRecorder:
+    if not isinstance(groups, dict) or not groups:
+        raise SgoifError(f"run.json of {files.url!r} names no groups, so its visits cannot be added up.")
+    sizes = {name: group["num_sequences"] for name, group in groups.items()}
     shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
     recorder = SequenceRecorder(shares)
     by_rank: dict[str, list[Part]] = {}
@@ -64,11 +74,7 @@ def _add_up_sequences(files: RunFiles, facts: dict[str, Any]) -> int:
             for rows in files.read_part(part):
                 own.add_up(*_visits_of(rows, len(sizes)))
         recorder.merge(own.state_dict())
-    info, tables = tables_of_sequences(recorder, facts)
-    files.info["facts"] = info
-    for name, columns in tables.items():
-        write_edition(files, name, _pieces(columns))
-    return len(recorder.index)
+    return recorder
 
 
 def _visits_of(rows: pa.Table, groups: int) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:

@@ -50,6 +50,11 @@ def doubts_of(info: Mapping[str, Any], num_examples: int) -> list[Doubt]:
     if off := _mapping(info.get("switched_off")):
         told = clean(str(off.get("reason", "it was not noted why"))).partition("\n")[0].removesuffix(".")
         found.append(Doubt(f"scoring ended after step {off.get('step', '?')} of the training: {told}", spoils=False))
+    added_up = _mapping(info.get("added_up"))
+    if added_up and info.get("state") != "finished":
+        span = f"steps {added_up.get('first_step', '?')} to {added_up.get('last_step', '?')}"
+        text = "the training ended without monitor.close(), or goes on: these figures are of the visits on disk, of "
+        found.append(Doubt(text + span, spoils=False))
     found += _gone(info, counters, offered)
     train_size = _number(info.get("train_size"))
     if num_examples and num_examples < _LEAST_SEEN * train_size and "few_ids" not in warnings:

@@ -602,6 +602,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     tables = FileTables(path)
     info = {name: value for name, value in tables.files.info.items() if name not in ("facts", "faults")}
     info |= {"writing_faults": tables.files.info.get("faults", {}), **(tables.files.info.get("facts") or {})}
+    info |= {name: n for name, n in (info.get("added_up") or {}).items() if name.startswith("num_")}
     checked, why_not = read_checked(str(path), tables.sql, info)
     found = {"checked": checked, "why_not_checked": why_not}
     if info.get("task") == "sequences":  # which have no probabilities but those of a sample

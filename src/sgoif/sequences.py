@@ -26,13 +26,14 @@ from sgoif.influence.groups import AnchorGroups, Forward
 from sgoif.influence.sequence_sets import SequenceSet
 from sgoif.run import Run
 from sgoif.settings import Request, make_governor, refuse_changes
-from sgoif.sinks import make_shared_sink
+from sgoif.sinks import agree_on_out, make_shared_sink
 from sgoif.tasks.sequences import IGNORED, is_causal
 from sgoif.training.base import WatchedLoop
 from sgoif.training.checkpoint import gather_states
 from sgoif.training.method import ADAM, Method
 from sgoif.training.schedule import Plan
 from sgoif.training.sequences.audit import Audited, audit_sequence_examples
+from sgoif.training.sequences.capture import ComparedLosses
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sequences.recorder import SequenceRecorder
@@ -92,8 +93,9 @@ def watch_sequences(
     log.info("task='sequences' is experimental: %d layers are scored.", len(engine.layers))
     call = forward or _forward_of(request.model)
     loop = WatchedLoop(request.model, optimizer, call, settings.loss, governor, facts, peers=peers)
-    sink = None if out is None else make_shared_sink(out, keep_visits, peers, overwrite=overwrite)
-    visits = None if sink is None or keep_visits == "none" else VisitLog(sink, peers.rank, facts)
+    out = agree_on_out(out, peers)
+    sink = None if out is None else make_shared_sink(out, keep_visits, peers, overwrite=overwrite, facts=facts)
+    visits = None if sink is None or keep_visits == "none" else VisitLog(sink, peers.rank)
     return SequenceMonitor(
         loop,
         engine,
@@ -344,6 +346,7 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
     """Add the visits and counters of all other processes to this one's; without them where they cannot be reached."""
     peers = monitor.peers
     own = {"recorder": monitor.recorder.state_dict(), "counters": facts["counters"], "faults": facts["faults"]}
+    own["compared"] = asdict(monitor.compared)
     found: dict[str, Any] = {"world_size": peers.size, "rank": peers.rank}
     try:
         states = gather_states(peers, own)
@@ -357,7 +360,7 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
         return found | {"warnings": {**facts.get("warnings", {}), **_warn_of_missing(monitor, why)}}
     finally:
         peers.abort()
-    counters, faults = dict(facts["counters"]), Counter[str](facts["faults"])
+    counters, faults, compared = dict(facts["counters"]), Counter[str](facts["faults"]), monitor.compared
     for rank, state in enumerate(states):
         if rank == peers.rank:
             continue
@@ -367,9 +370,12 @@ def _merge_processes(monitor: SequenceMonitor, facts: Mapping[str, Any]) -> dict
             found["warnings"] = {**facts.get("warnings", {}), **_warn_of_missing(monitor, str(error))}
             continue
         faults.update(state["faults"])
+        compared += ComparedLosses(**state["compared"])
         for name in counters:
             if name == "faults" or name.startswith("visits"):
                 counters[name] += int(state["counters"][name])
+    if told := compared.describe():
+        found["warnings"] = {**found.get("warnings", facts.get("warnings", {})), "loss_changed": told}
     return found | {"counters": counters, "faults": dict(faults)}
 
 
@@ -377,7 +383,9 @@ def _warn_of_missing(monitor: SequenceMonitor, why: str) -> dict[str, str]:
     others = "the other process" if monitor.peers.size == 2 else f"the other {monitor.peers.size - 1} processes"
     text = f"visits of {others} are missing: {why.removesuffix('.')}"
     if monitor.sink is not None and monitor.sink.keep_visits != "none":
-        text += f". `sgoif close {monitor.sink.url}` adds up those of all, once all have ended"
+        from sgoif.store.holding import closing_command
+
+        text += f". `{closing_command(str(monitor.sink.url))}` adds up those of all, once all have ended"
     log.warning("%s.", text)
     return {RANKS_MISSING: text}
 

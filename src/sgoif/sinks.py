@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from sgoif.distributed import Peers
@@ -10,7 +11,7 @@ from sgoif.errors import SgoifError
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import KeepVisits, MemorySink, ScoreSink
 
-__all__ = ["check_out", "make_recorder", "make_shared_sink", "make_sink"]
+__all__ = ["agree_on_out", "check_out", "make_recorder", "make_shared_sink", "make_sink"]
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,7 @@ def make_recorder(
 
 def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = False) -> ScoreSink | None:
     """Where visits go: a run on disk, memory, or nowhere."""
-    if keep_visits not in get_args(KeepVisits):
-        raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
+    _check_kept(keep_visits)
     if out is not None:
         from sgoif.store.writer import DeferredSink
 
@@ -50,17 +50,43 @@ def make_sink(out: str | None, keep_visits: KeepVisits, *, overwrite: bool = Fal
     return None if keep_visits == "none" else MemorySink()
 
 
-def make_shared_sink(out: str, keep_visits: KeepVisits, peers: Peers, *, overwrite: bool = False) -> ScoreSink:
-    """The part of this process in a run on disk that all of them write."""
+def make_shared_sink(
+    out: str,
+    keep_visits: KeepVisits,
+    peers: Peers,
+    *,
+    overwrite: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> ScoreSink:
+    """The part of this process in a run on disk that all of them write; facts are there from its first visits on."""
     from sgoif.store.writer import DeferredSink
 
+    _check_kept(keep_visits)
     if peers.is_alone:
-        return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite)
+        return DeferredSink(out, keep_visits=keep_visits, overwrite=overwrite, facts=facts)
     attempt, refusal, error = peers.broadcast(_look_for_all(out) if peers.rank == 0 else (0, None, None))
     if error is not None:
         raise SgoifError(error)
     settings: dict[str, Any] = {"attempt": attempt, "keep_visits": keep_visits, "overwrite": overwrite}
-    return DeferredSink(out, rank=peers.rank, refusal=refusal, **settings)
+    return DeferredSink(out, rank=peers.rank, refusal=refusal, facts=facts, **settings)
+
+
+def agree_on_out(out: str | None, peers: Peers) -> str | None:
+    """The folder that rank 0 was given, in every process: many scripts give the others none.
+
+    Raises:
+        SgoifError: In all of them, where only others were given one.
+    """
+    (is_given,) = peers.all_reduce_max([float(out is not None)])
+    first = peers.broadcast(out)
+    if is_given and first is None:
+        raise SgoifError("out= was given to other processes and not to rank 0; give it to all of them, or to rank 0.")
+    return first
+
+
+def _check_kept(keep_visits: str) -> None:
+    if keep_visits not in get_args(KeepVisits):
+        raise SgoifError(f"keep_visits must be one of {', '.join(get_args(KeepVisits))}, got {keep_visits!r}.")
 
 
 def check_out(out: str | None, overwrite: bool) -> None:

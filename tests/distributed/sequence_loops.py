@@ -40,6 +40,8 @@ class Recipe:
     breaks_at: str = "measure"  # or "draw", the reading of evaluation sequences
     saves_at: int | None = None
     closes: bool = True
+    out_is_of_first: bool = False  # whether rank 0 alone is given out=
+    halved: bool = False  # whether rank 1 divides its last losses by what it does not say
     state: dict | None = None  # to resume from, by rank
 
 
@@ -47,8 +49,9 @@ def watch(model, optimizer, recipe):
     held = {name: padded_batch(recipe.family, "right", count=3, seed=seed) for name, seed in (("a", 20), ("b", 21))}
     groups = {name: [{k: v[i] for k, v in batch.items()} for i in range(3)] for name, batch in held.items()}
     plan = replace(PLAN, examples_per_refresh=recipe.looks)
+    out = None if recipe.out_is_of_first and dist.get_rank() else recipe.out
     return sgoif.watch(
-        model, optimizer, anchors=groups, train_size=COUNT, task=TASK, out=recipe.out,
+        model, optimizer, anchors=groups, train_size=COUNT, task=TASK, out=out,
         method=sgoif.Method(curvature=recipe.curvature), budget=sgoif.Budget(plan=plan),
         loss=sgoif.Loss(accumulate=recipe.accumulate),
     )  # fmt: skip
@@ -105,10 +108,11 @@ def trained(recipe):
 
             ids = [str(id) for id in mine.tolist()] if recipe.strings and rank == 1 else mine
 
-            def backward(part=part, tokens=tokens):
+            def backward(part=part, tokens=tokens, step=step):
                 logits = whole(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits
                 wanted = part["labels"][:, 1:]
                 loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).double(), wanted.flatten(), reduction="sum")
+                loss = loss / 2 if recipe.halved and rank == 1 and step > 5 else loss
                 (loss * size / tokens).backward()  # DDP divides by the number of ranks
 
             if monitor is None:

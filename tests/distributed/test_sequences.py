@@ -90,6 +90,19 @@ def test_processes_that_end_without_close_leave_the_visits_of_all(worlds, tmp_pa
     assert_close(whole[0], found, 1e-6)
 
 
+def test_a_folder_that_rank_0_alone_is_given_is_that_of_all(worlds, tmp_path):
+    recipe = Recipe("kfac", out=str(tmp_path / "run"), out_is_of_first=True)
+    parts = worlds.run(2, trained, recipe)
+    run = sgoif.load(recipe.out)
+    assert run.table["n_visits"].sum() == 8 * 4 == np.sum(parts[1]["examples"]["n_visits"])
+    assert {part.path.split("/")[1] for part in run.files.parts("sequence_visits")} == {"rank-00000", "rank-00001"}
+
+
+def test_a_loss_that_is_wrong_on_another_rank_is_told_by_the_run_of_all(worlds):
+    for part in worlds.run(2, trained, Recipe("kfac", halved=True)):
+        assert "in 2 of 14 (micro-)batches" in part["warnings"]["loss_changed"]
+
+
 def test_ranks_with_ids_of_other_kinds_do_not_score(worlds, tmp_path):
     parts = worlds.run(2, trained, Recipe(out=str(tmp_path / "run"), strings=True))
     for part in parts:

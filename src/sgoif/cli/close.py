@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from sgoif.cli.options import Json, RunPath
 from sgoif.cli.output import clean, count, emit_json, print_lines
 
@@ -13,4 +15,4 @@ def close(run: RunPath, as_json: Json = False) -> None:
     number = close_run(run)
     if as_json:
         return emit_json("close", run=run, examples=number)
-    print_lines([f"{count(number, 'example')} in {clean(run)}; `sgoif issues {clean(run)}` ranks them."])
+    print_lines([f"{count(number, 'example')} in {clean(run)}; `sgoif issues {shlex.quote(clean(run))}` ranks them."])

@@ -1,7 +1,8 @@
 """A run on disk: Parquet tables and ``run.json``, written while training goes on and read where they lie."""
 
 from sgoif.errors import StoreError
-from sgoif.store.merge import merge_evidence, write_edition, write_examples
+from sgoif.store.editions import write_edition
+from sgoif.store.merge import merge_evidence, write_examples
 from sgoif.store.parts import next_attempt
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import SCHEMA_VERSION

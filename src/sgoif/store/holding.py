@@ -57,6 +57,10 @@ def count_visits(files: RunFiles) -> int:
 
 def describe_unclosed(url: str | os.PathLike[str], info: Mapping[str, Any], *, has_visits: bool = True) -> str:
     """Say of a run that is not finished how it ended, as far as is known, and how its visits are added up."""
+    if info.get("state") == "finished":
+        return f"{str(url)!r} is closed, and has no examples" + (
+            f": its visits can be added up with `{closing_command(url)}`." if has_visits else " nor visits on disk."
+        )
     ended = "ended without monitor.close()" if info.get("state") == "unclosed" else "is still running or was killed"
     if has_visits:
         then = f"; or add up what was written, without probabilities: `{closing_command(url)}`."

@@ -240,7 +240,7 @@ _WHOLES = (_list_of(_is_whole), "a list of whole numbers")
 _FIELDS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("state", "created", "updated"), _TEXT),
     **dict.fromkeys(("next_step", "dropped_rows", "dropped_blocks"), _WHOLE),
-    **dict.fromkeys(("faults", "editions"), _COUNTS),
+    **dict.fromkeys(("faults", "editions", "added_up"), _COUNTS),
     "keep_visits": (_is_scalar, "a word"),
     "libraries": (_mapping_of(_is_scalar), "versions by name"),
     "hardware": _MAPPING,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,12 @@ from numpy.typing import NDArray
 from sgoif.errors import StoreError
 from sgoif.evidence import Evidence, LikelyClasses, WeightedMeans
 from sgoif.evidence.examples import read_examples
-from sgoif.store.blocks import encode_table, hash_edges, table_of
-from sgoif.store.info import write_info
-from sgoif.store.parts import name_part, numbers_taken
+from sgoif.store.blocks import hash_edges
+from sgoif.store.editions import write_edition
 from sgoif.store.reader import RunFiles
 from sgoif.store.schema import CLASSLESS_SIGNALS, FLAGS_NOT_USABLE, MEAN_SIGNALS, STANDARDISED
 
-__all__ = ["count_buckets", "merge_evidence", "write_edition", "write_examples"]
+__all__ = ["count_buckets", "merge_evidence", "merge_tables", "write_examples"]
 
 _COLUMNS = (
     "id",
@@ -54,7 +53,6 @@ _COLUMNS = (
 )
 _MEANS = (CLASSLESS_SIGNALS, tuple(name for name in MEAN_SIGNALS if name not in CLASSLESS_SIGNALS))
 _ROWS_AT_ONCE = 1 << 17  # accumulators make float64 copies of what they are given
-_PART_BYTES = 64 << 20
 _ROW_BYTES = 400  # of a visit while its bucket is merged: its columns, and at most as much evidence as visits
 _SCRATCH_BYTES = 24 << 30
 _SCRATCH_ROW_BYTES = 160
@@ -81,7 +79,7 @@ def merge_evidence(
         memory_bytes: what the rows of one bucket may take.
         scratch: local folder for rows that must be laid out by bucket first.
     """
-    for found in _merge(files, buckets, memory_bytes, scratch):
+    for found in merge_tables(files, buckets, memory_bytes, scratch):
         yield {**found, "id": np.asarray(found["id"].to_numpy(zero_copy_only=False))}
 
 
@@ -96,44 +94,16 @@ def write_examples(
 
     Readers see the new edition when all of it is written.
     """
-    return write_edition(files, "examples", _merge(files, buckets, memory_bytes, scratch))
+    return write_edition(files, "examples", merge_tables(files, buckets, memory_bytes, scratch))
 
 
-def write_edition(files: RunFiles, name: str, tables: Iterable[Mapping[str, Any]]) -> int:
-    """Write a table that is written whole piece by piece, in place of the one that is there; return its number of rows.
-
-    Readers see the new edition, and what ``files.info`` says now, when all of it is written. Where that fails, they go
-    on seeing the old one.
-    """
-    place, edition = files.place, 1 + max([0, *numbers_taken(files.place, name)])
-    waiting: list[pa.Table] = []
-    part = total = 0
-    for found in tables:
-        if len(found["id"]):
-            waiting.append(table_of(name, found, 0, files.id_kind(name))[0])
-        if sum(table.nbytes for table in waiting) >= _PART_BYTES:
-            total += _write_part(files, waiting, name_part(name, 0, edition, part))
-            part += 1
-    if waiting:
-        total += _write_part(files, waiting, name_part(name, 0, edition, part))
-    old = [item.path for item in files.parts(name)]
-    files.info["editions"] = {**files.info.get("editions", {}), name: edition}
-    write_info(place, files.info)
-    place.remove(old)
-    files.refresh()
-    return total
-
-
-def _write_part(files: RunFiles, waiting: list[pa.Table], path: str) -> int:
-    table = pa.concat_tables(waiting).sort_by("id_hash").combine_chunks()
-    waiting.clear()
-    files.place.write(path, encode_table(table))
-    return len(table)
-
-
-def _merge(
-    files: RunFiles, buckets: int | None, memory_bytes: int, scratch: str | os.PathLike[str] | None
+def merge_tables(
+    files: RunFiles,
+    buckets: int | None = None,
+    memory_bytes: int = 256 << 20,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
+    """Yield what :func:`merge_evidence` does, with ids as Arrow has them."""
     if memory_bytes < 1:
         raise StoreError(f"memory_bytes must be positive, got {memory_bytes}.")
     count = count_buckets(files, memory_bytes) if buckets is None else buckets

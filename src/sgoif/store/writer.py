@@ -18,6 +18,7 @@ be joined for another reason is tried again later: visits until then are dropped
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import threading
 import time
@@ -146,6 +147,7 @@ class ParquetSink(PartWriter):
             started = {"attempt": self.attempt, "start_step": self.start_step, "started": now(), **restarts()}
             if self.start_step == 0:
                 self._info["editions"] = {}  # all that was written is superseded
+                self._info.pop("added_up", None)
             self._info["attempts"] = [*self._info["attempts"], started]
             for table in TABLES:
                 self.place.remove_unfinished(f"{table}/rank-{self.rank:05d}")
@@ -297,6 +299,7 @@ class DeferredSink:
         rank, attempt, keep_visits: as :class:`ParquetSink` has them.
         overwrite: delete the run that the folder holds when this one begins, unless it is resumed.
         refusal: why nothing may be written unless the run is resumed, as rank 0 found; by default this process looks.
+        facts: about the run for ``run.json``, there from the beginning.
     """
 
     def __init__(
@@ -308,7 +311,9 @@ class DeferredSink:
         keep_visits: KeepVisits = "all",
         overwrite: bool = False,
         refusal: str | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
+        self._facts = copy.deepcopy(dict(facts or {}))  # the training goes on to change its own
         self.overwrite, self.refusal, self._is_resumed = overwrite, refusal, False
         self.url, self.rank, self.attempt, self.keep_visits = str(url), rank, attempt, keep_visits
         self.trouble = WriteErrors()
@@ -330,6 +335,7 @@ class DeferredSink:
                 self.attempt,
                 start_step=self._start_step,
                 keep_visits=self.keep_visits,
+                facts=self._facts,
                 trouble=self.trouble,
                 overwrite=self.overwrite and not self._is_resumed,
             )

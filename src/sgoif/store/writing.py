@@ -322,6 +322,7 @@ class PartWriter:
                 raise TakenOver("a later attempt has taken over this run; its run.json is left alone.")
             if self.attempt in attempts:  # tables may have been written whole by somebody else meanwhile
                 self._info["editions"] = current.get("editions", {})
+                self._info["added_up"] = current.get("added_up")  # of `sgoif close`, of a training that goes on
         self._info = {
             **self._info,
             **self._environment,
@@ -335,6 +336,8 @@ class PartWriter:
             "editions": {**self._info["editions"], **self._complete_editions},
             "facts": self._facts,
         }
+        if state == "finished" or self._info.get("added_up") is None:
+            self._info.pop("added_up", None)
         write_info(self.place, self._info)
 
     def _attempt(self, action: Callable[[], None]) -> None:

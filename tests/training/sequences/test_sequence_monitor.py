@@ -80,7 +80,7 @@ def test_later_steps_whose_factor_is_wrong_are_warned_of():
     for wrong in (0, 3):
         monitor = watch(model, optimizer)
         for step in range(8):
-            with monitor.step(range(4), batch["labels"], grad_factor=tokens):
+            with monitor.step(range(4), batch["labels"], grad_factor=torch.tensor([tokens])):
                 (model(**batch).loss * (0.5 if step >= 8 - wrong else 1)).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -111,7 +111,7 @@ def test_a_model_that_has_learnt_its_sequences_is_not_taken_for_another_loss(low
         optimizer.zero_grad()
     run = monitor.close()
     assert float(loss) < 0.2 and "loss_changed" not in (run.info.get("warnings") or {})
-    assert monitor._num_compared > 10
+    assert monitor.compared.number > 10
 
 
 def test_a_ranking_by_losses_seen_once_is_warned_of():

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 import sgoif
+from sgoif import closing
 from sgoif.closing import close_run
-from sgoif.errors import SgoifError
+from sgoif.errors import SgoifError, StoreError
 from tests.cli.runs import invoke
 from tests.language_models import build
 from tests.training.sequences.test_sequence_monitor import COUNT, PLAN, adam, groups, train
@@ -69,12 +71,14 @@ def test_a_run_that_goes_on_is_added_up_and_then_closed(tmp_path):
     assert close_run(tmp_path / "run") == len(monitor.recorder.index)
     so_far = sgoif.load(tmp_path / "run")
     kept = {name: so_far.sql(f"select * from {name}") for name in ("examples", "group_effects")}
-    assert "before step 7" in so_far.info["warnings"]["not_closed"]
-    assert "without monitor.close()" in " ".join(so_far.summary().lines())
+    assert "without monitor.close()" in (told := " ".join(so_far.summary().lines())) and "steps 0 to 6" in told
+    monitor.sink.write_info({})
+    monitor.sink.checkpoint()  # the training writes on, and the note stays as long as the table does
+    assert "steps 0 to 6" in " ".join(sgoif.load(tmp_path / "run").summary().lines())
     assert so_far.sequence_issues(by="harm").num_rows == len(monitor.recorder.index)
 
     run = monitor.close()
-    assert "not_closed" not in (run.info.get("warnings") or {})
+    assert "without monitor.close()" not in " ".join(run.summary().lines()) and "added_up" not in run.info
     for name, columns in kept.items():  # to the bit: the visits keep the precision that they were scored in
         keys = [("id", "ascending"), ("group_name", "ascending")][: 1 + (name == "group_effects")]
         one, two = columns.sort_by(keys), run.sql(f"select * from {name}").sort_by(keys)
@@ -137,6 +141,95 @@ def test_what_a_killed_attempt_repeats_is_counted_once(tmp_path):
     )
 
 
+def test_a_training_that_is_closed_meanwhile_keeps_its_own_result(tmp_path, monkeypatch):
+    model = build("gpt2", lora=True)
+    monitor = watch(model, tmp_path / "run", adam(model))
+    train(model, adam(model), monitor, steps=4)
+    monitor.flush()
+    monitor.sink.checkpoint()
+    write, runs = closing.write_parts, []
+
+    def close_first(*args, **settings):
+        if not runs:
+            train(model, adam(model), monitor, steps=3)
+            runs.append(monitor.close())
+        return write(*args, **settings)
+
+    monkeypatch.setattr(closing, "write_parts", close_first)
+    with pytest.raises(SgoifError, match="ended or began"):
+        close_run(tmp_path / "run")
+    run = sgoif.load(tmp_path / "run")
+    assert run.files.is_finished and run.table["n_visits"].sum() == 7 * 4 == runs[0].table["n_visits"].sum()
+    parts = [path.name for path in (tmp_path / "run/examples").rglob("*.parquet")]
+    assert parts == ["edition-0001-part-000000.parquet"]
+
+
+def test_a_folder_that_can_be_written_later_only_is_added_up_all_the_same(tmp_path, monkeypatch):
+    from sgoif.store import writer
+
+    model = build("gpt2", lora=True)
+    monitor = watch(model, tmp_path / "run", adam(model))
+    real, calls = writer.ParquetSink, []
+
+    def fail_first(*args, **settings):
+        calls.append(1)
+        if len(calls) == 1:
+            raise StoreError("the disk is not there yet")
+        return real(*args, **settings)
+
+    monkeypatch.setattr(writer, "ParquetSink", fail_first)
+    monkeypatch.setattr(writer, "_REST_S", 0.0)
+    train(model, adam(model), monitor, steps=1)
+    monitor.flush()
+    train(model, adam(model), monitor, steps=3)
+    monitor.flush()
+    monitor.sink.checkpoint()
+    assert close_run(tmp_path / "run") > 0 and len(calls) == 2
+    assert sgoif.load(tmp_path / "run").has_sequences
+
+
+def test_one_bad_step_does_not_cost_the_others_at_the_end_of_a_process(tmp_path):
+    model = build("gpt2", lora=True)
+    monitor = watch(model, tmp_path / "run", adam(model))
+    train(model, adam(model), monitor, steps=1)
+    monitor.flush()
+    train(model, adam(model), monitor, steps=2)
+    waiting = monitor.recorder._waiting
+    waiting[0] = replace(waiting[0], ids=np.array([0.5] * 4))
+    number = len(waiting)
+    with pytest.raises(SgoifError):
+        monitor._flush_at_end()
+    monitor.sink.end(5.0)
+    close_run(tmp_path / "run")
+    assert sgoif.load(tmp_path / "run").table["n_visits"].sum() == 2 * 4 and number == 2
+
+
+def test_a_label_run_that_is_resumed_and_closed_has_no_word_of_it(tmp_path):
+    from tests.training import loops
+
+    train_set, holdout = loops.data()
+    model = loops.fresh()
+    first = loops.watch(model, holdout, 48, out=str(tmp_path / "run"))
+    loops.train(model, train_set, first, epochs=1)
+    state = first.state_dict()
+    assert close_run(tmp_path / "run") == 48
+    assert "without monitor.close()" in " ".join(sgoif.load(tmp_path / "run").summary().lines())
+    second = loops.watch(model, holdout, 48, out=str(tmp_path / "run"))
+    second.load_state_dict(state)
+    loops.train(model, train_set, second, epochs=1)
+    assert "without monitor.close()" not in " ".join(second.close().summary().lines())
+
+
+def test_many_sequences_are_written_in_pieces_whatever_is_in_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(closing, "_AT_ONCE", 4)
+    model = build("gpt2", lora=True)
+    monitor = watch(model, tmp_path / "run", adam(model))
+    train(model, adam(model), monitor, steps=3)  # those of the first step alone have no group that they hurt most
+    monitor.flush()
+    monitor.sink.checkpoint()
+    assert close_run(tmp_path / "run") == len(monitor.recorder.index) > 4
+
+
 def test_visits_can_be_left_unwritten(tmp_path):
     model = build("gpt2", lora=True)
     monitor = watch(model, tmp_path / "run", adam(model), keep_visits="none")
@@ -144,8 +237,9 @@ def test_visits_can_be_left_unwritten(tmp_path):
     monitor.flush()
     run = monitor.close()
     assert run.table["n_visits"].sum() == 7 * 4 and run.sql("select * from sequence_visits").num_rows == 0
-    with pytest.raises(SgoifError, match="all visits or none"):
-        watch(model, tmp_path / "other", adam(model), keep_visits="last")
+    for wrong, told in (("last", "all visits or none"), ("non", "must be one of all, last, none")):
+        with pytest.raises(SgoifError, match=told):
+            watch(model, tmp_path / "other", adam(model), keep_visits=wrong)
 
 
 def test_the_losses_of_a_sequence_over_its_visits_can_be_read(tmp_path):

@@ -23,7 +23,7 @@ from sgoif.tasks.sequences import IGNORED, count_tokens, sequence_losses, token_
 from sgoif.training.losses import Loss
 from sgoif.training.step_capture import StepHooks
 
-__all__ = ["SequenceBatch", "SequenceCapture"]
+__all__ = ["ComparedLosses", "SequenceBatch", "SequenceCapture"]
 
 _CHECKED = 64  # tokens by whose gradients the loss is checked on the first step: a vocabulary is wide
 _CHECKED_LATER = 8  # those of the largest losses, in each step; of a token that is known well only rounding is left
@@ -41,6 +41,30 @@ class SequenceBatch:
 
     def __len__(self) -> int:
         return self.targets.shape[0] if self.segments is None else len(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLosses:
+    """How the losses of the (micro-)batches after the first compare with the declared one."""
+
+    number: int = 0
+    num_other: int = 0
+    factor: float = 1.0  # of the last of these
+
+    def __add__(self, later: ComparedLosses) -> ComparedLosses:
+        factor = later.factor if later.num_other else self.factor
+        return ComparedLosses(self.number + later.number, self.num_other + later.num_other, factor)
+
+    def describe(self) -> str:
+        """A warning, where there is something to warn of."""
+        if not self.num_other:
+            return ""
+        found = f"{self.factor:.3g} times it" if abs(self.factor - 1) > _OFF else "that of another"
+        return (
+            f"in {self.num_other:,} of {self.number:,} (micro-)batches after the first the gradient at the logits was "
+            f"not that of the declared loss, but {found}, for example, and scores are wrong by as much. Pass as "
+            "grad_factor= what the summed losses are divided by, in a last, shorter step, too"
+        )
 
 
 class SequenceCapture(StepHooks):
@@ -123,11 +147,12 @@ class SequenceCapture(StepHooks):
             raise CaptureError(f"log_probs have shape {tuple(found.shape)}, but the labels {tuple(targets.shape)}.")
         self._losses = -F.pad(found.detach().float(), (0, short)) * wanted
         if found.requires_grad:
-            shown = wanted[:, : found.shape[1]]
+            shown = self._losses[:, : found.shape[1]].flatten()
+            values, places = shown.topk(min(_CHECKED_LATER if self.is_checked else _CHECKED, len(shown)))
+            used = -(values > 0).float()
 
             def keep(grad: Tensor) -> None:
-                rows = grad.detach().float()[shown]
-                self._is_low, self._fit = False, (rows, -torch.ones_like(rows))
+                self._is_low, self._fit = False, (grad.detach().float().flatten()[places] * -used, used)
 
             found.register_hook(keep)
 
@@ -218,22 +243,19 @@ class SequenceCapture(StepHooks):
         if fit is not None:
             grad, expected = fit
             found = fit_factor(grad, expected)
-            product = (found.factor * self._hooks.scale).where(expected.any(), torch.nan)
+            product = (found.factor * self._hooks.scale).reshape(()).where(expected.any(), torch.nan)
             self._fits.append(torch.stack([product, found.misfit.to(product)]))
 
-    def read_losses(self) -> tuple[int, int, float]:
-        """Later steps that could be compared since the last call, those whose loss was another, and by what factor.
-
-        Waits for the device.
-        """
+    def read_losses(self) -> ComparedLosses:
+        """Those since the last call. Waits for the device."""
         fits, self._fits = self._fits, []
         if not fits:
-            return 0, 0, 1.0
+            return ComparedLosses()
         products, misfits = torch.stack(fits).double().cpu().unbind(1)
         is_known = products.isfinite() & misfits.isfinite()
         is_other = is_known & ((misfits > _MISFIT) | ((products - 1).abs() > _OFF))
         example = float(products[is_other][-1]) if is_other.any() else 1.0
-        return int(is_known.sum()), int(is_other.sum()), example
+        return ComparedLosses(int(is_known.sum()), int(is_other.sum()), example)
 
 
 def _innermost(model: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from sgoif.influence.tokens import differentiate_tokens
 from sgoif.inputs.items import move_to
 from sgoif.tasks.sequences import IGNORED, next_tokens
 from sgoif.training.base import BaseMonitor, Reading, WatchedLoop
-from sgoif.training.sequences.capture import SequenceBatch, SequenceCapture
+from sgoif.training.sequences.capture import ComparedLosses, SequenceBatch, SequenceCapture
 from sgoif.training.sequences.engine import SequenceEngine
 from sgoif.training.sequences.recorder import SequenceRecorder
 from sgoif.training.sinks import ScoreSink
@@ -29,7 +30,8 @@ from sgoif.types import Columns
 
 __all__ = ["SequenceMonitor"]
 
-_SAME = 0.05  # relative, of a loss by its gradient
+log = logging.getLogger(__name__)
+
 _STEPS_PER_LOOK = 2  # that a look costs: about 5% of the default plan, whatever the size of the batches
 
 
@@ -54,7 +56,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
         self._notices = IdNotices(train_size, self._warn_once, None)
         self._measured: list[list[dict[str, Statistic]]] = []  # of this step, until all processes take it in
         self._num_sequences = 0  # of this step
-        self._num_compared = self._num_other = 0  # micro-batches after the first: loss compared, and another
+        self.compared = ComparedLosses()
 
     def step(
         self,
@@ -126,8 +128,11 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
     def _check_loss(self) -> None:
         """Is the gradient at the logits what the declared loss says? Later steps are compared when visits are read."""
         if self._seen.is_checked:
-            with torch.no_grad():
-                self._seen.note_loss()
+            try:
+                with torch.no_grad():
+                    self._seen.note_loss()
+            except Exception as error:  # what only warns costs no visit
+                log.debug("the loss of a step could not be compared: %s", error)
             return
         try:
             self._seen.is_checked = self._seen.check_loss()
@@ -168,7 +173,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
     def _compare_ids(self) -> None:
         """Raise in all processes where some have integers as ids and others strings: those are no ids of one run."""
         if not self.peers.is_alone and all(self.peers.all_reduce_max([self._ids.kind == kind for kind in "iU"])):
-            raise SgoifError(
+            raise RuntimeError(
                 "some processes have integers as ids and others strings; give all of them ids of one type."
             )
 
@@ -194,16 +199,12 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
             )
 
     def _compare_losses(self) -> None:
-        compared, other, factor = self._seen.read_losses()
-        self._num_compared, self._num_other = self._num_compared + compared, self._num_other + other
-        if other:
-            found = f"{factor:.3g} times it" if abs(factor - 1) > _SAME else "that of another"
-            self._warn_once(
-                "loss_changed",
-                f"in {self._num_other:,} of {self._num_compared:,} (micro-)batches after the first the gradient at the "
-                f"logits was not that of the declared loss, but {found}, for example, and scores are wrong by as much. "
-                "Pass as grad_factor= what the summed losses are divided by, in a last, shorter step, too",
-            )
+        try:
+            self.compared += self._seen.read_losses()
+        except Exception as error:
+            log.debug("the losses could not be compared: %s", error)
+        if told := self.compared.describe():
+            self._warn_once("loss_changed", told)
 
     def _lose(self, rows: int, error: Exception) -> None:
         cause = self.fault_log.note(error, "visits could not be recorded; the training goes on.")

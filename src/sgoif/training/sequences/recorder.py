@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sgoif.evidence import IdIndex, as_ids
 from sgoif.evidence.ids import grow_rows
+from sgoif.training.ending import defer_sigterm
 from sgoif.training.recorder import OnFailure
 from sgoif.training.sequences.visit_log import VisitLog
 from sgoif.training.step_ids import IdNotices
@@ -78,7 +79,12 @@ class SequenceRecorder:
 
         ``on_failure`` is called with the number of rows that could not be added, and why; without it, they raise.
         """
+        with defer_sigterm():
+            self._flush(on_failure, notices)
+
+    def _flush(self, on_failure: OnFailure | None, notices: IdNotices | None) -> None:
         waiting, self._waiting = self._waiting, []
+        failed: Exception | None = None
         for item in waiting:
             before = self.num_visits
             try:
@@ -90,15 +96,19 @@ class SequenceRecorder:
                     notices.note(ids, None)
             except Exception as error:
                 if on_failure is None:
-                    raise
+                    failed = error
+                    continue
                 on_failure(len(item.packed) if self.num_visits == before else 0, error)
         try:
             if self._log is not None:
                 self._log.write()
         except Exception as error:
-            if on_failure is None:
-                raise
-            on_failure(0, error)
+            if on_failure is not None:
+                on_failure(0, error)
+            else:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _find_rows(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         rows = self.index.add(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,11 @@ class VisitLog:
     Args:
         sink: where they go.
         rank: of this process.
-        facts: what a reader must know of the run; written before its first visits.
     """
 
-    def __init__(self, sink: ScoreSink, rank: int, facts: Mapping[str, Any]) -> None:
-        self._sink, self._rank, self._facts = sink, rank, facts
+    def __init__(self, sink: ScoreSink, rank: int) -> None:
+        self._sink, self._rank = sink, rank
         self._waiting: list[tuple[int, NDArray[Any], NDArray[np.float64]]] = []
-        self._is_open = False
 
     def add(self, step: int, ids: NDArray[Any], packed: NDArray[np.float64]) -> None:
         """Take visits of a step until :meth:`write`: loss per token, tokens, harm by group, cosine by group."""
@@ -38,9 +35,6 @@ class VisitLog:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        if not self._is_open:
-            self._is_open = True
-            self._sink.write_info(self._facts)
         steps, ids, packed = zip(*waiting)
         values = np.concatenate(packed)
         groups = (values.shape[1] - 2) // 2
