@@ -65,7 +65,7 @@ def test_where_it_cannot_be_written_the_rest_of_the_run_is(tmp_path, monkeypatch
     def full(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr("sgoif.store.merge._write_part", full)
+    monkeypatch.setattr("sgoif.store.editions._write_part", full)
     monkeypatch.setattr(sgoif.Run, "table", {"id": np.zeros(0)})
     run, *_ = closed(tmp_path / "run", monkeypatch, held=10, sample=120)
     assert "no space left" in caplog.text and run.info["state"] == "finished"
