@@ -12,6 +12,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.sequences import SEQUENCE_PLAN
 from sgoif.tasks.sequences import next_tokens, sequence_losses, token_losses
+from sgoif.training.sequences import capture
 from sgoif.training.sequences.monitor import SequenceMonitor
 from tests.language_models import build, packed_batch, padded_batch
 
@@ -86,6 +87,19 @@ def test_later_steps_whose_factor_is_wrong_are_warned_of():
             optimizer.zero_grad()
         told = (monitor.close().info.get("warnings") or {}).get("loss_changed", "")
         assert ("in 3 of 7 (micro-)batches" in told and "0.5 times" in told) if wrong else not told
+
+
+@pytest.mark.parametrize("broken", ["_CHECKED_LATER", "read_losses", "note_loss"])
+def test_a_comparison_of_losses_that_fails_costs_no_visit(monkeypatch, broken):
+    if broken[0] == "_":
+        monkeypatch.setattr(capture, broken, "eight")
+    else:
+        monkeypatch.setattr(capture.SequenceCapture, broken, lambda _: 1 / 0)
+    model = build("gpt2", lora=True)
+    monitor = watch(model, adam(model))
+    train(model, adam(model), monitor)
+    run = monitor.close()
+    assert run.info["counters"]["visits"] == 7 * 4 and run.info["faults"] == {} and monitor.compared.number == 0
 
 
 def test_an_optimizer_that_never_steps_is_warned_of_where_its_moments_are_the_curvature():

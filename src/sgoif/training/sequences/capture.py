@@ -134,9 +134,18 @@ class SequenceCapture(StepHooks):
                 )
             with torch.no_grad(), self.precision(None):
                 self._losses = token_losses(logits.detach(), targets)
-            if logits.requires_grad and not self.is_unproven:
-                self._note_expected(logits, targets, self._losses if self.is_checked else None)
         except Exception as error:
+            self._catch(error)
+            return
+        if logits.requires_grad and not self.is_unproven:
+            try:
+                self._note_expected(logits, targets, self._losses if self.is_checked else None)
+            except Exception as error:
+                self._catch_comparing(error)
+
+    def _catch_comparing(self, error: Exception) -> None:
+        """An error of the comparison: on the first step it counts, later it costs the comparison and no visit."""
+        if not self.is_checked:
             self._catch(error)
 
     def _read_log_probs(self, found: Tensor, targets: Tensor) -> None:
@@ -152,7 +161,10 @@ class SequenceCapture(StepHooks):
             used = -(values > 0).float()
 
             def keep(grad: Tensor) -> None:
-                self._is_low, self._fit = False, (grad.detach().float().flatten()[places] * -used, used)
+                try:
+                    self._is_low, self._fit = False, (grad.detach().float().flatten()[places] * -used, used)
+                except Exception as error:  # the user's backward pass goes on
+                    self._catch_comparing(error)
 
             found.register_hook(keep)
 
@@ -175,8 +187,11 @@ class SequenceCapture(StepHooks):
         expected, is_cast = expected * used[:, None], logits.dtype != expected.dtype
 
         def keep(grad: Tensor) -> None:  # must not hold the logits, which hold it: the step's graph would stay for ever
-            self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or is_cast
-            self._fit = grad.detach()[places].to(expected.dtype) * used[:, None], expected
+            try:
+                self._is_low = grad.dtype in (torch.bfloat16, torch.float16) or is_cast
+                self._fit = grad.detach()[places].to(expected.dtype) * used[:, None], expected
+            except Exception as error:  # the user's backward pass goes on
+                self._catch_comparing(error)
 
         logits.register_hook(keep)
 
