@@ -6,10 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
 from sgoif.errors import SgoifError
 from sgoif.sequences import RANKS_MISSING, tables_of_sequences
 from sgoif.store import RunFiles
@@ -18,7 +14,7 @@ from sgoif.store.holding import describe_unclosed
 from sgoif.store.merge import merge_tables
 from sgoif.store.parts import Part
 from sgoif.training.sequences.recorder import SequenceRecorder
-from sgoif.training.sequences.visit_log import VISITS
+from sgoif.training.sequences.visit_log import VISITS, visits_of
 from sgoif.types import Columns
 
 __all__ = ["close_run"]
@@ -72,21 +68,9 @@ def _add_up(files: RunFiles, groups: Any) -> SequenceRecorder:
         own = SequenceRecorder(shares)
         for part in parts:
             for rows in files.read_part(part):
-                own.add_up(*_visits_of(rows, len(sizes)))
+                own.add_up(*visits_of(rows, len(sizes)))
         recorder.merge(own.state_dict())
     return recorder
-
-
-def _visits_of(rows: pa.Table, groups: int) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
-    """Steps, ids, and what the recorder takes."""
-    ids = rows["id"].to_numpy()
-    packed = np.full((len(rows), 2 + 2 * groups), np.nan)
-    packed[:, 0], packed[:, 1] = rows["loss"].to_numpy(), rows["num_tokens"].to_numpy()
-    for n, name in enumerate(("harm", "cosine")):
-        scores = rows[name].combine_chunks()
-        was_scored, columns = scores.is_valid().to_numpy(False), slice(2 + n * groups, 2 + (n + 1) * groups)
-        packed[was_scored, columns] = scores.flatten().to_numpy(False).reshape(-1, groups)
-    return rows["step"].to_numpy(), ids.astype(str) if ids.dtype == object else ids, packed
 
 
 def _pieces(columns: Columns) -> Iterator[Columns]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.training.sinks import ScoreSink
 
-__all__ = ["VISITS", "VisitLog"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["VISITS", "VisitLog", "visits_of"]
 
 VISITS = "sequence_visits"  # the table
 
@@ -58,3 +61,15 @@ def _as_lists(scores: NDArray[np.float64]) -> NDArray[Any]:
     for row in np.flatnonzero(~np.isnan(scores).all(1)):
         found[row] = scores[row].astype(np.float32)
     return found
+
+
+def visits_of(rows: pa.Table, groups: int) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64]]:
+    """Steps, ids, and what :class:`VisitLog` was given, from rows of its table."""
+    ids = rows["id"].to_numpy()
+    packed = np.full((len(rows), 2 + 2 * groups), np.nan)
+    packed[:, 0], packed[:, 1] = rows["loss"].to_numpy(), rows["num_tokens"].to_numpy()
+    for n, name in enumerate(("harm", "cosine")):
+        scores = rows[name].combine_chunks()
+        was_scored, columns = scores.is_valid().to_numpy(False), slice(2 + n * groups, 2 + (n + 1) * groups)
+        packed[was_scored, columns] = scores.flatten().to_numpy(False).reshape(-1, groups)
+    return rows["step"].to_numpy(), ids.astype(str) if ids.dtype == object else ids, packed
