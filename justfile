@@ -4,13 +4,15 @@
 export OMP_NUM_THREADS := "1"
 export MKL_NUM_THREADS := "1"
 
+everything := "--doctest-modules --ignore src/sgoif/integrations --ignore tests/scoring/test_on_ray.py src/sgoif tests"
+
 # list the recipes
 default:
     @just --list
 
 # install the package with its development tools into the active environment; torch first, of the build you want
 setup:
-    pip install --editable '.[dev]'
+    uv pip install --editable '.[dev]'
 
 # style, types, import directions, spelling: a minute
 lint:
@@ -25,9 +27,17 @@ holes:
     python scripts/holes.py --floors
     python scripts/holes.py
 
-# the tests and the examples in docstrings, without Ray, and which took longest; or what the arguments tell pytest: `just test tests/linalg`
-test *ARGS="--doctest-modules --ignore src/sgoif/integrations src/sgoif tests":
-    python -m pytest -n 2 --dist loadgroup --durations 25 --ignore tests/scoring/test_on_ray.py {{ARGS}}
+# the tests nearest to the files that you changed, within a minute; or to the files named
+quick *FILES:
+    python -m tests.quick {{FILES}}
+
+# the tests that every change must pass, and those of the rooms that it touches
+gate:
+    python -m pytest -n 2 --dist loadgroup --tier gate {{everything}}
+
+# all tests and the examples in docstrings, without Ray; or what the arguments tell pytest: `just test tests/linalg`
+test *ARGS=everything:
+    python -m pytest -n 2 --dist loadgroup {{ARGS}}
 
 # the tests of scoring on Ray, which needs both cores to start
 ray:
@@ -43,7 +53,22 @@ floors:
     python -m pytest -n 2 --dist loadgroup -o pythonpath=. -m "floors and not slow"
 
 # what must be green before a change is proposed
-check: lint test docs
+check: lint docs gate
+
+# everything but what is weekly, in a fresh environment
+nightly:
+    .ci/run nightly
+
+# longer truths, random traces, and planted faults, which take a night
+weekly: slow traces mutants
+
+# the tests marked `slow`, longer truths that take a minute or more each
+slow:
+    python -m pytest -n 2 --dist loadgroup -m slow tests
+
+# write down what each test takes; the gate and `just quick` choose by it
+seconds:
+    just test --record-seconds tests/seconds.json {{everything}}
 
 # the documentation, strictly
 docs SITE="site":
@@ -65,6 +90,6 @@ outputs:
 release *ARGS:
     PYTHON=python scripts/release {{ARGS}}
 
-# everything, from a clean checkout, as continuous integration does it
+# the gate in a fresh environment, as continuous integration runs it
 ci:
     .ci/run

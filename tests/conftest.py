@@ -16,6 +16,8 @@ from benchmarks.models import ResNet9
 from sgoif.evidence import measure_competence
 from sgoif.scanning.network import SmallResNet
 
+pytest_plugins = ["tests.seconds", "tests.tiers"]
+
 # One thread per process: two OpenMP threads on two busy cores spin against each other.
 torch.set_num_threads(1)
 

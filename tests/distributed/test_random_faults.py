@@ -11,14 +11,14 @@ import sgoif
 from tests.distributed.loops import Recipe, Trouble, several, trained
 from tests.distributed.test_ddp import assert_same
 
-TRACES = int(os.environ.get("SGOIF_TRACES", "100")) // 16
+TRACES = max(int(os.environ.get("SGOIF_TRACES", "100")) // 16, 2)
 
 
 @settings(
     max_examples=min(TRACES, 200),
     deadline=None,
     database=None,
-    derandomize="SGOIF_TRACES" not in os.environ,
+    derandomize="SGOIF_TRACE_SEED" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
 @given(

@@ -420,7 +420,7 @@ SETTINGS = settings(
     max_examples=TRACES,
     stateful_step_count=18,
     deadline=None,
-    derandomize="SGOIF_TRACES" not in os.environ,
+    derandomize="SGOIF_TRACE_SEED" not in os.environ,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -434,7 +434,9 @@ def test_whatever_a_user_does_the_training_is_that_of_a_bare_loop():
         gc.unfreeze()
 
 
-@settings(max_examples=max(3, TRACES // 25), deadline=None, database=None, derandomize="SGOIF_TRACES" not in os.environ)
+@settings(
+    max_examples=max(3, TRACES // 25), deadline=None, database=None, derandomize="SGOIF_TRACE_SEED" not in os.environ
+)
 @given(
     after_s=st.floats(0, 0.6),
     number=st.sampled_from([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL]),
