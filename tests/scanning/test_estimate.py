@@ -341,3 +341,22 @@ def test_hard_images_of_a_small_clean_set_are_no_pattern_of_errors():
     pixels = check_features(images.pixels[rows].reshape(500, -1) / np.float32(255), 500)
     found = estimate(standardise(pixels, np.ones(500, bool)).inputs, images.labels[rows], 10)
     assert (found.p > 0.5).sum() <= 5
+
+
+def test_no_fold_of_the_heads_is_fitted_on_what_it_predicts():
+    folds = make_folds(np.arange(240), np.arange(240) % 3)
+    for train, test in folds:
+        assert len(test) == 48 and sorted(torch.cat([train, test]).tolist()) == list(range(240))
+    assert torch.cat([fold.test for fold in folds]).bincount().tolist() == [3] * 240
+
+
+def test_classes_that_are_some_of_all_keep_their_numbers():
+    """Classes 1, 3 and 4 of five were judged, as 0, 1 and 2."""
+    truth, classes = np.arange(300) % 3, np.array([1, 3, 4])
+    log_p = (4 * torch.eye(3)[torch.from_numpy(truth)] + torch.rand(300, 3)).log_softmax(1)
+    found = estimate_labels([PredictedHead(log_p)], truth, 3)
+    moved = found.at_classes(classes, 5)
+    np.testing.assert_array_equal(moved.suggested, np.where(found.suggested >= 0, classes[found.suggested], -1))
+    assert set(moved.suggested[truth == 0, 0].tolist()) <= {3, 4} and (moved.suggested[:, 2] == -1).all()
+    assert (moved.predicted == classes[truth]).mean() > 0.9
+    assert moved.transition.shape == (5, 5) and moved.transition[3, 4] == found.transition[1, 2]

@@ -117,3 +117,10 @@ def test_ordinary_rows_are_not_clamped():
     rows, *_ = world(300)
     assert standardise(rows).num_clamped == 0
     assert np.array_equal(clamp(rows), rows)
+
+
+def test_a_row_with_more_than_a_tenth_of_its_features_far_out_is_an_outlier():
+    rows, *_ = world(300, width=20)
+    rows[5, :3] += 200  # far, not absurd
+    rows[6, :2] += 200
+    assert np.flatnonzero(standardise(rows).is_outlier).tolist() == [5]
