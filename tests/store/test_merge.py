@@ -162,3 +162,16 @@ def test_one_long_id_is_merged_without_widening_the_others(tmp_path):
     merged = joined(merge_evidence(RunFiles(tmp_path)))
     assert sorted(ids) == merged["id"].tolist() and (merged["n_visits"] == 2).all()
     assert write_examples(RunFiles(tmp_path)) == 2002
+
+
+def test_the_label_of_an_example_is_the_one_that_was_given_last(tmp_path):
+    first, second = batch([1, 2], 4, micro_step=3), batch([1, 2], 5)
+    first.given_labels[:], second.given_labels[:] = [0, 1], [3, 4]
+    sink = ParquetSink(tmp_path)
+    sink.write(first)
+    sink.checkpoint()
+    kill(sink)
+    sink = ParquetSink(tmp_path, start_step=5)  # after labels were corrected
+    sink.write(second)
+    sink.close()
+    assert joined(merge_evidence(RunFiles(tmp_path)))["given_label"].tolist() == [3, 4]
