@@ -178,3 +178,9 @@ def test_hold_out_examples_are_not_judged_by_themselves(trained, tmp_path):
     write_snapshot(replace(read_snapshot(trained.snapshot), held_out=held), path)
     run = score(str(path), trained.model, as_parquet(trained.train, tmp_path / "data"), str(tmp_path / "run"))
     assert not {3, 4} & set(run.table["id"].tolist()) and run.info["num_passed_over"] == 2
+    before = write_run(
+        tmp_path / "before", some_examples([0.2] * 9, [0] * 9, [1] * 9, ids=np.arange(5, 14)), names=NAMES
+    )
+    data, out = as_parquet(trained.train, tmp_path / "again"), str(tmp_path / "rest")
+    rest = score(str(path), trained.model, data, out, only_unjudged=before)
+    assert rest.info["num_passed_over"] == 11 and rest.info["num_scored"] == 289
