@@ -152,3 +152,9 @@ def test_the_bernstein_width_covers_independent_visits_and_is_vacuous_for_ten():
     variance, n, log = evidence.variance("harm")[0], evidence.effective_visits("harm")[0], np.log(3 / 0.1)
     width = np.sqrt(2 * variance * log / n) + 3 * 12 * log / n
     assert evidence.bernstein_half_width(0.1, signal="harm")[0] == pytest.approx(width)
+
+
+def test_a_vote_weighs_as_much_as_the_largest_confidence_of_its_visit():
+    evidence = Evidence(SIGNALS, CLASSES)
+    evidence.add([0, 0, 0], np.zeros((3, 2)), confidence=[[1.0, 0.0], [0.4, 0.4], [0.3, 0.3]], suggested=[2, 4, 4])
+    assert evidence.suggested_label().labels[0, :2].tolist() == [2, 4]
