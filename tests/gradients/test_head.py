@@ -7,6 +7,8 @@ from torch import nn
 
 from sgoif.errors import HeadError
 from sgoif.gradients import Capture, check_factor, find_head, fit_factor, gradient_factor
+from sgoif.gradients.contractions import materialise, pool_positions
+from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 from tests.cases import ConvNextNet, ResidualNet, TransformerNet, images
 
@@ -119,3 +121,10 @@ def test_bf16_autocast_passes_the_check():
         F.cross_entropy(logits.float(), labels).backward()
     fit = fit_factor(capture.calls[0].grad, logit_gradients(logits.detach().float(), labels))
     check_factor(fit, 32.0, low_precision=True)
+
+
+def test_the_gradient_of_a_head_that_is_averaged_over_positions_is_of_its_pooled_rows():
+    inputs, logit_grads = torch.randn(3, 1, 4, 5), torch.randn(3, 1, 2, 1).expand(-1, -1, -1, 5) / 5
+    rows = GradientRows("head", inputs, logit_grads)
+    features, grads = pool_positions(rows)
+    torch.testing.assert_close(grads[:, None, :, None] * features[:, None, None], materialise(rows))
