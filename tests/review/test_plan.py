@@ -149,3 +149,10 @@ def test_of_an_unverified_hold_out_only_the_surest_serve(tmp_path):
     for url in (none, same):
         with RunFiles(url) as files:
             assert draw_canaries(files.sql, [], 10, num_classes=4) == []
+
+
+def test_verified_canaries_come_first_whatever_the_run_doubts(tmp_path):
+    held = held_out() | {"trusted": np.arange(60) < 20, "p_mislabeled": np.where(np.arange(60) < 20, 0.9, 0.001)}
+    with RunFiles(write_run(tmp_path / "run", noisy(), holdout=held)) as files:
+        found = draw_canaries(files.sql, [], 24, num_classes=4)
+    assert {f"held/{i:03d}.png" for i in range(20)} < {card.id for card in found} and len(found) == 24
