@@ -1,12 +1,14 @@
 """Class keys of cards: the ranking of the run, with the neighbours that the page shows."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
-from sgoif.report.cards import Beside, Card, DecidedCard, apply_past_decisions, cards_from
+from sgoif.report.cards import Beside, Card, DecidedCard, apply_past_decisions, cards_from, cards_of
 from sgoif.report.keys import CardKeys, keys_of_cards
 from sgoif.review.decisions import Decision
+from sgoif.review.plan import PlannedCard, ReviewPlan
 
 CARD = Card("a", given=0, suggested=(1, 2), p=0.96, probable=(0.9, 0.06))
 BESIDE = [Beside(str(i), label) for i, label in enumerate([1, 1, 1, 1, 3, 0])]
@@ -50,3 +52,20 @@ def test_earlier_decisions_correct_the_shares_with_the_probability_of_an_error()
     left, done = apply_past_decisions(cards, [Decision("a", 0, "keep"), Decision("b", 0, "unsure")], None)
     assert len(left) == 5 and left[0].p < 0.5
     assert [(item.card.id, item.truth) for item in done] == [("a", 0)]
+
+
+def test_an_interval_moves_with_its_probability():
+    cards = [replace(CARD, id=name, p=0.5, low=0.3, high=0.7) for name in "abcdef"]
+    for decision, moved in ((Decision("a", 0, "drop"), 1), (Decision("a", 0, "keep"), -1)):
+        card = apply_past_decisions(cards, [decision], None)[0][0]
+        odds = np.log([p / (1 - p) for p in (card.low, card.p, card.high)])
+        assert moved * odds[1] > 0
+        np.testing.assert_allclose(np.diff(odds), np.log(0.7 / 0.3), atol=2e-3)  # they are rounded to 4 digits
+
+
+def test_a_check_without_a_suggestion_shows_the_class_that_is_labelled_so_most_often():
+    """Of label 0 stand 30% of class 2 and 10% of class 1; of class 0 most errors are labelled 1."""
+    noise = [[0.6, 0.4, 0], [0.1, 0.9, 0], [0.3, 0, 0.7]]
+    run = SimpleNamespace(class_names=["x", "y", "z"], info={"transition": noise})
+    plan = ReviewPlan("abcdef", {"ann": (PlannedCard("a", 0, (), 0.5, "random"),)}, {})
+    assert cards_of(plan, "ann", [replace(CARD, kind=(0, 0, 0, 0, 0))], run)[0].suggested[0] == 2
