@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from sgoif.errors import LinalgError
-from sgoif.linalg.factor import WoodburyInverse, cholesky, eigh, eigvalsh
+from sgoif.linalg.factor import DiagonalFactor, WoodburyInverse, cholesky, eigh, eigvalsh
 from tests.linalg.problems import generator, normal, quick, seeds, spd
 
 
@@ -68,3 +68,11 @@ def test_shapes_are_checked():
         eigh(torch.ones(2, 3))
     with pytest.raises(LinalgError, match="low_rank"):
         WoodburyInverse.factorise(torch.ones(2), torch.ones(3, 1))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_diagonal_that_is_not_positive_is_flagged_and_stays_finite(bad):
+    found = DiagonalFactor.of(torch.tensor([[2.0, 4.0], [2.0, bad]]))
+    assert found.ok.tolist() == [True, False]
+    assert_close(found.inverse()[0], torch.tensor([0.5, 0.25]))
+    assert found.solve(torch.ones(2, 2, 1)).isfinite().all()

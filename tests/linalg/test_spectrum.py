@@ -124,3 +124,13 @@ def test_every_structure_can_be_followed(kind):
     for _ in range(20):
         found, vectors = follow_lambda_max(operator, vectors)
     assert_close(found, top.to(found.dtype), rtol=0.05, atol=0)
+
+
+def test_lanczos_invents_no_eigenvalue_beside_one_that_is_far_out():
+    """Of the vectors that are left little is not rounding: made orthogonal once only, the smallest value is 70 off."""
+    g = generator(0)
+    rotation = torch.linalg.qr(normal(g, 60, 60))[0]
+    values = torch.cat([1 + 1e-5 * normal(g, 59), torch.tensor([1e3], dtype=torch.float64)])
+    matrix = (rotation * values) @ rotation.mT
+    found = extreme_ritz(Dense((matrix + matrix.mT) / 2), normal(g, 60, 1), steps=60)
+    assert_close(torch.stack(found), values.sort().values[[0, -1]], rtol=1e-6, atol=0.0)
