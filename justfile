@@ -48,6 +48,10 @@ traces NUMBER="400" SEED="0":
     SGOIF_TRACES={{NUMBER}} SGOIF_TRACE_SEED={{SEED}} python -m pytest -n 2 --hypothesis-seed={{SEED}} \
         tests/training/test_watch_machine.py tests/cli/test_command_machine.py tests/distributed/test_random_faults.py
 
+# plant the faults of tests/mutants.toml one by one, and see whether the tests notice: hours for all, minutes for `just mutants linalg`
+mutants *ARGS:
+    python scripts/mutants.py {{ARGS}}
+
 # the tests marked `floors`, against the installed package
 floors:
     python -m pytest -n 2 --dist loadgroup -o pythonpath=. -m "floors and not slow"
