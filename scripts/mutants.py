@@ -33,7 +33,7 @@ import tomllib
 
 LIST = "tests/mutants.toml"
 MOST_ALIVE = 2  # faults without a reason that may live
-LEVELS = {"room": 900, "importers": 1800, "suite": 5400}  # seconds after which tests hang
+LEVELS = {"room": 1800, "importers": 3600, "suite": 14400}  # seconds: several times what tests take
 IGNORED = ("tests/test_mutants.py", "tests/scoring/test_on_ray.py", "src/sgoif/integrations")
 # these find no place for the fault that is planted, need Ray, and need packages that may be absent
 NO_VERDICT = (3, 4, 5)  # exit codes of pytest that broke, did not understand, or found no test
@@ -260,7 +260,7 @@ class Runner:
     def _command(self, copy: Copy, level: str, item: Planted) -> list[str]:
         """What runs at a level; nothing where no other room imports the module."""
         if level == "room":
-            return shlex.split(self.command) or _pytest([item.file, *room_tests(copy.root, item)])
+            return shlex.split(self.command) or _pytest(room_tests(copy.root, item))
         if level == "suite":
             return _pytest(["tests", "src/sgoif"])
         rooms = self.importers.get(item.file, set()) - {item.room}
@@ -378,12 +378,17 @@ def _function_of(test: str) -> str:
 
 
 def room_tests(root: Path, item: Planted) -> list[str]:
-    """Tests of the room of a fault, those of its file first; of a module beside the rooms, those beside theirs."""
+    """Tests of the room of a fault, those of its file first, and the examples in its docstrings.
+
+    A module beside the rooms has tests beside theirs.
+    """
     folder, stem = root / "tests" / item.room, Path(item.file).stem
     files = sorted(folder.rglob("test_*.py")) if folder.is_dir() else sorted((root / "tests").glob("test_*.py"))
     names = [path.relative_to(root).as_posix() for path in files]
     is_mirror = re.compile(rf"test_{re.escape(stem.strip('_'))}(_\w+)?\.py$")
-    return sorted((name for name in names if name not in IGNORED), key=lambda name: not is_mirror.search(name))
+    tests = sorted((name for name in names if name not in IGNORED), key=lambda name: not is_mirror.search(name))
+    source = f"src/sgoif/{item.room}"  # whole: pytest imports a file by itself a second time, and rules register once
+    return [*tests, source if (root / source).is_dir() else item.file]
 
 
 def find_importers(root: Path) -> dict[str, set[str]]:
