@@ -15,6 +15,7 @@ from sgoif.influence.near_outputs import NearOutputs
 from sgoif.records import SIGNALS
 from sgoif.training import ending
 from sgoif.training import engine as engines
+from sgoif.training.scoring_queue import split_queue
 
 INPUTS, BATCH = 12, 16
 
@@ -225,3 +226,9 @@ def test_a_judge_of_very_many_outputs_knows_the_solved_directions(monkeypatch):
     assert engine.solved is None
     expected = engine.curvature.solve(engine.anchors.gradients)[engine.head.name]
     torch.testing.assert_close(engine.judge().directions[2:], expected)
+
+
+def test_groups_of_waiting_batches_hold_no_more_logits_than_allowed():
+    batches = [SimpleNamespace(outputs=torch.zeros(size, 5)) for size in (2, 2, 2, 9, 1)]
+    groups = [[len(batch.outputs) for batch in group] for group in split_queue(batches, 20)]
+    assert groups == [[2, 2], [2], [9], [1]]  # one that is larger stands alone
