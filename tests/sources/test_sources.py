@@ -225,3 +225,9 @@ def test_a_long_csv_is_read_in_blocks(tmp_path):
         "row number 59999 of a long file",
     ]
     assert source.labels.tolist() == [i % 3 for i in range(60_000)]
+
+
+def test_rows_of_a_table_in_memory_come_as_asked_for_from_all_of_its_blocks():
+    blocks = [pa.table({"text": [f"{block}{row}" for row in "abc"], "label": [0, 1, 0]}) for block in "xyz"]
+    source = open_source(pa.concat_tables(blocks))
+    assert list(source.texts(np.array([7, 0, 4, 3]))) == ["zb", "xa", "yb", "ya"]
