@@ -15,6 +15,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.influence import HoldOut
 from sgoif.inputs.examples import Examples
+from sgoif.inputs.labels import find_labels
 
 SIZE = 12
 X, Y = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(0)), torch.arange(SIZE) % 3
@@ -338,3 +339,10 @@ def test_queries_without_labels_are_asked_about_by_what_the_model_predicts():
 def test_items_of_a_stream_can_be_read_into_a_list():
     stream = hugging_face(label=Y.tolist()).to_iterable_dataset()
     assert HoldOut(list(itertools.islice(stream, 5))).labels.tolist() == Y[:5].tolist()
+
+
+@pytest.mark.parametrize("transform", [None, lambda label: 1 - label])
+def test_a_list_of_labels_says_nothing_where_a_transform_changes_them(transform):
+    dataset = Items(lambda index: (X[index], int(Y[index])))
+    dataset.targets, dataset.target_transform = Y.tolist(), transform
+    assert (find_labels(dataset) is None) == (transform is not None)
