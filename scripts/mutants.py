@@ -108,6 +108,7 @@ def main() -> int:
     """Plant what is asked for, print who lives, and return 1 where too many do."""
     options = _read_options()
     root = options.root.resolve()
+    os.environ.setdefault("SGOIF_DATA", str(root.parent / "shared" / "data"))  # beside the checkout, not the copy
     planted, problems = find_places(root, read_faults(root))
     if options.check or problems:
         print("\n".join(problems) or f"each of {len(planted)} faults has its one place")
@@ -143,7 +144,7 @@ def _read_options() -> argparse.Namespace:
 
 def _is_chosen(item: Planted, options: argparse.Namespace) -> bool:
     is_in_room = not options.rooms or item.room in options.rooms
-    is_in_file = not options.files or any(item.file.endswith(file.removeprefix("./")) for file in options.files)
+    is_in_file = not options.files or item.file in {Path(file).as_posix() for file in options.files}
     return is_in_room and is_in_file and options.names in item.fault.name
 
 
