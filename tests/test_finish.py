@@ -100,3 +100,11 @@ def test_a_run_that_is_closed_twice_holds_every_example_once(tmp_path, keep_visi
     for table in ("examples", "holdout", "canaries"):
         assert read.sql(f"select count(*) as n from {table}") == first.sql(f"select count(*) as n from {table}")
     assert len(read.table["id"]) == 48
+
+
+def test_examples_whose_every_visit_met_a_shut_gate_are_counted():
+    model, (train_set, holdout) = fresh(), data(num=40, held=40)
+    monitor = watch(model, holdout, train_size=40, trusted=True)
+    train(model, train_set, monitor, epochs=1)
+    run = monitor.close()
+    assert run.info["num_not_judged"] == (run.table["confidence"] == 0).sum() > 0

@@ -37,3 +37,15 @@ def test_every_rank_has_the_largest_the_sum_and_all_rows(worlds, size):
             torch.testing.assert_close(total, everyone.sum(0))
             assert torch.equal(total, parts[0][index][1])  # to the bit
             assert torch.equal(rows, everyone.flatten())
+
+
+def asked_in_a_part():
+    """What ranks 1 and 2 get from each other, while rank 0 is by itself."""
+    rank = dist.get_rank()
+    group = Group([0] if rank == 0 else [1, 2])
+    (rows,) = group.all_gather([torch.tensor([[rank]])])
+    return group.broadcast(f"of {rank}"), rows.flatten().tolist(), group.all_reduce_max([rank])
+
+
+def test_a_group_of_some_ranks_is_led_by_its_own_first(worlds):
+    assert worlds.run(3, asked_in_a_part) == [("of 0", [0], [0.0])] + 2 * [("of 1", [1, 2], [2.0])]
