@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from sgoif.checks import KINDS, CheckedData, find, find_data_issues
+from sgoif.checks.groups import Grouping, _compare
+from sgoif.checks.outliers import outlier_scores
 from sgoif.errors import SgoifError
 from tests.checks.worlds import clean, issues, pairs
 
@@ -215,3 +217,17 @@ def test_equal_sketches_of_different_features_are_no_exact_copies():
     features[1] = features[0] + 0.05
     found = issues(clean(features=features, duplicates=pairs([("x0", "x1", 0), ("x2", "x3", 0)])))
     assert found["exact_duplicates"].count == 0 and found["near_duplicates"].ids == ("x1",)
+
+
+def test_a_group_is_compared_with_what_its_own_classes_explain():
+    """Half of class 1 is wrong wherever it lies, and the second group is of this class alone."""
+    labels, site = np.repeat([0, 1], 200), Grouping("site", ("a", "b"), np.repeat([0, 1], [300, 100]))
+    is_wrong = (labels == 1) & (np.arange(400) % 2 == 1)
+    (group,) = _compare(site, is_wrong, labels, labels >= 0)  # the first is more than half of all
+    assert (group.size, group.errors, group.expected) == (100, 50, 50.0) and group.p > 0.3
+
+
+def test_an_example_does_not_say_what_is_ordinary_about_itself():
+    features, labels = np.random.default_rng(0).normal(size=(300, 4)), np.arange(300) % 3
+    features[7], labels[7] = 50.0, 3  # the only one of its class
+    assert outlier_scores(features, labels).argmax() == 7
