@@ -346,3 +346,8 @@ def test_a_list_of_labels_says_nothing_where_a_transform_changes_them(transform)
     dataset = Items(lambda index: (X[index], int(Y[index])))
     dataset.targets, dataset.target_transform = Y.tolist(), transform
     assert (find_labels(dataset) is None) == (transform is not None)
+
+
+def test_names_have_the_numbers_of_the_models_outputs():
+    examples = Examples((X[:3], ["cat", "fox", "dog"]))
+    assert examples.classes(["fox", "cat", "dog"]).tolist() == [1, 0, 2]

@@ -20,6 +20,7 @@ SHARED = {
     "a loader over it": (DataLoader(SET, batch_size=8), SET, "60 of 60"),
     "a part of it": (Subset(SET, range(50, 60)), SET, "10 of 10"),
     "parts that meet": (Subset(SET, range(45, 60)), Subset(SET, range(50)), "5 of 15"),
+    "a part of a part": (Subset(Subset(SET, range(30, 60)), range(20, 30)), Subset(SET, range(50, 60)), "10 of 10"),
     "with ids": (sgoif.with_ids(Subset(SET, range(50, 60))), sgoif.with_ids(SET), "10 of 10"),
     "slices that meet": ((X[40:], Y[40:]), (X[:45], Y[:45]), "5 of 20"),
     "arrays": ((X.numpy(), Y.numpy()), (X.numpy(), Y.numpy()), "60 of 60"),
