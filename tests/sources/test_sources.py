@@ -11,7 +11,7 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.pictures.decode import decode
-from sgoif.sources.columns import ColumnNames
+from sgoif.sources.columns import ColumnNames, number_labels
 from sgoif.sources.labelled import TableSource, open_source
 from sgoif.sources.tables import TableFiles
 from tests.pictures.files import png
@@ -231,3 +231,8 @@ def test_rows_of_a_table_in_memory_come_as_asked_for_from_all_of_its_blocks():
     blocks = [pa.table({"text": [f"{block}{row}" for row in "abc"], "label": [0, 1, 0]}) for block in "xyz"]
     source = open_source(pa.concat_tables(blocks))
     assert list(source.texts(np.array([7, 0, 4, 3]))) == ["zb", "xa", "yb", "ya"]
+
+
+def test_negative_numbers_are_no_classes():
+    labels, names = number_labels([0, -7, 1, None, -1], ())
+    assert labels.tolist() == [0, -1, 1, -1, -1] and names == ("0", "1")
