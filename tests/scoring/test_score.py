@@ -92,6 +92,17 @@ def test_a_record_that_the_model_chokes_on_takes_no_other_with_it(trained, tmp_p
     np.testing.assert_allclose(rows_by(run)["harm"], expected, **CLOSE)
 
 
+def test_a_record_whose_output_is_not_finite_is_put_aside_with_its_signals(trained, tmp_path):
+    def transform(picture):
+        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float().div(255)
+        return pixels * (np.nan if (np.array(picture) == trained.train.pixels[17]).all() else 1.0)
+
+    run = scored(trained, as_parquet(trained.train, tmp_path / "data"), tmp_path / "run", transform=transform)
+    (aside,) = pq.read_table(tmp_path / "run" / "quarantine").to_pylist()
+    assert aside["id"] == "17" and "not finite" in aside["error"]
+    np.testing.assert_allclose(rows_by(run)["harm"], np.delete(rows_by(trained.audit)["harm"], 17), **CLOSE)
+
+
 class Stopping(LocalEngine):
     """Dies after a number of pieces, and counts those that it scored."""
 
