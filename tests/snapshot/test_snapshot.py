@@ -1,5 +1,7 @@
 """A snapshot judges as the audit did, in a file that any process reads, and leaves the training alone."""
 
+import copy
+import functools
 import json
 
 import numpy as np
@@ -14,9 +16,9 @@ from sgoif.gradients.fingerprint import check_weights
 from sgoif.snapshot import read_snapshot, write_snapshot
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.cases import ResidualNet
-from tests.grouped import grouped
-from tests.training.loops import PLAN, GroupNormNet, data, fresh, train, watch
+from tests.training.loops import GroupNormNet, data, fresh, train, watch
 
+WORLD = data(num=96, held=48, apart=4.0)
 CALIBRATED = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
 
 
@@ -30,71 +32,75 @@ def seen_at_head(model, pixels):
     return inputs[0], logits
 
 
-def audited(tmp_path, make=GroupNormNet, classes=4, trusted=True, **settings):
-    train_set, holdout = data(num=96, held=max(48, 2 * classes), classes=classes, apart=4.0)
-    model = train(fresh(lambda: make(classes=classes)), train_set)
-    path = tmp_path / "audit.safetensors"
-    run = sgoif.audit(model, train_set, anchors=holdout, trusted=trusted, snapshot=str(path), **grouped(settings))
-    return model, train_set, run, path
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """Audits by their settings, each done once: the model, what it was trained on, the run, the snapshot's file."""
+
+    @functools.cache
+    def audit(classes=4, trusted=True):
+        train_set, holdout = data(num=96, held=max(48, 2 * classes), classes=classes, apart=4.0)
+        model = train(fresh(lambda: GroupNormNet(classes=classes)), train_set)
+        path = tmp_path_factory.mktemp("audit") / "audit.safetensors"
+        run = sgoif.audit(model, train_set, anchors=holdout, trusted=trusted, snapshot=str(path))
+        return model, train_set, run, path
+
+    return audit
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_a_snapshot_judges_every_row_as_the_audit_did(tmp_path, trusted):
-    model, (pixels, labels), run, path = audited(tmp_path, trusted=trusted)
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, (*MEAN_SIGNALS, *CALIBRATED)),
+        ({"trusted": False}, (*MEAN_SIGNALS, *CALIBRATED)),
+        ({"classes": 70}, (*MEAN_SIGNALS, "p_mislabeled")),
+    ],
+    ids=["as usual", "a hold-out as given", "many classes, by pairs of examples"],
+)
+def test_a_snapshot_judges_every_row_as_the_audit_did(audited, settings, names):
+    model, (pixels, labels), run, path = audited(**settings)
     snapshot = read_snapshot(path)
     found = snapshot.score(*seen_at_head(model, pixels), labels)
     order = np.argsort(run.table["id"])
-    for name in (*MEAN_SIGNALS, *CALIBRATED):
+    for name in names:
         # double precision throughout; another batch size rounds products otherwise
         np.testing.assert_allclose(found[name], run.table[name][order], rtol=1e-7, atol=1e-9, err_msg=name)
     np.testing.assert_array_equal(found["suggested_label"], run.table["suggested_label"][order])
-    assert snapshot.about.num_adapted == len(labels)
+    assert snapshot.about.num_adapted == (0 if "classes" in settings else len(labels))
 
 
-def test_many_classes_are_judged_by_pairs_of_examples_too(tmp_path):
-    model, (pixels, labels), run, path = audited(tmp_path, classes=70)
-    found = read_snapshot(path).score(*seen_at_head(model, pixels), labels)
-    order = np.argsort(run.table["id"])
-    for name in ("harm", "worst", "own", "worst_identity", "probe_margin", "p_mislabeled"):
-        np.testing.assert_allclose(found[name], run.table[name][order], rtol=1e-7, atol=1e-9, err_msg=name)
-    np.testing.assert_array_equal(found["suggested_label"], run.table["suggested_label"][order])
-
-
-def test_rows_do_not_depend_on_their_batch(tmp_path):
-    model, (pixels, labels), _, path = audited(tmp_path)
+def test_rows_do_not_depend_on_their_batch_and_one_that_is_not_finite_is_not_judged(audited):
+    model, (pixels, labels), _, path = audited()
     snapshot = read_snapshot(path)
     features, logits = seen_at_head(model, pixels)
     whole = snapshot.score(features, logits, labels)
     parts = [snapshot.score(features[rows], logits[rows], labels[rows]) for rows in torch.arange(96).split(7)]
+    logits[3] = torch.nan
+    broken = snapshot.score(features, logits, labels)
+    assert np.isnan(broken["p_mislabeled"][3]) and broken["suggested_label"][3] == -1
+    assert np.isfinite(np.delete(broken["p_mislabeled"], 3)).all()
     assert whole.pop("no_p_reason").tolist() == [None] * 96
     for name, column in whole.items():
         joined = np.concatenate([part[name] for part in parts])
         np.testing.assert_allclose(joined, column, rtol=1e-7, atol=1e-9, err_msg=name)
 
 
-def test_a_row_that_is_not_finite_is_not_judged(tmp_path):
-    model, (pixels, labels), _, path = audited(tmp_path)
-    features, logits = seen_at_head(model, pixels)
-    logits[3] = torch.nan
-    found = read_snapshot(path).score(features, logits, labels)
-    assert np.isnan(found["p_mislabeled"][3]) and found["suggested_label"][3] == -1
-    assert np.isfinite(np.delete(found["p_mislabeled"], 3)).all()
-
-
-def test_the_file_is_plain_safetensors_and_comes_back_as_it_was(tmp_path):
-    _, _, _, path = audited(tmp_path)
+def test_the_file_is_plain_safetensors_and_comes_back_as_it_was(audited, tmp_path):
+    path = audited()[-1]
     with safe_open(path, "pt") as file:
         header = json.loads(file.metadata()["sgoif"])
         assert {"directions/solved", "probe/weight", "canaries/signals"} <= set(file.keys())
     assert header["format"] == 4 and header["head"] == "fc" and header["num_classes"] == 4
-    first = read_snapshot(path)
-    write_snapshot(first, tmp_path / "again.safetensors")
+    write_snapshot(read_snapshot(path), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
 
-def test_other_weights_are_refused(tmp_path):
-    model, _, _, path = audited(tmp_path)
-    about = read_snapshot(path).about
+def test_what_is_no_snapshot_or_one_of_other_weights_is_refused(audited, tmp_path):
+    with pytest.raises(SgoifError, match="there is no snapshot"):
+        read_snapshot(tmp_path / "none.safetensors")
+    (tmp_path / "noise.safetensors").write_bytes(b"\x00" * 64)
+    with pytest.raises(SgoifError, match="cannot be read as a snapshot"):
+        read_snapshot(tmp_path / "noise.safetensors")
+    model, about = copy.deepcopy(audited()[0]), read_snapshot(audited()[-1]).about
     check_weights(model, about.weights, about.step)
     with torch.no_grad():
         model.conv.weight[0, 0, 0, 0] += 1e-6
@@ -102,17 +108,9 @@ def test_other_weights_are_refused(tmp_path):
         check_weights(model, about.weights, about.step)
 
 
-def test_what_is_no_snapshot_is_refused_by_name(tmp_path):
-    with pytest.raises(SgoifError, match="there is no snapshot"):
-        read_snapshot(tmp_path / "none.safetensors")
-    (tmp_path / "noise.safetensors").write_bytes(b"\x00" * 64)
-    with pytest.raises(SgoifError, match="cannot be read as a snapshot"):
-        read_snapshot(tmp_path / "noise.safetensors")
-
-
 def trained_with(at_step):
     """Train to the end, with a snapshot taken after one step or with none."""
-    train_set, holdout = data(num=96, held=48, apart=4.0)
+    train_set, holdout = WORLD
     model = fresh(ResidualNet)
     monitor = watch(model, holdout, train_size=96)
     taken = []
@@ -129,18 +127,15 @@ def test_a_monitor_goes_on_as_if_no_snapshot_had_been_taken():
 
 
 def test_a_snapshot_before_the_first_step_is_a_fault_not_an_error(caplog):
-    _, holdout = data()
-    monitor = watch(fresh(), holdout)
+    monitor = watch(fresh(), WORLD[1])
     assert monitor.snapshot() is None
     assert "take it after" in caplog.text and len(monitor.faults) == 1
 
 
 def test_a_monitors_snapshot_ranks_and_then_adapts(tmp_path):
-    train_set, holdout = data(num=96, held=48, apart=4.0)
+    train_set, holdout = WORLD
     model = fresh()
-    monitor = sgoif.watch(
-        model, anchors=holdout, train_size=96, trusted=True, class_names=list("abcd"), budget=sgoif.Budget(plan=PLAN)
-    )
+    monitor = watch(model, holdout, train_size=96, trusted=True, class_names=list("abcd"))
     train(model, train_set, monitor)
     snapshot = monitor.snapshot(str(tmp_path / "s.safetensors"))
     assert read_snapshot(tmp_path / "s.safetensors").about == snapshot.about
@@ -153,13 +148,13 @@ def test_a_monitors_snapshot_ranks_and_then_adapts(tmp_path):
 
 
 def test_another_loss_asks_for_its_gradients():
-    train_set, holdout = data(num=96, held=48, apart=4.0)
+    train_set, holdout = WORLD
     model = fresh()
 
     def halved(outputs, targets):
         return 0.5 * F.cross_entropy(outputs, targets, reduction="none")
 
-    monitor = sgoif.watch(model, anchors=holdout, train_size=96, loss=halved, budget=sgoif.Budget(plan=PLAN))
+    monitor = watch(model, holdout, train_size=96, loss=halved)
     train(model, train_set, monitor, loss=lambda outputs, targets: halved(outputs, targets).mean())
     snapshot = monitor.snapshot()
     features, logits = seen_at_head(model, train_set[0])

@@ -17,15 +17,21 @@ def objective(theta, rows, decay=DECAY):
     return F.cross_entropy(rows.features @ theta.mT, rows.labels) + decay / 2 * theta.square().sum()
 
 
+gradient_of = torch.func.grad(objective)
+
+
+def hessian_of(theta, *given):
+    return torch.func.hessian(objective)(theta, *given).reshape(theta.numel(), theta.numel())
+
+
 def optimum(rows, start):
     """Newton steps by dense matrices, until the gradient is rounding."""
     theta = start
     for _ in range(30):
-        gradient = torch.func.grad(objective)(theta, rows).flatten()
+        gradient = gradient_of(theta, rows).flatten()
         if gradient.norm() < 1e-13:
             return theta
-        hessian = torch.func.hessian(objective)(theta, rows).reshape(len(gradient), -1)
-        theta = theta - torch.linalg.solve(hessian, gradient).reshape(theta.shape)
+        theta = theta - torch.linalg.solve(hessian_of(theta, rows), gradient).reshape(theta.shape)
     raise AssertionError(f"gradient norm {gradient.norm():.1e}")
 
 
@@ -54,9 +60,8 @@ def trained(rows):
 
 def test_at_an_optimum_the_step_is_newtons_on_what_is_left(rows, trained):
     left = part(rows, ~GONE)
-    gradient = torch.func.grad(objective)(trained, left).flatten()
-    hessian = torch.func.hessian(objective)(trained, left).reshape(12, 12)
-    expected = trained - torch.linalg.solve(hessian, gradient).reshape(3, 4)
+    step = torch.linalg.solve(hessian_of(trained, left), gradient_of(trained, left).flatten())
+    expected = trained - step.reshape(3, 4)
     found = remove(request_at(trained, rows), tolerance=1e-12)
     torch.testing.assert_close(found.theta, expected, rtol=1e-9, atol=1e-10)
     assert found.certificate.is_at_optimum and found.certificate.is_whole
@@ -68,7 +73,7 @@ def test_the_step_is_near_the_retrained_head_and_within_the_bound(rows, trained)
     off, moved = (found.theta - retrained).norm(), (trained - retrained).norm()
     assert off < 0.1 * moved  # 0.03 is seen; the Hessian of all examples gives 0.2
     assert off <= found.certificate.distance_bound
-    remaining = torch.func.grad(objective)(found.theta, part(rows, ~GONE)).norm()
+    remaining = gradient_of(found.theta, part(rows, ~GONE)).norm()
     np.testing.assert_allclose(found.certificate.remaining, remaining, rtol=1e-6)
     np.testing.assert_allclose(found.certificate.after, remaining, rtol=1e-6)  # nothing was there before
 
@@ -76,9 +81,9 @@ def test_the_step_is_near_the_retrained_head_and_within_the_bound(rows, trained)
 def test_an_unfinished_head_is_moved_by_what_leaves_only(rows, trained):
     unfinished = trained + 0.3
     found = remove(request_at(unfinished, rows), tolerance=1e-12)
-    at_start = torch.func.grad(objective)(unfinished, rows)
-    at_end = torch.func.grad(objective)(found.theta, part(rows, ~GONE))
-    before = torch.func.grad(objective)(unfinished, part(rows, ~GONE)) - at_start
+    at_start = gradient_of(unfinished, rows)
+    at_end = gradient_of(found.theta, part(rows, ~GONE))
+    before = gradient_of(unfinished, part(rows, ~GONE)) - at_start
     seen = found.certificate
     assert not seen.is_at_optimum
     np.testing.assert_allclose(
@@ -117,9 +122,8 @@ def test_a_head_without_any_regularisation_is_answered_for(rows, trained):
     wide = HeadRows(F.pad(rows.features, (0, 3)), rows.labels)  # features that nobody has: the Hessian is singular
     found = remove(request_at(F.pad(trained, (0, 3)), wide, weight_decay=0.0, damping=0.0), tolerance=1e-10)
     left = part(rows, ~GONE)
-    change = torch.func.grad(objective)(trained, left, 0.0) - torch.func.grad(objective)(trained, rows, 0.0)
-    hessian = torch.func.hessian(objective)(trained, left, 0.0).reshape(12, 12)
-    step = -torch.linalg.pinv(hessian, rtol=1e-10) @ change.flatten()
+    change = gradient_of(trained, left, 0.0) - gradient_of(trained, rows, 0.0)
+    step = -torch.linalg.pinv(hessian_of(trained, left, 0.0), rtol=1e-10) @ change.flatten()
     torch.testing.assert_close(found.theta, F.pad(trained + step.reshape(3, 4), (0, 3)), rtol=1e-6, atol=1e-8)
 
 
