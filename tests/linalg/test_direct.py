@@ -40,13 +40,6 @@ def test_direct_equals_dense_solve(kind, seed, groups, outputs, inputs, extra):
     assert (solution.stats.relative_residual < 1e-10).all()
 
 
-def test_damped_kronecker_is_not_the_product_of_damped_factors():
-    left, right = torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([2.0, 3.0]))
-    solver = Direct()
-    value = solver.solve(solver.prepare(Damped(Kronecker(left, right), 1.0)), torch.ones(4, 1)).value
-    assert_close(value.ravel(), 1 / torch.tensor([3.0, 4.0, 9.0, 13.0]))
-
-
 def test_unknown_structure_falls_back_on_the_dense_matrix():
     class Tridiagonal(LinearOperator):
         shape, dtype, device = (4, 4), torch.float64, torch.device("cpu")
@@ -60,6 +53,7 @@ def test_unknown_structure_falls_back_on_the_dense_matrix():
     solver = Direct()
     solution = solver.solve(solver.prepare(Damped(Tridiagonal(), 1.0)), rhs)
     assert_close(solution.value, torch.linalg.solve(Tridiagonal().to_dense() + torch.eye(4).double(), rhs))
+    assert_close(Tridiagonal().diagonal(), torch.full((4,), 3.0).double())
 
 
 def test_refinement_recovers_what_woodbury_loses_in_float32():
@@ -88,16 +82,6 @@ def test_an_operator_that_is_not_positive_definite_gives_a_status_and_zeros(oper
     assert solution.status.tolist() == [SolveStatus.GREW]
     assert_close(solution.value, torch.zeros(2, 1))
     assert solution.stats.relative_residual.tolist() == [1.0]
-
-
-def test_non_finite_columns_and_operators_are_reported_apart():
-    rhs = torch.tensor([[1.0, float("nan"), 0.0], [1.0, 1.0, 0.0]])
-    solution = Direct().solve(Direct().prepare(Dense(2 * torch.eye(2))), rhs)
-    assert solution.status.tolist() == [SolveStatus.CONVERGED, SolveStatus.NON_FINITE, SolveStatus.CONVERGED]
-    assert_close(solution.value, torch.tensor([[0.5, 0.0, 0.0], [0.5, 0.0, 0.0]]))
-    broken = Direct().solve(Direct().prepare(Dense(torch.full((2, 2), float("nan")))), torch.ones(2, 1))
-    assert broken.worst_status is SolveStatus.NON_FINITE
-    assert_close(broken.value, torch.zeros(2, 1))
 
 
 def test_shapes_are_checked():

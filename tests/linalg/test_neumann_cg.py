@@ -40,14 +40,20 @@ def series(matrix, inverse, rhs, order):
 
 
 @quick
-@given(seed=seeds, order=st.integers(0, 6))
-def test_neumann_equals_the_dense_sum_for_non_commuting_p(seed, order):
+@given(seed=seeds, order=st.integers(0, 8))
+def test_neumann_equals_the_dense_sum_for_non_commuting_p_and_lemma_4_bounds_its_error(seed, order):
     matrix, inverse, rhs = non_commuting(seed)
     solver = Neumann(GivenInverse(Dense(inverse)), max_order=order, required_fall=0.0, tolerance=0.0)
     solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
     kept = solution.status == SolveStatus.UNFINISHED  # a column whose Euclidean residual rose has stopped earlier
-    assert_close(solution.value[:, kept], series(matrix, inverse, rhs, order)[:, kept])
+    dense = series(matrix, inverse, rhs, order)
+    assert_close(solution.value[:, kept], dense[:, kept])
     assert solution.stats.products == order + 1
+    # Lemma 4(a), in one norm throughout: ‖H⁻¹g - φ_K‖ ≤ ‖P⁻¹‖ q^(K+1) ‖g‖ / (1 - q), with q = ‖I - P⁻¹H‖ < 1.
+    q = torch.linalg.matrix_norm(torch.eye(5).double() - inverse @ matrix, 2)
+    assert q < 0.9  # P = H + N with ‖N‖ = 0.2 and P ⪰ H ⪰ 1/4
+    bound = torch.linalg.matrix_norm(inverse, 2) * q ** (order + 1) * rhs.norm(dim=0) / (1 - q)
+    assert ((torch.linalg.solve(matrix, rhs) - dense).norm(dim=0) <= bound * (1 + 1e-9)).all()
 
 
 def test_neumann_tends_to_the_inverse_and_the_papers_printed_order_does_not():
@@ -63,45 +69,6 @@ def test_neumann_tends_to_the_inverse_and_the_papers_printed_order_does_not():
     assert (printed - truth).norm() > 1e-2 * truth.norm()
 
 
-@quick
-@given(seed=seeds, order=st.integers(0, 8))
-def test_lemma_4a_bounds_the_truncation_in_the_euclidean_norm(seed, order):
-    # ‖H⁻¹g - φ_K‖ ≤ ‖P⁻¹‖ q^(K+1) ‖g‖ / (1 - q), with q = ‖I - P⁻¹H‖ < 1: one norm throughout, here the Euclidean.
-    matrix, inverse, rhs = non_commuting(seed)
-    q = torch.linalg.matrix_norm(torch.eye(5).double() - inverse @ matrix, 2)
-    assert q < 0.9  # P = H + N with ‖N‖ = 0.2 and P ⪰ H ⪰ 1/4
-    error = (torch.linalg.solve(matrix, rhs) - series(matrix, inverse, rhs, order)).norm(dim=0)
-    bound = torch.linalg.matrix_norm(inverse, 2) * q ** (order + 1) * rhs.norm(dim=0) / (1 - q)
-    assert (error <= bound * (1 + 1e-9)).all()
-
-
-@quick
-@given(seed=seeds)
-def test_lemma_4b_bounds_the_error_by_the_residual(seed):
-    matrix, rhs, phi = spd(generator(seed), 6), normal(generator(seed + 1), 6, 1), normal(generator(seed + 2), 6, 1)
-    smallest = torch.linalg.eigvalsh(matrix)[0]
-    error = (torch.linalg.solve(matrix, rhs) - phi).norm()
-    assert error <= (rhs - matrix @ phi).norm() / smallest * (1 + 1e-9)
-    # Control: along the softest direction the bound is an equality, so no smaller constant would do.
-    _, vectors = torch.linalg.eigh(matrix)
-    sharp = torch.linalg.solve(matrix, rhs) + vectors[:, :1]
-    assert_close((rhs - matrix @ sharp).norm() / smallest, torch.tensor(1.0).double())
-
-
-@quick
-@given(seed=seeds, n=st.integers(2, 20), k=st.integers(1, 19), share=st.floats(0.0, 0.499))
-def test_lemma_2_keeps_the_top_k_below_half_the_margin(seed, n, k, share):
-    k = min(k, n - 1)
-    scores = normal(generator(seed), n).sort(descending=True).values
-    margin = scores[k - 1] - scores[k]
-    noise = (2 * torch.rand(n, generator=generator(seed + 1), dtype=torch.float64) - 1) * share * margin
-    assert set((scores + noise).topk(k).indices.tolist()) == set(range(k))
-    # Control: just above half the margin, the worst noise swaps the two at the edge; so the bound is sharp.
-    worst = torch.zeros(n, dtype=torch.float64)
-    worst[k - 1], worst[k] = -0.51 * margin, 0.51 * margin
-    assert set((scores + worst).topk(k).indices.tolist()) != set(range(k))
-
-
 def test_order_adapts_to_each_column():
     operator = Diagonal(torch.tensor([1.0, 0.02]).double())
     rhs = torch.eye(2).double()  # one easy column, one on a slow mode that falls by 2% per term
@@ -111,13 +78,6 @@ def test_order_adapts_to_each_column():
     assert_close(solution.stats.relative_residual, torch.tensor([0.0, 0.98]).double())  # stopped after its first term
     eager = Neumann(max_order=20, tolerance=1e-6, required_fall=0.0)
     assert eager.solve(eager.prepare(operator), rhs).stats.relative_residual[1] < 0.98**20
-
-
-def test_growing_series_stops_with_the_sum_before_the_growth():
-    solver = Neumann(GivenInverse(Diagonal(torch.tensor([1.0]))), max_order=20)
-    solution = solver.solve(solver.prepare(Diagonal(torch.tensor([3.0]))), torch.ones(1, 1))  # |1 - 3| = 2
-    assert solution.worst_status is SolveStatus.GREW
-    assert solution.value.tolist() == [[0.0]]
 
 
 @quick

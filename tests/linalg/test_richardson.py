@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -24,7 +24,7 @@ from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@few
+@settings(few, max_examples=3)
 @given(seed=seeds)
 def test_richardson_converges_on_every_structure(kind, seed):
     operator, dense = structured(kind, seed)
@@ -54,7 +54,7 @@ def test_steps_and_solve_walk_the_same_path(seed, start):
     assert solution.stats.products == 5 + start
 
 
-@quick
+@few
 @given(seed=seeds, horizon=st.sampled_from([2.0, 20.0]))
 def test_the_leak_moves_the_fixed_point_to_the_damped_solution(seed, horizon):
     matrix, rhs = spd(generator(seed), 6, condition=1e4), normal(generator(seed + 1), 6, 1)
@@ -76,51 +76,26 @@ def test_robbins_monro_satisfies_its_condition_and_converges_on_a_convex_problem
     assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-5)
 
 
-def additive_iteration_matrix(matrix, basis, overstep=1.0):
-    """``I - P⁻¹H`` for the textbook's additive form ``P⁻¹ = Q E⁻¹ Qᵀ + ρ (I - QQᵀ)``."""
-    eye = torch.eye(matrix.shape[0]).double()
-    rho = overstep / torch.linalg.eigvalsh(matrix)[-1]
-    coarse = basis @ torch.linalg.solve(basis.mT @ matrix @ basis, basis.mT)
-    return eye - (coarse + rho * (eye - basis @ basis.mT)) @ matrix
-
-
-def our_iteration_matrix(matrix, basis):
+def iteration_matrix(matrix, basis):
     return torch.eye(matrix.shape[0]).double() - TwoLevel(basis).prepare(Dense(matrix)).apply(matrix)
-
-
-def radius(matrix):
-    return torch.linalg.eigvals(matrix).abs().max()
-
-
-def test_two_level_converges_with_a_stale_basis_where_the_additive_form_comes_near_two():
-    matrix, rhs = spd(generator(5), 12, condition=1e2), normal(generator(4), 12, 2)
-    stale, _ = torch.linalg.qr(normal(generator(55), 12, 3))  # knows nothing of this H
-    eye = torch.eye(12).double()
-    additive = torch.linalg.eigvals(eye - additive_iteration_matrix(matrix, stale)).real
-    ours = torch.linalg.eigvals(eye - our_iteration_matrix(matrix, stale)).real
-    assert 1.7 < additive.max() <= 2 + 1e-9  # of P⁻¹H; at 2 a whole step no longer contracts
-    assert ours.max() < 1.1  # 1 but for the power iteration that finds the step
-    assert radius(our_iteration_matrix(matrix, stale)) < radius(additive_iteration_matrix(matrix, stale)) < 1
-    assert radius(additive_iteration_matrix(matrix, stale, overstep=1.5)) > 1  # λ_max estimated a third too low
-    solver = Richardson(preconditioner=TwoLevel(stale), max_iterations=2000, tolerance=1e-4, check_every=100)
-    assert solver.solve(solver.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
 
 
 @quick
 @given(seed=seeds, rank=st.integers(1, 5), condition=st.sampled_from([10.0, 1e4]))
 def test_two_level_contracts_in_the_h_norm_for_any_basis(seed, rank, condition):
     matrix = spd(generator(seed), 8, condition)
-    step = our_iteration_matrix(matrix, normal(generator(seed + 1), 8, rank))
+    step = iteration_matrix(matrix, normal(generator(seed + 1), 8, rank))
     values, vectors = torch.linalg.eigh(matrix)
     root, inverse_root = vectors * values.sqrt() @ vectors.mT, vectors * values.rsqrt() @ vectors.mT
     assert torch.linalg.matrix_norm(root @ step @ inverse_root, 2) < 1
 
 
-def test_two_level_with_the_slow_eigenvectors_is_fast_and_agrees_with_the_additive_form():
+def test_two_level_with_the_slow_eigenvectors_is_fast_and_leaves_nothing_of_them():
     matrix, rhs = spd(generator(6), 12, condition=1e4), normal(generator(7), 12, 1)
-    _, vectors = torch.linalg.eigh(matrix)
-    basis = vectors[:, :8]
-    assert_close(our_iteration_matrix(matrix, basis), additive_iteration_matrix(matrix, basis), rtol=0, atol=1e-7)
+    values, vectors = torch.linalg.eigh(matrix)
+    basis, rest = vectors[:, :8], vectors[:, 8:]
+    left = rest * (1 - values[8:] / values[-1]) @ rest.mT  # nothing of what the basis spans
+    assert_close(iteration_matrix(matrix, basis), left, rtol=0, atol=1e-7)
     plain, helped = (Richardson(preconditioner=p, max_iterations=300, tolerance=1e-6) for p in (None, TwoLevel(basis)))
     assert plain.solve(plain.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.UNFINISHED
     assert helped.solve(helped.prepare(Dense(matrix)), rhs).worst_status is SolveStatus.CONVERGED
@@ -146,7 +121,7 @@ def test_two_level_survives_a_broken_basis_and_works_with_the_leak():
         )
 
 
-@quick
+@few
 @given(seed=seeds)
 def test_symmetric_preconditioners_get_a_safe_step(seed):
     matrix, rhs = spd(generator(seed), 6), normal(generator(seed + 1), 6, 1)
@@ -185,12 +160,12 @@ def test_step_runs_on_the_meta_device_where_any_host_sync_would_raise():
 
 def test_rho_given_is_rho_used_and_settings_are_checked():
     assert Richardson(rho=0.25).prepare(Diagonal(torch.ones(2))).rho == 0.25
-    for settings, message in [
+    for mistake, message in [
         ({"schedule": "cosine"}, "robbins"),
         ({"leak_horizon": 0}, "leak"),
         ({"rho": -1.0}, "rho"),
     ]:
         with pytest.raises(LinalgError, match=message):
-            Richardson(**settings)
+            Richardson(**mistake)
     with pytest.raises(LinalgError, match="basis"):
         TwoLevel(torch.ones(2, 3))

@@ -93,14 +93,7 @@ def test_a_broken_start_is_replaced_by_zeros(solver):
     start[0, 0] = float("nan")
     solution = solver.solve(solver.prepare(Dense(matrix)), rhs, start)
     assert solution.status.tolist() == [CONVERGED, CONVERGED]
-    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("solver", ITERATIVE, ids=names(ITERATIVE))
-def test_early_exit_does_not_change_the_answer(solver):
-    matrix, rhs = spd(generator(2), 5), normal(generator(3), 5, 2)
-    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
-    if getattr(solver, "check_every", 0):
+    if getattr(solver, "check_every", 0):  # an early end does not change the answer
         assert solution.stats.iterations < getattr(solver, "max_iterations", 301)
     assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-5)
 
