@@ -36,9 +36,16 @@ def test_our_backends_conform(name):
     check_curvature(lambda shapes: create(name, shapes, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("settings", [{"damping_mode": "additive"}, {"eigenvalue_corrected": True}])
-def test_variants_of_kfac_conform(settings):
-    check_curvature(lambda shapes: create("kfac", shapes, dtype=torch.float64, **settings))
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("kfac", {"damping_mode": "additive"}),
+        ("kfac", {"eigenvalue_corrected": True}),
+        ("fisher", {"dense_limit": 0}),
+    ],
+)
+def test_variants_of_our_backends_conform(name, settings):
+    check_curvature(lambda shapes: create(name, shapes, dtype=torch.float64, **settings))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
