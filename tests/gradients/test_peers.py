@@ -1,7 +1,5 @@
 """Cross-checks with other libraries' per-sample gradients, on models without coupling between examples."""
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +15,14 @@ def small_net() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
 
 
+PEERS = {
+    "grouped convolutions": small_net,
+    "residual, eval": lambda: ResidualNet().eval(),
+    "attention of Linears": lambda: TransformerNet(attention="linear"),
+    "depthwise with LayerScale": ConvNextNet,
+}
+
+
 def ours(model, pixels, labels):
     layers = select_layers(model)
     with Capture(layers) as capture:
@@ -29,16 +35,10 @@ def ours(model, pixels, labels):
     return found
 
 
-def eval_residual() -> nn.Module:
-    return ResidualNet().eval()
-
-
-@pytest.mark.parametrize("make", [small_net, eval_residual, TransformerNet, ConvNextNet])
-def test_vmap_of_grad_agrees(make):
+@pytest.mark.parametrize("kind", PEERS)
+def test_vmap_of_grad_agrees(kind):
     torch.manual_seed(0)
-    model = make().double()
-    if make is TransformerNet:
-        model = TransformerNet(attention="linear").double()
+    model = PEERS[kind]().double()
     pixels, labels = images()
     mine, theirs = ours(model, pixels, labels), per_example_gradients(model, F.cross_entropy, pixels, labels)
     assert set(mine) == set(theirs)
@@ -46,43 +46,27 @@ def test_vmap_of_grad_agrees(make):
         torch.testing.assert_close(mine[name], theirs[name], rtol=1e-9, atol=1e-12)
 
 
-def test_opacus_agrees():
+def by_opacus(model, pixels, labels):
     opacus = pytest.importorskip("opacus")
-    torch.manual_seed(0)
-    model = small_net().double()
-    pixels, labels = images()
-    mine = ours(model, pixels, labels)
     wrapped = opacus.GradSampleModule(model, loss_reduction="sum")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        F.cross_entropy(wrapped(pixels), labels, reduction="sum").backward()
-    for name, value in model.named_parameters():
-        torch.testing.assert_close(mine[name], value.grad_sample, rtol=1e-9, atol=1e-12)
+    F.cross_entropy(wrapped(pixels), labels, reduction="sum").backward()
+    return {name: value.grad_sample for name, value in model.named_parameters()}
 
 
-def test_backpack_agrees():
+def by_backpack(model, pixels, labels):
     backpack = pytest.importorskip("backpack")
-    from backpack.extensions import BatchGrad
+    extended, loss = backpack.extend(model), backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
+    with backpack.backpack(backpack.extensions.BatchGrad()):
+        loss(extended(pixels), labels).backward()
+    return {name: value.grad_batch for name, value in model.named_parameters()}
 
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("other", [by_opacus, by_backpack])
+def test_other_libraries_agree(other):
     torch.manual_seed(0)
     model = small_net().double()
     pixels, labels = images()
-    mine = ours(model, pixels, labels)
-    extended = backpack.extend(model)
-    loss = backpack.extend(nn.CrossEntropyLoss(reduction="sum"))
-    with backpack.backpack(BatchGrad()):
-        loss(extended(pixels), labels).backward()
-    for name, value in model.named_parameters():
-        torch.testing.assert_close(mine[name], value.grad_batch, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("groups", [2, 4])
-def test_grouped_convolutions_agree_with_vmap(groups):
-    """vmap never contracts patches by hand, which is where grouped convolutions go wrong."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, groups=groups), nn.Flatten(), nn.Linear(288, 4)
-    ).double()
-    pixels, labels = images()
-    mine, theirs = ours(model, pixels, labels), per_example_gradients(model, F.cross_entropy, pixels, labels)
-    torch.testing.assert_close(mine["1.weight"], theirs["1.weight"], rtol=1e-10, atol=1e-13)
+    mine, theirs = ours(model, pixels, labels), other(model, pixels, labels)
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-9, atol=1e-12)
