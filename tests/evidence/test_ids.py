@@ -22,14 +22,6 @@ def test_rows_follow_first_appearance_like_a_dict(batches):
         assert index.rows(list(known)).tolist() == list(range(len(known)))
 
 
-def test_many_small_batches_keep_few_runs():
-    index = IdIndex()
-    for start in range(0, 4_000, 10):
-        index.add(np.arange(start, start + 10))
-    assert index.rows([3_999, 4_000]).tolist() == [3_999, -1]
-    assert len(index._runs) <= 12  # log2(400) + a few: lookups stay cheap
-
-
 def test_data_frames_give_object_columns():
     assert IdIndex().add(np.array(["b", "a"], dtype=object)).tolist() == [0, 1]
 
