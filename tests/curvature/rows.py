@@ -1,7 +1,5 @@
 """Random gradient rows and the dense matrices they stand for, written out in loops that share nothing with sgoif."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Averages, damaged batches, damping, state and counters: what all backends share."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

@@ -1,7 +1,5 @@
 """Every backend equals its dense definition, in float64, for one and several positions and groups."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Labels of several annotators: consensus, quality, and what is shrunk or ignored."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

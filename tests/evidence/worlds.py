@@ -1,7 +1,5 @@
 """Small worlds with known truth: clusters, noisy labels, and a softmax head trained on them, in numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -24,6 +24,14 @@ def losses(outputs, labels):
     return F.cross_entropy(outputs, labels, reduction="none")
 
 
+def anchors_of(model, inputs, labels, **settings):
+    """Anchors of a linear model, and a function that refreshes them."""
+    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
+    holdout = HoldOut((inputs, labels), num_classes=model.out_features)
+    anchors = Anchors(holdout, {"fc": ExactSpace(layer)}, dtype=inputs.dtype, **settings)
+    return anchors, lambda: anchors.refresh(model, Capture([layer]), model, losses)
+
+
 class Logistic:
     """Regularised softmax regression at its optimum, with the exact Hessian."""
 
@@ -136,11 +144,8 @@ def test_draws_are_balanced_cover_everything_and_repeat():
 
 
 def test_a_class_that_has_not_come_up_is_not_known_and_never_suggested():
-    model = nn.Linear(4, 3)
-    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
-    holdout = HoldOut((torch.randn(8, 4), torch.tensor([0, 1] * 4)), num_classes=3)
-    anchors = Anchors(holdout, {"fc": ExactSpace(layer)})
-    anchors.refresh(model, Capture([layer]), model, losses)
+    anchors, refresh = anchors_of(nn.Linear(4, 3), torch.randn(8, 4), torch.tensor([0, 1] * 4))
+    refresh()
     assert anchors.known.tolist() == [True, True, False]
     found = score(torch.tensor([[0.0, 1.0, -50.0]]), torch.tensor([0]), known=anchors.known)
     assert found.worst_anchor.item() == 1
@@ -148,19 +153,14 @@ def test_a_class_that_has_not_come_up_is_not_known_and_never_suggested():
 
 def test_noise_is_the_standard_error_of_the_mean_gradient():
     torch.manual_seed(0)
-    model = nn.Linear(5, 2).double()
-    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
-    space, labels = ExactSpace(layer), torch.zeros(2000, dtype=torch.int64)
-    labels[::2] = 1
-    inputs = torch.randn(2000, 5, dtype=torch.float64)
-    holdout = HoldOut((inputs, labels))
-    anchors = Anchors(holdout, {"fc": space}, per_refresh=80, dtype=torch.float64)
-    truth = Anchors(HoldOut((inputs, labels)), {"fc": space}, per_refresh=2000, dtype=torch.float64)
-    truth.refresh(model, Capture([layer]), model, losses)
+    model, inputs, labels = nn.Linear(5, 2).double(), torch.randn(2000, 5).double(), torch.arange(2000) % 2
+    anchors, refresh = anchors_of(model, inputs, labels, per_refresh=80)
+    truth, refresh_truth = anchors_of(model, inputs, labels, per_refresh=2000)
+    refresh_truth()
     errors, claimed = [], []
     for _ in range(25):
         anchors.gathered.zero_()  # each draw on its own
-        anchors.refresh(model, Capture([layer]), model, losses)
+        refresh()
         gap = (anchors.gradients["fc"] - truth.gradients["fc"]).flatten(1).norm(dim=1)
         errors.append((gap / truth.gradients["fc"].flatten(1).norm(dim=1)).square())
         claimed.append(anchors.noise.square())
@@ -168,7 +168,7 @@ def test_noise_is_the_standard_error_of_the_mean_gradient():
     torch.testing.assert_close(torch.stack(errors).mean(0), torch.stack(claimed).mean(0), rtol=0.4, atol=0)
 
 
-def test_a_refitted_head_reaches_the_ridge_optimum():
+def test_a_refitted_head_reaches_the_ridge_optimum_and_in_parts_the_same(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(60, 4, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (60,), generator=generator)
@@ -177,12 +177,6 @@ def test_a_refitted_head_reaches_the_ridge_optimum():
     pull = 0.1 * features.square().mean(0).mean()
     objective = F.cross_entropy(features @ moved.mT, labels) + pull / 2 * (moved - start).square().sum()
     assert torch.autograd.grad(objective, moved)[0].norm() < 1e-6
-
-
-def test_a_refit_in_parts_is_the_whole_one(monkeypatch):
-    generator = torch.Generator().manual_seed(1)
-    features = torch.randn(60, 4, generator=generator, dtype=torch.float64)
-    labels, start = torch.arange(60) % 3, torch.randn(3, 4, generator=generator, dtype=torch.float64)
     trust = torch.rand(60, generator=generator, dtype=torch.float64)
     whole = refit_head(features, labels, start, trust=trust)
     monkeypatch.setattr(probe, "_MOST_LOGITS", 21)  # seven rows at once, and four at the end
@@ -294,19 +288,17 @@ def test_drift_is_how_far_an_anchor_moved_beyond_the_noise_of_its_draws():
     """E_lin: nothing before two draws, nothing for draws of one distribution, the change where the model moved."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()
-    x, labels = torch.randn(4000, 3, dtype=torch.float64), torch.arange(4000) % 2
-    (layer,) = select_layers(nn.ModuleDict({"fc": model}))
-    anchors = Anchors(HoldOut((x, labels)), {"fc": ExactSpace(layer)}, per_refresh=2000, dtype=torch.float64)
-    anchors.refresh(model, Capture([layer]), model, losses)
+    anchors, refresh = anchors_of(model, torch.randn(4000, 3).double(), torch.arange(4000) % 2, per_refresh=2000)
+    refresh()
     assert anchors.drift.isnan().all()
     before = anchors.gradients["fc"].flatten(1)
-    anchors.refresh(model, Capture([layer]), model, losses)
+    refresh()
     after = anchors.gradients["fc"].flatten(1)
     apart = (after - before).norm(dim=1) / after.norm(dim=1)
     assert (anchors.drift < apart).all()  # less than what the draws differ by
     with torch.no_grad():
         model.weight[0] += 3
-    anchors.refresh(model, Capture([layer]), model, losses)
+    refresh()
     moved = anchors.gradients["fc"].flatten(1)
     expected = (moved - after).norm(dim=1) / moved.norm(dim=1)
     torch.testing.assert_close(anchors.drift, expected, rtol=0.1, atol=0)

@@ -73,18 +73,6 @@ def test_signals_are_those_of_dense_gradients_and_an_exact_solve(seed):
                 assert abs(signals["probe_loss"]) < 1e-12  # the probe is the head itself here
 
 
-def test_the_kronecker_matrix_is_the_hessian_where_the_head_knows_nothing():
-    features, weight, targets = world()
-
-    def mean_loss(flat):
-        logits = features @ flat.reshape(weight.shape).mT
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
-
-    hessian = torch.autograd.functional.hessian(mean_loss, torch.zeros(weight.numel(), dtype=torch.float64))
-    inputs = features.mT @ features / len(features)
-    torch.testing.assert_close(hessian, torch.kron(torch.eye(3, dtype=torch.float64) / 4, inputs))
-
-
 def test_unknown_tags_make_no_anchor():
     features, weight, targets = world()
     hidden = targets.clone()

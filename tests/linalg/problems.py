@@ -1,7 +1,5 @@
 """Small float64 problems with a known dense truth, shared by the tests of this folder."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The direct solver equals a dense solve of the same matrix, whatever the structure."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Factorisations equal the dense truth, and never raise for values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The Neumann series in the right order, its bounds (paper, Lemma 4), and conjugate gradients with a Nyström sketch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -56,17 +54,12 @@ def test_neumann_equals_the_dense_sum_for_non_commuting_p_and_lemma_4_bounds_its
     assert ((torch.linalg.solve(matrix, rhs) - dense).norm(dim=0) <= bound * (1 + 1e-9)).all()
 
 
-def test_neumann_tends_to_the_inverse_and_the_papers_printed_order_does_not():
+def test_neumann_tends_to_the_inverse():
     matrix, inverse, rhs = non_commuting(0)
     solver = Neumann(GivenInverse(Dense(inverse)), max_order=80, required_fall=0.0, tolerance=1e-10, check_every=10)
     solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
-    truth = torch.linalg.solve(matrix, rhs)
     assert solution.worst_status is SolveStatus.CONVERGED
-    assert_close(solution.value, truth, rtol=1e-7, atol=1e-8)
-    eye = torch.eye(5).double()
-    printed = inverse @ sum(torch.linalg.matrix_power(eye - inverse @ matrix, k) @ rhs for k in range(200))
-    assert_close(printed, inverse @ torch.linalg.solve(matrix, torch.linalg.solve(inverse, rhs)))  # P⁻¹H⁻¹P g
-    assert (printed - truth).norm() > 1e-2 * truth.norm()
+    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-7, atol=1e-8)
 
 
 def test_order_adapts_to_each_column():
@@ -96,19 +89,13 @@ def test_cg_ends_after_as_many_steps_as_there_are_distinct_eigenvalues(seed, dis
 
 @quick
 @given(seed=seeds)
-def test_cg_from_a_start_and_with_jacobi(seed):
+def test_cg_from_a_start_with_jacobi_and_with_two_levels(seed):
     matrix, rhs = spd(generator(seed), 10), normal(generator(seed + 1), 10, 2)
-    jacobi = GivenInverse(Diagonal(matrix.diagonal().reciprocal()))
-    solver = ConjugateGradient(jacobi, max_iterations=40, tolerance=1e-9, check_every=5)
-    solution = solver.solve(solver.prepare(Dense(matrix)), rhs, normal(generator(seed + 2), 10, 2))
-    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-7)
-
-
-def test_cg_takes_a_two_level_preconditioner():
-    matrix, rhs = spd(generator(1), 10, condition=1e4), normal(generator(2), 10, 2)
-    solver = ConjugateGradient(TwoLevel(normal(generator(3), 10, 4)), max_iterations=40, tolerance=1e-9)
-    solution = solver.solve(solver.prepare(Dense(matrix)), rhs)
-    assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-7)
+    jacobi, two_level = GivenInverse(Diagonal(matrix.diagonal().reciprocal())), TwoLevel(normal(generator(3), 10, 4))
+    for preconditioner in (jacobi, two_level):
+        solver = ConjugateGradient(preconditioner, max_iterations=40, tolerance=1e-9, check_every=5)
+        solution = solver.solve(solver.prepare(Dense(matrix)), rhs, normal(generator(seed + 2), 10, 2))
+        assert_close(solution.value, torch.linalg.solve(matrix, rhs), rtol=1e-6, atol=1e-7)
 
 
 def test_cg_does_not_claim_convergence_that_the_true_residual_denies():

@@ -1,7 +1,5 @@
 """Every structured operator equals its dense twin."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Richardson converges to what it says it does: plain, leaking, scheduled, and with a two-level preconditioner."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,10 +18,10 @@ from sgoif.linalg import (
     SolveStatus,
     TwoLevel,
 )
-from tests.linalg.problems import KINDS, few, generator, normal, quick, seeds, spd, structured
+from tests.linalg.problems import few, generator, normal, quick, seeds, spd, structured
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dense", "kronecker", "lowrank", "blocks"])  # each finds its step in another way
 @settings(few, max_examples=3)
 @given(seed=seeds)
 def test_richardson_converges_on_every_structure(kind, seed):

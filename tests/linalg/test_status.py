@@ -1,7 +1,5 @@
 """Numerical failure is data: the right status, a finite value, no exception, and no harm to the columns beside it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

@@ -1,7 +1,5 @@
 """Per-layer vectors behave as one vector, whatever order their dictionaries were filled in."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

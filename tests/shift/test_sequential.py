@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from sgoif.errors import SgoifError
 from sgoif.shift.null_streams import fit_tail, learn_tails, window_evidence
-from sgoif.shift.sequential import Memory, Tail, find_shift, longest_window, measure_evidence, windows_up_to
+from sgoif.shift.sequential import Memory, Tail, find_shift, longest_window, windows_up_to
 from sgoif.shift.statistics import Coordinates
 
 PARTS = {"first": 2, "second": 3}
@@ -35,17 +34,6 @@ def test_no_row_lies_beyond_the_farthest_and_one_that_is_not_finite_lies_there()
     torch.testing.assert_close(found[2], seen.amax(0))
     # rows that are all the same have no coordinates
     assert Coordinates.fit(torch.ones(20, 3), 3).of(torch.zeros(2, 3)).shape == (2, 0)
-
-
-@given(k=st.integers(1, 32), z=st.floats(0.5, 5.0))
-def test_evidence_is_the_exponent_of_a_normal_tail(k, z):
-    square = stats.chi2.isf(stats.norm.sf(z), k)
-    nums, calibrated = np.array(100.0), 400
-    total = np.zeros(k)
-    total[0] = math.sqrt(square * (100 + 100**2 / 400))
-    found = float(measure_evidence(total, nums, {"all": k}, calibrated)[0])
-    # Wilson and Hilferty's root is good to a tenth of a standard deviation even for k = 1
-    assert abs(math.sqrt(2 * found) - z) < 0.12 * max(1.0, z / 2)
 
 
 def brute_force(coordinates, parts, calibrated, longest):
