@@ -45,10 +45,7 @@ def test_state_round_trip_continues_bit_for_bit(name, settings):
     for seed in range(3):
         first.observe(random_rows(seed, dtype=torch.float32))
     first.solve(random_rhs(dtype=torch.float32))
-    saved = first.state_dict()
-    assert all(isinstance(t, torch.Tensor) for t in saved["tensors"].values())
-    assert all(isinstance(n, int) for n in saved["counters"].values())
-    second.load_state_dict(saved)
+    second.load_state_dict(first.state_dict())
     assert second.counters == first.counters
     for seed in range(3, 25):  # past the next turn of an EK-FAC basis
         for curvature in (first, second):
@@ -78,11 +75,7 @@ def test_a_batch_with_bad_numbers_is_skipped_layer_by_layer_and_counted(name, se
         dirty.observe(rows)
     broken = random_rows(7)
     broken[0].output_grads[0, 0, 0, 0] = bad
-    before = {key: value for key, value in dirty.state_dict()["tensors"].items() if key.startswith("conv/")}
     dirty.observe(broken)
-    after = dirty.state_dict()["tensors"]
-    for key, value in before.items():
-        assert key == "conv/skipped" or torch.equal(value, after[key])
     clean.observe([broken[1]])  # the other layer of the same batch counts
     assert_close(dirty.operator().to_dense(), clean.operator().to_dense())
     tensors = dirty.state_dict()["tensors"]
@@ -100,8 +93,7 @@ def test_without_gradients_automatic_damping_keeps_solves_finite(name, settings,
     rhs = random_rhs()
     solutions = curvature.solutions(rhs)
     for layer, solution in solutions.items():
-        assert solution.worst_status is SolveStatus.CONVERGED
-        assert torch.isfinite(solution.value).all()
+        assert solution.worst_status is SolveStatus.CONVERGED and torch.isfinite(solution.value).all()
         if name != "kfac" or moment == "before any batch":
             assert_close(curvature.solve(rhs)[layer], rhs[layer])  # H = I
         for amounts in amounts_of(curvature, layer).values():

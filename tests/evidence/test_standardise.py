@@ -12,11 +12,18 @@ def steps_of_scores(seed, num_steps=6, size=32):
     return [rng.standard_t(3, size) * (1 + step) + step for step in range(num_steps)]
 
 
+def resumed(signal):
+    other = Standardiser()
+    other.load_state_dict(signal.state_dict())
+    return other
+
+
 def test_running_values_are_an_average_over_steps_with_decay_0_9():
     steps = steps_of_scores(1)
     signal = Standardiser()
     centre = scale = None
     for scores in steps:
+        signal = resumed(signal)
         median = np.median(scores)
         mad = np.median(abs(scores - median))
         centre = median if centre is None else 0.9 * centre + 0.1 * median
@@ -62,6 +69,7 @@ def test_what_is_not_finite_is_flagged_and_moves_nothing():
 def test_small_steps_use_running_values_and_pool_until_eight():
     signal = Standardiser()
     assert np.isnan(signal.apply([1.0, 2.0, 3.0, 4.0])).all()  # nothing to measure by yet
+    signal = resumed(signal)
     found = signal.apply([5.0, 6.0, 7.0, 8.0])
     assert signal.num_steps == 1 and np.isfinite(found).all()
     whole = Standardiser()
@@ -77,18 +85,6 @@ def test_a_step_without_spread_moves_nothing(constant):
     found = signal.apply(np.full(20, constant))
     assert (signal.centre, signal.scale) == before
     np.testing.assert_allclose(found, np.clip((constant - before[0]) / before[1], -6, 6), rtol=1e-6)
-
-
-def test_resuming_continues_exactly():
-    steps = [*steps_of_scores(3), np.ones(3)]
-    whole = Standardiser()
-    for scores in steps[:4]:
-        whole.apply(scores)
-    whole.apply(steps[-1])
-    resumed = Standardiser()
-    resumed.load_state_dict(whole.state_dict())
-    np.testing.assert_array_equal(resumed.apply(steps[5]), whole.apply(steps[5]))
-    assert resumed.state_dict() == whole.state_dict()
 
 
 @pytest.mark.parametrize("settings", [{"decay": 1.0}, {"temperature": 0.0}])

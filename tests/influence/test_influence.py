@@ -95,7 +95,7 @@ def test_anchor_gradients_are_those_of_each_classs_mean_loss_and_leave_no_trace(
     model.train()
     pixels, _ = images(batch=12)
     labels = torch.arange(12) % 4
-    layers = select_layers(model, ["conv2", "norm2", "fc"])
+    layers = select_layers(model, ["norm1", "conv2", "norm2", "fc"])  # outputs of both norms are changed in place
     spaces = {layer.name: ExactSpace(layer) for layer in layers}
     anchors = Anchors(HoldOut((pixels, labels)), spaces, dtype=torch.float64)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -113,18 +113,6 @@ def test_anchor_gradients_are_those_of_each_classs_mean_loss_and_leave_no_trace(
         grads = {name: value.grad for name, value in model.named_parameters()}
         for layer in layers:
             torch.testing.assert_close(found[layer.name][v], layer.block(grads), rtol=1e-6, atol=1e-9)
-
-
-def test_anchor_gradients_reach_a_layer_whose_output_is_changed_in_place():
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)).double()
-    layers = select_layers(model)
-    x, labels = torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3
-    anchors = Anchors(HoldOut((x, labels)), {la.name: ExactSpace(la) for la in layers}, dtype=torch.float64)
-    anchors.refresh(model, Capture(layers), model, losses)
-    found = anchors.gradients
-    F.cross_entropy(model(x[labels == 1]), labels[labels == 1]).backward()
-    grads = {name: value.grad for name, value in model.named_parameters()}
-    torch.testing.assert_close(found["0"][1], layers[0].block(grads), rtol=1e-6, atol=1e-9)
 
 
 def test_labels_outside_the_classes_are_refused():
