@@ -6,18 +6,21 @@ import pytest
 from sgoif.evidence.sides import calibrate_side, side_canaries
 
 
-def world(rng, examples, tags, share, separation=3.0):
-    """Two signals per pair that are normal once bent: sound ones around 0, wrong ones around ``separation``."""
+def world(rng, examples, tags, share):
+    """Two signals per pair that are normal once bent: sound ones around 0, wrong ones around 3."""
     tag = rng.integers(0, tags, examples)
     wrong = rng.random(examples) < share
-    bent = rng.normal(size=(examples, 2)) + separation * wrong[:, None] + 0.3 * tag[:, None] / tags
+    bent = rng.normal(size=(examples, 2)) + 3.0 * wrong[:, None] + 0.3 * tag[:, None] / tags
     return tag, wrong, np.sign(bent) * np.expm1(np.abs(bent))
 
 
-def canaries(rng, examples, tags, separation=3.0):
-    tag, flip, signals = world(rng, examples, tags, 0.5, separation)
-    row = np.arange(examples) // 4
-    return side_canaries(row, row % 2, tag, flip, np.ones(examples), signals, tags)
+def canaries(rng, examples, tags, rare=None):
+    """Of a rare tag two are left."""
+    tag, flip, signals = world(rng, examples, tags, 0.5)
+    row, keep = np.arange(examples) // 4, np.ones(examples, bool)
+    keep[np.flatnonzero(tag == rare)[2:]] = False
+    belief = np.ones(keep.sum())
+    return side_canaries(row[keep], row[keep] % 2, tag[keep], flip[keep], belief, signals[keep], tags)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
@@ -41,18 +44,7 @@ def test_clean_tags_promise_next_to_nothing():
 
 def test_a_tag_with_few_canaries_is_judged_like_the_others():
     rng = np.random.default_rng(2)
-    held = canaries(rng, 2_000, 4)
-    rare = np.flatnonzero(held.assigned_label == 3)[2:]  # two are left
-    keep = np.setdiff1d(np.arange(len(held)), rare)
-    held = side_canaries(
-        held.holdout_row[keep],
-        held.fold[keep],
-        held.assigned_label[keep],
-        held.is_flip[keep],
-        held.belief[keep],
-        held.signals[keep],
-        4,
-    )
+    held = canaries(rng, 2_000, 4, rare=3)
     tag, wrong, signals = world(rng, 20_000, 4, 0.05)
     p = calibrate_side(held, signals, tag).predict(signals, tag)
     found = [p[tag == t].sum() / wrong[tag == t].sum() for t in range(4)]

@@ -189,28 +189,18 @@ def test_an_empty_batch_gives_empty_scores(module, shape):
     assert rule.materialise(call).shape == (0, *dims)
 
 
-def test_chunked_contractions_equal_whole_ones(monkeypatch):
-    from sgoif.gradients import contractions
-
-    monkeypatch.setattr(contractions, "CHUNK_BYTES", 1000)  # forces one example at a time
-    check_rule(nn.Conv2d(3, 5, 3).double(), random(4, 3, 6, 6, seed=3))
-    check_rule(nn.Linear(7, 6).double(), random(4, 3, 7, seed=3))
-
-
 @pytest.mark.parametrize(
-    "module", [nn.Conv2d(4, 6, 3, groups=2), nn.Conv2d(4, 5, 3, padding=1, padding_mode="circular")]
+    ("module", "shape", "limit", "size"),
+    [
+        (nn.Conv2d(3, 5, 3), (4, 3, 6, 6), "contractions.CHUNK_BYTES", 1000),  # one example at a time
+        (nn.Linear(7, 6), (4, 3, 7), "contractions.CHUNK_BYTES", 1000),
+        (nn.Conv2d(4, 6, 3, groups=2), (5, 4, 6, 6), "affine.PATCH_BYTES", 8 * 2800),  # four, and the last alone
+        (nn.Conv2d(4, 5, 3, padding=1, padding_mode="circular"), (5, 4, 6, 6), "affine.PATCH_BYTES", 8 * 2800),  # two
+    ],
 )
-def test_patches_unfolded_in_slices_give_the_gradients_of_whole_ones(monkeypatch, module):
-    from sgoif.gradients import affine
-
-    seen, right = [], affine.ConvRule.input_rows
-    monkeypatch.setattr(
-        affine.ConvRule, "input_rows", lambda *given: (seen.append(given[1].num_examples), right(*given))[1]
-    )
-    x = random(5, 4, 6, 6, seed=3)
-    monkeypatch.setattr(affine, "PATCH_BYTES", 8 * 2800)  # four examples of the first module, two of the second
-    check_rule(module.double(), x)
-    assert 1 in seen  # the last example, alone
+def test_a_batch_in_slices_gives_the_gradients_of_the_whole_one(monkeypatch, module, shape, limit, size):
+    monkeypatch.setattr(f"sgoif.gradients.{limit}", size)
+    check_rule(module.double(), random(*shape, seed=3))
 
 
 def test_rules_are_registered_once_and_by_type():
