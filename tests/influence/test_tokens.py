@@ -21,22 +21,27 @@ def rows_of(batch):
     return [{name: value[i] for name, value in batch.items()} for i in range(len(batch["labels"]))]
 
 
-def watched(model, family, curvature="kfac"):
+def watched(model, family):
     """A monitor after two steps, the second of which moved nothing."""
     groups = {
         name: rows_of(padded_batch(family, "right", count=count, seed=seed))
         for name, count, seed in (("a", 3, 20), ("b", 2, 21))
     }
-    monitor = sgoif.watch(
-        model, anchors=groups, train_size=8, task="sequences", method=sgoif.Method(curvature=curvature),
-        budget=sgoif.Budget(plan=PLAN),
-    )  # fmt: skip
+    monitor = sgoif.watch(model, anchors=groups, train_size=8, task="sequences", budget=sgoif.Budget(plan=PLAN))
     batch = padded_batch(family, "right", count=4, seed=3)
     for ids in ([1, 2, 3, 4], [101, 102, 103, 104]):
         with monitor.step(ids, batch["labels"]):
             model(**batch).loss.backward()
         model.zero_grad()
     return monitor, batch
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    """A model with LoRA, its monitor, and the sequences that it was trained on."""
+    model = build("gpt2", lora=True)
+    monitor, batch = watched(model, "gpt2")
+    return model, monitor, batch
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "block"])
@@ -100,13 +105,11 @@ def test_checkpointed_and_narrow_models_are_explained_too():
     assert np.corrcoef(narrow, expected)[0, 1] > 0.99
 
 
-def test_what_cannot_be_explained_is_said(monkeypatch):
-    model = build("gpt2", lora=True)
-    fresh = sgoif.watch(model, anchors={"a": rows_of(padded_batch("gpt2", "right"))}, train_size=8, task="sequences")
-    item = rows_of(padded_batch("gpt2", "right"))[0]
+def test_what_cannot_be_explained_is_said(gpt2, monkeypatch):
+    model, monitor, batch = gpt2
+    item = rows_of(batch)[0]
     with pytest.raises(SgoifError, match="not been looked at yet"):
-        fresh.explain_tokens(item)
-    monitor, batch = watched(model, "gpt2")
+        sgoif.watch(model, anchors={"a": [item]}, train_size=8, task="sequences").explain_tokens(item)
     with pytest.raises(SgoifError, match="no group 'c'; there are a, b"):
         monitor.explain_tokens(item, "c")
     with pytest.raises(SgoifError, match="input_ids and labels"):
@@ -130,12 +133,11 @@ class _Opaque(torch.autograd.Function):
         return grad
 
 
-def test_an_operation_without_forward_mode_is_named():
-    model = build("gpt2", lora=True)
-    monitor, batch = watched(model, "gpt2")
+def test_an_operation_without_forward_mode_is_named(gpt2, monkeypatch):
+    model, monitor, batch = gpt2
     block = model.get_base_model().transformer.h[1].mlp
     inner = block.forward
-    block.forward = lambda states: _Opaque.apply(inner(states))
+    monkeypatch.setattr(block, "forward", lambda states: _Opaque.apply(inner(states)))
     with pytest.raises(SgoifError, match="no forward-mode derivative"):
         monitor.explain_tokens(rows_of(batch)[0])
 
@@ -147,8 +149,8 @@ class Tokenizer:
         return " ".join(f"w{token}" for token in tokens)
 
 
-def test_harms_of_tokens_are_written_for_the_page(tmp_path):
-    monitor, batch = watched(build("gpt2", lora=True), "gpt2")
+def test_harms_of_tokens_are_written_for_the_page(gpt2, tmp_path):
+    _, monitor, batch = gpt2
     items, path = rows_of(batch), tmp_path / "tokens.jsonl"
     chosen = [(np.int64(1), items[0]), (2, items[1])]
     assert write_token_harms(monitor, chosen, path, tokenizer=Tokenizer(), groups={1: "b"}) == 2
