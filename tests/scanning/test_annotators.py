@@ -21,7 +21,7 @@ NAMES = {"class_names": ["ant", "bee", "cat"], "annotator_names": ["ann", "bo", 
 def labelled(count: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     true = rng.integers(0, 3, count)
-    rows = np.eye(3)[true] * 3 + rng.normal(size=(count, 3))
+    rows = np.repeat(np.eye(3), 40, axis=1)[true] / 2 + rng.normal(size=(count, 120))
     labels = np.full((count, 4), -1)
     for who, quality in enumerate([0.95, 0.9, 0.8, 0.4]):
         asked = rng.random(count) < 0.6

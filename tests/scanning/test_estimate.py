@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from benchmarks import data
-from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts, spread_errors
-from sgoif.scanning.estimate import _sample_rows, _scale, _World, estimate_features, estimate_labels, make_heads
+from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
+from sgoif.scanning.estimate import estimate_features, estimate_labels, make_heads
 from sgoif.scanning.head import LOWEST, Fold, PredictedHead, make_folds
 from sgoif.scanning.linear import LinearHead, fit_softmax
 from sgoif.scanning.neighbours import NeighbourHead
-from sgoif.scanning.pool import Pool, fit_pool
+from sgoif.scanning.pool import fit_pool
 from sgoif.scanning.standardise import check_features, standardise
 from sgoif.scanning.tabular import TreeHead
 
@@ -125,21 +125,15 @@ def test_spread_errors_are_found_counted_and_no_pattern_is_claimed():
 
 
 def test_pairs_of_classes_are_found_where_confidence_alone_cannot_tell():
-    rows, truth, rng = world(3000, spread=1.3, seed=1)
-    wrong = (truth == 0) & (rng.random(3000) < 0.4)
+    rows, truth, rng = world(2000, spread=1.3, seed=1)
+    wrong = (truth == 0) & (rng.random(2000) < 0.4)
     given = np.where(wrong, 1, truth)
     found = estimate(rows, given, 4)
-    folds = make_folds(np.arange(3000), given)
+    folds = make_folds(np.arange(2000), given)
     plain = LinearHead(rows, 4, folds).fit(torch.from_numpy(given)).exp().numpy()
-    confident = average_precision(1 - plain[np.arange(3000), given], wrong)
+    confident = average_precision(1 - plain[np.arange(2000), given], wrong)
     assert average_precision(found.p, wrong) > confident + 0.1
     assert 0.25 < found.transition[0, 1] < 0.5 and found.transition[1, 0] < 0.1
-
-
-def test_clean_labels_are_left_alone():
-    rows, truth, _ = world(2000)
-    found = estimate(rows, truth, 4)
-    assert (found.p > 0.5).sum() <= 4 and found.p.sum() < 10
 
 
 def hard_class(seed=0):
@@ -167,6 +161,7 @@ def test_hard_examples_of_a_clean_set_are_not_called_errors():
     assert (found.p > 0.5).sum() == 0 and found.p.sum() < 0.005 * 4000
 
 
+@pytest.mark.usefixtures("quick_heads")
 @pytest.mark.parametrize("kind", ["each to one other", "spread"])
 def test_errors_in_an_easy_set_are_all_believed(kind):
     """Its labels are as likely by predictions that expect any label now and then: the counts have to stand."""
@@ -232,33 +227,29 @@ def test_folds_that_cover_an_example_twice_are_averaged():
 
 
 @pytest.mark.usefixtures("quick_heads")
-@pytest.mark.parametrize("is_refitted", [False, True])
-def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own(is_refitted):
-    rows, truth, _ = world(1500, width=40)
-    labels, folds = torch.from_numpy(truth), make_folds(np.arange(1500), truth)
-    noise = torch.full((4, 4), 0.05) + 0.8 * torch.eye(4)
+def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own():
+    rows, truth, _ = world(800, width=40)
+    labels, folds = torch.from_numpy(truth), make_folds(np.arange(800), truth)
+    noise, test = torch.full((4, 4), 0.05) + 0.8 * torch.eye(4), folds[0].test
     for head in make_heads(rows, 4, folds):
         found = head.fit(labels)
         refitted = head.refit(labels, noise, found.exp().__getitem__, restart=True)
-        expected = refitted if is_refitted else found
-        test = folds[0].test
-        predicted = head.predictor(is_refitted=is_refitted)(rows[test]).clamp_min(LOWEST)
-        torch.testing.assert_close(predicted, expected[test], rtol=1e-4, atol=1e-4, msg=head.name)
+        for is_refitted, expected in ((False, found), (True, refitted)):
+            predicted = head.predictor(is_refitted=is_refitted)(rows[test]).clamp_min(LOWEST)
+            torch.testing.assert_close(predicted, expected[test], rtol=1e-4, atol=1e-4, msg=head.name)
 
 
-@pytest.mark.usefixtures("quick_heads")
 @pytest.mark.parametrize("kind", ["pairs", "spread"])
 def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kind):
-    rows, truth, rng = world(3000, width=40, spread=2.5)
+    rows, truth, rng = world(3000)
     wrong = rng.random(3000) < 0.1
     given = np.where(wrong, (truth + (1 if kind == "pairs" else rng.integers(1, 4, 3000))) % 4, truth)
-    whole = estimate(rows, given, 4)
     monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 1000)
     monkeypatch.setattr("sgoif.scanning.estimate._JUDGED", 500)  # four blocks of the others
     found = estimate(rows, given, 4)
     others = np.setdiff1d(np.arange(3000), found.sampled)
     assert 1000 <= len(found.sampled) < 1010 and len(found.predicted) == len(found.sampled)
-    assert average_precision(found.p[others], wrong[others]) > average_precision(whole.p[others], wrong[others]) - 0.03
+    assert average_precision(found.p[others], wrong[others]) > 0.95
     assert abs(found.p.sum() / wrong.sum() - 1) < 0.2
     sure = others[(found.p[others] > 0.9) & wrong[others]]
     assert len(sure) > 50 and (found.suggested[sure, 0] == truth[sure]).mean() > 0.9
@@ -266,13 +257,27 @@ def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kin
 
 
 def test_a_sample_has_some_of_every_class_and_does_not_depend_on_the_order(monkeypatch):
-    monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 1000)
-    ids = np.array([f"x{i}" for i in range(5000)])
-    given = np.where(np.arange(5000) < 30, 1, 0)
-    order = np.random.default_rng(0).permutation(5000)
-    first, again = (_sample_rows(ids[how], given[how]) for how in (np.arange(5000), order))
-    assert (given[first] == 1).sum() == 20 and 1000 <= len(first) <= 1020
+    monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 300)
+    rng = np.random.default_rng(0)
+    ids, given = np.array([f"x{i}" for i in range(1500)]), np.where(np.arange(1500) < 30, 1, 0)
+    rows = torch.from_numpy((rng.normal(size=(1500, 120)) + given[:, None]).astype(np.float32))
+    order = rng.permutation(1500)
+    first, again = (estimate_features(rows[how], ids[how], given[how], 2).sampled for how in (np.arange(1500), order))
+    assert (given[first] == 1).sum() == 20 and 300 <= len(first) <= 320
     assert set(ids[first]) == set(ids[order][again])
+
+
+class KnownHead:
+    """Predictions as given, at first and when it is fitted again."""
+
+    def __init__(self, name, scores, again):
+        self.name, self.log_p, self.again = name, *(torch.from_numpy(s).float().log_softmax(1) for s in (scores, again))
+
+    def fit(self, given):
+        return self.log_p
+
+    def refit(self, given, transition, posterior, *, restart):
+        return self.again
 
 
 def test_a_refitted_head_that_has_seen_a_little_of_each_label_does_not_hide_the_errors():
@@ -280,31 +285,15 @@ def test_a_refitted_head_that_has_seen_a_little_of_each_label_does_not_hide_the_
     rng, classes, count = np.random.default_rng(0), 30, 3000
     truth = np.arange(count) % classes
     wrong = rng.random(count) < 0.2
-    given = torch.from_numpy(np.where(wrong, (truth + rng.integers(1, classes, count)) % classes, truth))
-    scores = torch.from_numpy(rng.normal(size=(2, count, classes))).float()
-    scores[:, range(count), truth] += 5.0
-    scores[1].scatter_add_(1, given[:, None], torch.full((count, 1), 1.0))
-    counts = np.diag(np.full(classes, 80)) + (1 - np.eye(classes, dtype=np.int64))
-    transition = spread_errors(counts)
-    world = _World(Pool(list(scores.log_softmax(2)), torch.tensor([0.8, 0.8])), transition, given, is_recovered=True)
-    kept, fitted = (_scale(world, counts, is_refitted=is_refitted) for is_refitted in (True, False))
-    found, lost = (1 - float(one.posterior(slice(None)).gather(1, given[:, None]).mean()) for one in (kept, fitted))
-    assert kept.pool is world.pool and found == pytest.approx(wrong.mean(), rel=0.2)
-    assert lost < 0.6 * wrong.mean()
-
-
-def test_tied_exponents_keep_their_ratios_and_are_sharpened():
-    rng = np.random.default_rng(0)
-    truth = torch.from_numpy(np.arange(2000) % 5)
-    scores = torch.from_numpy(rng.normal(size=(2, 2000, 5))).float()
-    scores[:, range(2000), truth] += 2.0
-    given = torch.where(torch.from_numpy(rng.random(2000) < 0.2), (truth + 1) % 5, truth)
-    scores[1].scatter_add_(1, given[:, None], torch.full((2000, 1), 2.0))  # has seen the labels
-    noise, start = 0.8 * np.eye(5) + 0.2 * np.roll(np.eye(5), 1, axis=1), torch.tensor([0.6, 0.3])
-    logs = list(scores.log_softmax(2))
-    free, tied = (fit_pool(logs, given, noise, start, is_tied=is_tied).exponents for is_tied in (False, True))
-    torch.testing.assert_close(tied / tied.sum(), start / start.sum())
-    assert free[1] > free[0] and tied[0] != start[0]
+    given = np.where(wrong, (truth + rng.integers(1, classes, count)) % classes, truth)
+    scores = rng.normal(size=(2, count, classes))
+    scores[:, range(count), truth] += 2.5
+    seen = scores[1].copy()
+    seen[range(count), given] += 0.7
+    heads = [KnownHead("unseen", scores[0], scores[0]), KnownHead("seen", scores[1], seen)]
+    found = estimate_labels(heads, given, classes)
+    # 0.87 of them; 0.70 where exponents are fitted anew to find their number, 0.48 where after each refit
+    assert found.is_refitted and found.p.sum() == pytest.approx(wrong.sum(), rel=0.2)
 
 
 def near_classes(kind, rate=0.04, seed=0):
@@ -318,19 +307,18 @@ def near_classes(kind, rate=0.04, seed=0):
     return torch.from_numpy(rows.astype(np.float32)), np.where(wrong, other, truth), wrong
 
 
-@pytest.mark.parametrize("kind", ["near", "any"])
-def test_errors_that_go_to_near_classes_are_believed_where_labels_are_likelier_so(monkeypatch, kind):
+def test_errors_that_go_to_near_classes_are_believed():
     """A few errors a class are too few to count which class they go to; which classes are near says it."""
-    rows, given, wrong = near_classes(kind)
+    rows, given, wrong = near_classes("near")
     found = estimate(rows, given, 40)
-    monkeypatch.setattr("sgoif.scanning.estimate._find_near", lambda world: None)
-    without = estimate(rows, given, 40)
-    before, after = (average_precision(one.p, wrong) for one in (without, found))
-    if kind == "any":
-        np.testing.assert_allclose(found.p, without.p)
-    else:
-        assert after > max(0.9, before - 0.02), (before, after)
-        assert 0.8 < found.p.sum() / wrong.sum() < 1.25 and without.p.sum() < 0.5 * wrong.sum()
+    assert average_precision(found.p, wrong) > 0.9
+    assert 0.8 < found.p.sum() / wrong.sum() < 1.25  # below 0.5 where errors are believed to be spread evenly
+
+
+def test_errors_that_go_anywhere_are_not_believed_to_go_to_near_classes():
+    rows, given, _ = near_classes("any")
+    leaks = estimate(rows, given, 40).transition[~np.eye(40, dtype=bool)]
+    assert leaks.max() < 1.1 * leaks.min()
 
 
 @pytest.mark.data

@@ -36,46 +36,31 @@ def test_rows_by_position_and_by_id_come_in_the_order_of_the_data(tmp_path):
     assert order_of("plain.npy", None, IDS) == "by position: row 0 is 'cat/0.png', the last row is 'cat/5.png'"
 
 
-def refused(tmp_path, name, save, words, feature_ids=None):
-    save(tmp_path / name)
-    with pytest.raises(SgoifError, match=words):
-        read_features(tmp_path / name, IDS, feature_ids)
-
-
 def test_what_does_not_fit_is_refused_with_what_is_needed(tmp_path):
     objects = np.array([[1, None]] * 6, dtype=object)
-    short = tmp_path / "short.txt"
-    short.write_text("\n".join(IDS[:5]))
-    twice = tmp_path / "twice.txt"
-    twice.write_text("\n".join([*IDS[:5], IDS[0]]))
-    for name, save, words, ids in (
-        ("few.npy", lambda p: np.save(p, ROWS[:5]), r"has 5 rows, expected .* one row per example, \[6, D\]", None),
-        ("cube.npy", lambda p: np.save(p, ROWS[..., None]), r"has the shape \[6, 2, 1\]", None),
-        ("text.npy", lambda p: np.save(p, ROWS.astype(str)), "holds values of type <U", None),
-        ("objects.npy", lambda p: np.save(p, objects, allow_pickle=True), "cannot be read as numbers", None),
-        (
-            "objects.npz",
-            lambda p: np.savez(p, ids=np.array(IDS, object), features=ROWS),
-            "`ids` of .* holds objects",
-            None,
-        ),
-        ("cut.npy", lambda p: p.write_bytes(b"\x93NUMPY\x01"), "cannot be read as numbers", None),
-        ("no.npz", lambda p: np.savez(p, rows=ROWS), "lacks ids and features: it holds rows", None),
-        ("rows.npy", lambda p: np.save(p, ROWS), "has 6 rows, expected", short),
-        ("rows.npy", lambda p: np.save(p, ROWS), "names 1 ids more than once", twice),
-        ("rows.txt", lambda p: p.write_text("1"), "is neither .npy, .npz, .parquet nor .csv", None),
-        ("a.parquet", lambda p: pq.write_table(pa.table({"id": IDS, "n": ["x"] * 6}), p), "none of numbers", None),
-        ("b.parquet", lambda p: pq.write_table(pa.table({"a": [1.0]}), p), "no column `id`", None),
-        ("c.parquet", lambda p: pq.write_table(pa.table({"id": ["x"], "r": [[1.0]]}), p), "lacks 6 of 6 ids", None),
-        (
-            "d.parquet",
-            lambda p: pq.write_table(pa.table({"id": IDS, "r": [[1.0]] * 5 + [[1.0, 2.0]]}), p),
-            "differ",
-            None,
-        ),
-        ("e.parquet", lambda p: p.write_bytes(b"PAR1"), "cannot be read as Parquet", None),
+    ragged = [[1.0]] * 5 + [[1.0, 2.0]]
+    for name, save, words in (
+        ("few.npy", lambda p: np.save(p, ROWS[:5]), r"has 5 rows, expected .* one row per example, \[6, D\]"),
+        ("cube.npy", lambda p: np.save(p, ROWS[..., None]), r"has the shape \[6, 2, 1\]"),
+        ("text.npy", lambda p: np.save(p, ROWS.astype(str)), "holds values of type <U"),
+        ("objects.npy", lambda p: np.save(p, objects, allow_pickle=True), "cannot be read as numbers"),
+        ("objects.npz", lambda p: np.savez(p, ids=np.array(IDS, object), features=ROWS), "`ids` of .* holds objects"),
+        ("no.npz", lambda p: np.savez(p, rows=ROWS), "lacks ids and features: it holds rows"),
+        ("rows.txt", lambda p: p.write_text("1"), "is neither .npy, .npz, .parquet nor .csv"),
+        ("a.parquet", lambda p: pq.write_table(pa.table({"id": IDS, "n": ["x"] * 6}), p), "none of numbers"),
+        ("b.parquet", lambda p: pq.write_table(pa.table({"a": [1.0]}), p), "no column `id`"),
+        ("c.parquet", lambda p: pq.write_table(pa.table({"id": ["x"], "r": [[1.0]]}), p), "lacks 6 of 6 ids"),
+        ("d.parquet", lambda p: pq.write_table(pa.table({"id": IDS, "r": ragged}), p), "differ"),
+        ("e.parquet", lambda p: p.write_bytes(b"PAR1"), "cannot be read as Parquet"),
     ):
-        refused(tmp_path, name, save, words, ids)
+        save(tmp_path / name)
+        with pytest.raises(SgoifError, match=words):
+            read_features(tmp_path / name, IDS)
+    np.save(tmp_path / "rows.npy", ROWS)
+    for ids, words in ((IDS[:5], "has 6 rows, expected"), ([*IDS[:5], IDS[0]], "names 1 ids more than once")):
+        (tmp_path / "ids.txt").write_text("\n".join(ids))
+        with pytest.raises(SgoifError, match=words):
+            read_features(tmp_path / "rows.npy", IDS, tmp_path / "ids.txt")
 
 
 @pytest.mark.parametrize("header", [b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,", b"{'descr'", b"\xff\xfe"])

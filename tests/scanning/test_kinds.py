@@ -98,9 +98,9 @@ def test_features_of_columns():
 
 
 def test_embeddings_of_a_column_an_array_and_a_file_are_the_same(tmp_path):
-    digits = load_digits(n_class=4)
-    given, wrong = spoil(digits.target.tolist())
-    rows = digits.data.astype(np.float32)
+    data, labels = load_digits(n_class=4, return_X_y=True)
+    given, wrong = spoil(labels[:300].tolist())
+    rows = np.tile(data[:300].astype(np.float32), 2)  # as wide as embeddings are
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
     table = pa.table({"label": given, "vector": vectors})
     pq.write_table(table, tmp_path / "vectors.parquet", row_group_size=100)

@@ -30,46 +30,28 @@ def average_precision(run, wrong):
     return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean())
 
 
-@pytest.mark.parametrize("num_rows", [1, 4])
-def test_an_overflow_costs_the_other_rows_nothing(num_rows):
-    rows, given, wrong, held = world()
-    bad = np.flatnonzero(~held)[:num_rows]
-    rows[bad] = 65504  # the largest number of half precision
+@pytest.mark.usefixtures("quick_heads")
+def test_a_broken_row_has_no_probability_and_says_why_and_costs_the_others_nothing():
+    rows, given, wrong, held = world(900)
+    overflowed, far = np.flatnonzero(~held)[:4], int(np.flatnonzero(~held)[50])
+    not_finite = np.flatnonzero(~held)[[100, 200, 300]]
+    rows[overflowed] = 65504  # the largest number of half precision
+    rows[far] *= 60
+    rows[not_finite[0], 0], rows[not_finite[1]], rows[not_finite[2], 5] = np.nan, np.inf, -np.inf
     run = audit(rows, given, held)
     assert average_precision(run, wrong) > 0.95
     p = dict(zip(run.table["id"].tolist(), run.table["p_mislabeled"].astype(float), strict=True))
-    assert all(np.isnan(p[i]) for i in bad.tolist())  # nothing can be said of them
+    broken = {*overflowed.tolist(), *not_finite.tolist()}
+    assert {i for i, value in p.items() if np.isnan(value)} == broken  # what is merely far is clamped and judged
+    said = zip(run.table["id"].tolist(), run.table["no_p_reason"], strict=True)
+    assert {i: reason for i, reason in said if reason is not None} == {
+        **dict.fromkeys(overflowed.tolist(), "its embedding lies more than 1,000 standard deviations from all others"),
+        **dict.fromkeys(not_finite.tolist(), "its embedding is not finite"),
+    }
     called_wrong = [i for i, value in p.items() if value > 0.5]
-    assert sum(not wrong[i] for i in called_wrong) <= 3 and len(called_wrong) > 0.6 * wrong[~held].sum()
-    assert run.info["outliers"] == num_rows and run.info["outlier_ids"] == bad.tolist()
-    reasons = {value for value in run.table["no_p_reason"] if value is not None}
-    assert reasons == {"its embedding lies more than 1,000 standard deviations from all others"}
-
-
-def test_a_row_that_is_merely_far_is_clamped_judged_and_named():
-    rows, given, wrong, held = world()
-    far = int(np.flatnonzero(~held)[5])
-    rows[far] *= 60
-    run = audit(rows, given, held)
-    assert run.info["outlier_ids"] == [far] and run.info["clamped_values"] > 5
-    assert np.isfinite(run.table["p_mislabeled"].astype(float)).all()
-    assert average_precision(run, wrong) > 0.9
-
-
-def test_rows_that_are_not_finite_have_no_probability_and_say_why():
-    rows, given, wrong, held = world()
-    bad = np.array([3, 40, 77])
-    rows[3, 0], rows[40], rows[77, 5] = np.nan, np.inf, -np.inf
-    run = audit(rows, given, held)
-    table = run.table
-    place = {int(value): number for number, value in enumerate(table["id"])}
-    for i in bad:
-        assert np.isnan(table["p_mislabeled"][place[i]]) and table["given_label"][place[i]] == given[i]
-        assert table["no_p_reason"][place[i]] == "its embedding is not finite"
-    others = np.array([number for value, number in place.items() if value not in bad])
-    assert np.isfinite(table["p_mislabeled"][others].astype(float)).all()
-    assert run.info["not_finite"] == 3
-    assert average_precision(run, wrong) > 0.9
+    assert sum(not wrong[i] for i in called_wrong) <= 3 and len(called_wrong) > 0.6 * wrong[list(p)].sum()
+    assert run.info["outlier_ids"] == [*overflowed.tolist(), far] and run.info["outliers"] == 5
+    assert run.info["not_finite"] == 3 and run.info["clamped_values"] > 5
 
 
 def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
@@ -86,12 +68,11 @@ def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
             audit(bad, given, held)
 
 
-def test_constant_and_repeated_features_change_nothing():
-    rows, given, wrong, held = world(600)
-    odd = np.concatenate([rows, rows[:, :3], np.full((600, 2), 7.0), np.zeros((600, 1))], 1)
+def test_constant_features_become_zero_and_repeated_ones_stay_the_same():
+    rows, _, _, held = world(300)
+    odd = np.concatenate([rows, rows[:, :3], np.full((300, 2), 7.0), np.zeros((300, 1))], 1)
     inputs = standardise(odd, ~held).inputs
     assert (inputs[:, -3:] == 0).all() and torch.equal(inputs[:, :3], inputs[:, 12:15])
-    assert average_precision(audit(odd, given, held), wrong) > 0.9
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-20, 0.0), (1e20, 0.0), (1.0, 1e6)])
