@@ -1,8 +1,7 @@
 """Tables from somebody else: paths in their rows are read below the table's folder, and nowhere else."""
 
 import os
-import subprocess
-import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,6 @@ from sgoif.scoring.pieces import list_pieces
 from sgoif.scoring.records import read_records
 from sgoif.sources import find_pictures
 from sgoif.sources.labelled import open_source
-from tests.cli.runs import bare
 from tests.pictures.files import png
 
 
@@ -73,16 +71,13 @@ def test_rows_are_read_inside_the_folder_of_the_table_only(table):
 def test_a_pipe_in_a_folder_of_pictures_holds_nobody_up(tmp_path):
     os.mkfifo(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(png())
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from sgoif.ood.stored import stored_pictures\n"
-        "from sgoif.pictures import PictureError, displayed\nfrom sgoif.sources import find_pictures\n"
-        "for id, value in stored_pictures(Path(sys.argv[1])):\n"
-        "    try: print(id, displayed(value).size)\n"
-        "    except PictureError as error: print(id, error)\n"
-        "print(list(find_pictures(sys.argv[1]).read(['a.png'])))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, env=bare(), timeout=60
-    )
-    assert done.stdout.splitlines() == ["a.png it is no regular file", "b.png (8, 6)", "[None]"], done.stderr
+    found = []
+
+    def read():
+        found.append({id: readable([value])[0] for id, value in stored_pictures(tmp_path)})
+        found.append(list(find_pictures(tmp_path).read(["a.png"])))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(60)
+    assert found == [{"a.png": "it is no regular file", "b.png": ""}, [None]]

@@ -7,10 +7,10 @@ import fsspec
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.pictures import displayed
 from sgoif.sources import find_pictures
 from sgoif.sources.shards import ShardPictures, find_members, read_samples
 from tests.pictures.files import encoded, picture
+from tests.sources.test_places import seed_of
 
 
 def write_shard(path, members):
@@ -19,12 +19,6 @@ def write_shard(path, members):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-
-
-def seed_of(value):
-    """Which of the pictures it is."""
-    shown = displayed(value).tobytes()
-    return next(seed for seed in range(40) if picture(seed).tobytes() == shown)
 
 
 @pytest.fixture(scope="module")

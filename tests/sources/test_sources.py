@@ -1,8 +1,6 @@
 """Sources of labelled pictures: real files in every shape people keep them in."""
 
-import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +13,7 @@ from sgoif.sources.columns import ColumnNames, number_labels
 from sgoif.sources.labelled import TableSource, open_source
 from sgoif.sources.tables import TableFiles
 from tests.pictures.files import png
+from tests.sources.test_shards import write_shard
 
 
 def test_a_folder_of_class_folders(tmp_path):
@@ -187,13 +186,10 @@ def test_a_dataset_of_hugging_face_in_memory_and_on_disk(tmp_path):
 
 def test_shards_of_webdataset(tmp_path):
     for shard in range(2):
-        with tarfile.open(tmp_path / f"train-{shard:02d}.tar", "w") as tar:
-            for key in range(3):
-                files = {"jpg": png((40 * key, 0, 0)), "cls": f"{(key + shard) % 2}".encode()}
-                for suffix, content in files.items():
-                    info = tarfile.TarInfo(f"{key:04d}.{suffix}")
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+        members = []
+        for key in range(3):
+            members += [(f"{key:04}.jpg", png((40 * key, 0, 0))), (f"{key:04}.cls", f"{(key + shard) % 2}".encode())]
+        write_shard(tmp_path / f"train-{shard:02d}.tar", members)
     for data in (tmp_path, str(tmp_path / "train-{00..01}.tar"), str(tmp_path / "train-*.tar")):
         source = open_source(data)
         assert (len(source.ids), source.ids[4]) == (6, "train-01/0001")
