@@ -1,5 +1,7 @@
 """Scoring by a snapshot: the audit's rows from every form of data, whatever is broken, stopped or judged already."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -7,9 +9,11 @@ import torch
 
 import sgoif
 from sgoif.errors import SgoifError
+from sgoif.evidence import hash_ids
 from sgoif.scoring.engines import LocalEngine
 from sgoif.scoring.operator import Loading
 from sgoif.scoring.score import score
+from sgoif.snapshot import read_snapshot, write_snapshot
 from sgoif.training.recorder import MEAN_SIGNALS
 from tests.cli.runs import table as some_examples
 from tests.cli.runs import write_run
@@ -51,18 +55,29 @@ def test_the_same_pictures_in_any_form_are_judged_as_the_audit_judged_them(train
     assert run.info["num_examples"] == 300 and run.info["state"] == "finished"
 
 
-def test_the_run_is_like_any_other(trained, tmp_path):
-    run = scored(trained, as_parquet(trained.train, tmp_path / "data"), tmp_path / "run")
+@pytest.fixture(scope="module")
+def plain(trained, tmp_path_factory):
+    """Five files of data, and the run of all that is in them."""
+    folder = tmp_path_factory.mktemp("plain")
+    data = as_parquet(trained.train, folder / "data", files=5)
+    return data, scored(trained, data, folder / "run")
+
+
+def test_the_run_is_like_any_other(plain):
+    _, run = plain
     assert run.class_names == list(NAMES)
     assert run.label_issues(top=5).num_rows == 5
     assert run.class_issues().num_rows == 3
     assert run.sql("select count(*) as n from examples")["n"][0].as_py() == 300
 
 
-def test_decoding_ahead_changes_nothing(trained, tmp_path):
-    data = as_parquet(trained.train, tmp_path / "data")
-    plain, ahead = (scored(trained, data, tmp_path / f"run{n}", batch_size=50, decoders=n) for n in (0, 2))
-    assert np.array_equal(rows_by(plain)["p_mislabeled"], rows_by(ahead)["p_mislabeled"])
+def test_decoding_ahead_changes_nothing_and_settings_of_loading_are_taken_one_by_one_too(trained, plain, tmp_path):
+    ahead = rows_by(scored(trained, plain[0], tmp_path / "ahead", batch_size=50, decoders=2))
+    alone = rows_by(scored(trained, plain[0], tmp_path / "alone", loading=Loading(batch_size=50, decoders=0)))
+    assert all(np.array_equal(ahead[name], alone[name]) for name in ("id", "harm", "margin", "p_mislabeled"))
+    with pytest.raises(TypeError, match="batches"):
+        scored(trained, plain[0], tmp_path / "run", batches=64)
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_broken_is_put_aside_with_its_reason(trained, tmp_path):
@@ -81,12 +96,12 @@ def test_what_is_broken_is_put_aside_with_its_reason(trained, tmp_path):
     assert "cannot be read on" in reasons[str(data / "part-9.parquet")]
 
 
-def test_a_record_that_the_model_chokes_on_takes_no_other_with_it(trained, tmp_path):
+def test_a_record_that_the_model_chokes_on_takes_no_other_with_it(trained, plain, tmp_path):
     def transform(picture):
         pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float().div(255)
         return pixels[:, :2, :2] if (np.array(picture) == trained.train.pixels[17]).all() else pixels
 
-    run = scored(trained, as_parquet(trained.train, tmp_path / "data"), tmp_path / "run", transform=transform)
+    run = scored(trained, plain[0], tmp_path / "run", transform=transform)
     assert sorted(set(range(300)) - set(run.table["id"].tolist())) == [17]
     expected = np.delete(rows_by(trained.audit)["harm"], 17)
     np.testing.assert_allclose(rows_by(run)["harm"], expected, **CLOSE)
@@ -117,54 +132,41 @@ class Stopping(LocalEngine):
                 raise KeyboardInterrupt
 
 
-def test_a_stopped_run_goes_on_with_what_is_left(trained, tmp_path):
-    data = as_parquet(trained.train, tmp_path / "data", files=5)
+def test_a_stopped_run_goes_on_with_what_is_left(trained, plain, tmp_path):
+    data, whole = plain
     with pytest.raises(KeyboardInterrupt):
         scored(trained, data, tmp_path / "run", engine=Stopping(2))
     assert sgoif.load(tmp_path / "run").info["state"] == "running"
     (tmp_path / "run" / "examples" / "rank-00000" / ".edition-0001-part-000003.parquet.tmp").write_bytes(b"half")
     rest = Stopping(99)
     run = scored(trained, data, tmp_path / "run", engine=rest)
-    whole = scored(trained, data, tmp_path / "whole")
     assert rest.done == 3 and run.info["state"] == "finished"
     for name, column in rows_by(whole).items():
         np.testing.assert_array_equal(rows_by(run)[name], column, err_msg=name)
 
 
-def test_a_folder_that_was_begun_with_something_else_is_left_alone(trained, tmp_path):
-    data = as_parquet(trained.train, tmp_path / "data")
-    scored(trained, data, tmp_path / "run")
+def test_a_folder_that_was_begun_with_something_else_is_left_alone(trained, plain, tmp_path):
+    data, run = plain
     with pytest.raises(SgoifError, match="begun with other data"):
-        scored(trained, as_shards(trained.train, tmp_path / "tar"), tmp_path / "run")
+        scored(trained, as_shards(trained.train, tmp_path / "tar"), run.url)
     write_run(tmp_path / "other", some_examples([0.5], [0], [1]))
     with pytest.raises(SgoifError, match="holds a run already"):
         scored(trained, data, tmp_path / "other")
 
 
-def test_settings_of_loading_are_taken_one_by_one_too(trained, tmp_path):
-    data, tables = as_parquet(trained.train, tmp_path / "data"), []
-    for settings in ({"loading": Loading(batch_size=64, decoders=1)}, {"batch_size": 64, "decoders": 1}):
-        tables.append(rows_by(scored(trained, data, tmp_path / str(len(tables)), **settings)))
-    assert all(np.array_equal(tables[0][name], tables[1][name]) for name in ("id", "harm", "margin"))
-    with pytest.raises(TypeError, match="batches"):
-        scored(trained, data, tmp_path / "run", batches=64)
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_weights_are_refused_before_anything_is_written(trained, tmp_path):
+def test_other_weights_are_refused_before_anything_is_written(trained, plain, tmp_path):
     other = type(trained.model)()
     with pytest.raises(SgoifError, match="not those of the snapshot"):
-        score(trained.snapshot, other, as_parquet(trained.train, tmp_path / "data"), str(tmp_path / "run"))
+        score(trained.snapshot, other, plain[0], str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_only_what_a_run_has_not_judged_is_scored(trained, tmp_path):
+def test_only_what_a_run_has_not_judged_is_scored(trained, plain, tmp_path):
     judged = np.arange(100, 300)
     examples = some_examples(np.full(250, 0.25), np.zeros(250), np.ones(250), ids=np.arange(50, 300))
     examples["confidence"] = np.isin(examples["id"], judged).astype(float)  # 50..99 met a shut gate, 0..49 were not met
     before = write_run(tmp_path / "before", examples, names=NAMES)
-    data = as_parquet(trained.train, tmp_path / "data")
-    run = scored(trained, data, tmp_path / "run", only_unjudged=before)
+    run = scored(trained, plain[0], tmp_path / "run", only_unjudged=before)
     found = rows_by(run)
     assert found["id"].tolist() == list(range(300)) and run.info["num_scored"] == 100 and run.info["num_copied"] == 200
     assert (found["p_mislabeled"][judged] == 0.25).all()
@@ -172,22 +174,17 @@ def test_only_what_a_run_has_not_judged_is_scored(trained, tmp_path):
     assert sgoif.load(before).table["confidence"].sum() == 200  # the run itself is as it was
 
 
-def test_ids_of_another_kind_are_refused(trained, tmp_path):
+def test_ids_of_another_kind_are_refused(trained, plain, tmp_path):
     before = write_run(tmp_path / "before", some_examples([0.5], [0], [1]))
     with pytest.raises(SgoifError, match="ids are of type int"):
-        scored(trained, as_parquet(trained.train, tmp_path / "data"), tmp_path / "run", only_unjudged=before)
+        scored(trained, plain[0], tmp_path / "run", only_unjudged=before)
 
 
-def test_hold_out_examples_are_not_judged_by_themselves(trained, tmp_path):
-    from dataclasses import replace
-
-    from sgoif.evidence import hash_ids
-    from sgoif.snapshot import read_snapshot, write_snapshot
-
+def test_hold_out_examples_are_not_judged_by_themselves(trained, plain, tmp_path):
     held = np.sort(hash_ids(np.array([3, 4])).view(np.int64))
     path = tmp_path / "held.safetensors"
     write_snapshot(replace(read_snapshot(trained.snapshot), held_out=held), path)
-    run = score(str(path), trained.model, as_parquet(trained.train, tmp_path / "data"), str(tmp_path / "run"))
+    run = score(str(path), trained.model, plain[0], str(tmp_path / "run"))
     assert not {3, 4} & set(run.table["id"].tolist()) and run.info["num_passed_over"] == 2
     before = write_run(
         tmp_path / "before", some_examples([0.2] * 9, [0] * 9, [1] * 9, ids=np.arange(5, 14)), names=NAMES
