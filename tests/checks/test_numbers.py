@@ -32,10 +32,7 @@ def test_outliers_do_not_hide_themselves_or_each_other():
     assert chosen[2_000:].all() and chosen[:2_000].sum() <= 10
 
 
-def test_equal_values_have_no_tail():
+def test_equal_values_have_no_tail_and_nothing_is_selected_of_nothing():
     assert (tail_p_values(np.ones(300)) == 1).all()
     assert (tail_p_values(np.r_[np.ones(299), 5.0]) == 1).all()
-
-
-def test_nothing_is_selected_of_nothing():
     assert select_discoveries(np.zeros(0), 0.1).shape == (0,)

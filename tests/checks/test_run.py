@@ -30,11 +30,6 @@ def test_a_run_gives_one_row_per_check_the_worst_first(found, tmp_path):
     assert table["severity"].to_pylist()[-len(unknown) :] == ["unknown"] * len(unknown)
 
 
-def test_a_run_without_issues_says_to_scan_again():
-    with pytest.raises(SgoifError, match="sgoif scan"):
-        Run({}, MemoryTables({})).data_issues()
-
-
 def test_damaged_issues_are_an_error_of_the_file():
     with pytest.raises(SgoifError, match="damaged"):
         Run({"data_issues": [{"kind": "outliers", "count": "many"}]}, MemoryTables({})).data_issues()
