@@ -1,8 +1,7 @@
-"""The table of faults, in little: ranks killed under torchrun, a real full disk."""
+"""The table of faults, in little: ranks killed under torchrun."""
 
 import pytest
 
-from benchmarks.faults.disk import fill_disk
 from benchmarks.faults.ranks import kill_ranks
 
 pytestmark = pytest.mark.data
@@ -12,8 +11,3 @@ pytestmark = pytest.mark.data
 def test_a_rank_killed_in_mid_step_and_in_close(tmp_path):
     (row,) = kill_ranks(tmp_path, times=2, steps=60)
     assert row.tried == 2 and row.met, row
-
-
-def test_a_disk_that_fills_up(tmp_path):
-    (row,) = fill_disk(tmp_path, times=1, ways=["for a while"])
-    assert row.met, row

@@ -1,9 +1,8 @@
 """The gallery shows what was looked at and found wrong, and nothing else."""
 
-import numpy as np
 import pytest
 
-from benchmarks.gallery import LOOKED_AT, PAGE, PICTURES, Find, choose_wrong, count_verdicts, draw, fill, write_texts
+from benchmarks.gallery import LOOKED_AT, PAGE, PICTURES, Find, choose_wrong, count_verdicts, fill, write_texts
 
 VERDICTS = {"3": "wrong", "5": "right", "8": "arguable"}
 FINDS = [Find("3", "cat", "dog", 0.9), Find("5", "dog", "cat", 0.8), Find("8", "cat", "fox", 0.7)]
@@ -25,15 +24,6 @@ def test_texts_become_rows_between_the_markers():
     rows = write_texts(FINDS[:1], ["", "", "", "a | b"])
     page = fill("x\n<!-- gallery set -->\nold\n<!-- end -->\ny\n", {"set": rows})
     assert "old" not in page and "| a \\| b | `cat` | `dog` |" in page and page.endswith("<!-- end -->\ny\n")
-
-
-def test_pictures_become_one_sheet(tmp_path):
-    from PIL import Image
-
-    path = tmp_path / "gallery" / "sheet.jpg"
-    draw(FINDS, np.full((9, 28, 28, 3), 255, np.uint8), path)
-    with Image.open(path) as sheet:
-        assert sheet.size[0] > 5 * 112 and sheet.size[1] < 2 * 112
 
 
 def test_the_page_agrees_with_the_verdicts():

@@ -11,29 +11,18 @@ from sgoif.influence import GateSettings
 @pytest.mark.data
 @pytest.mark.usefixtures("narrow_networks")
 def test_a_short_run_reports_every_signal_and_repeats_itself():
-    setup = Setup(epochs=2, examples=2000)
+    setup = Setup(epochs=2, examples=1000)
     trainings = [train(setup, cached=False) for _ in range(2)]
     first, again = (label_noise.report_on(found) for found in trainings)
     assert first["signals"] == again["signals"]
     assert first["audit"] == again["audit"]
     for name in label_noise.SIGNALS:
-        assert first["signals"][name]["all"]["errors"] == pytest.approx(400, abs=40)
+        assert first["signals"][name]["all"]["errors"] == pytest.approx(200, abs=30)
     # the gate of the run itself, replayed from its residuals
     confidence = controller.replay(trainings[0].residual, GateSettings())
     weights = controller.visit_weights(trainings[0], confidence)
     np.testing.assert_allclose(weights["harm"], trainings[0].visits["confidence"], rtol=1e-3, atol=1e-8)
     np.testing.assert_allclose(weights["worst"], trainings[0].visits["confidence_worst"], rtol=1e-3, atol=1e-8)
-
-
-@pytest.mark.data
-@pytest.mark.usefixtures("narrow_networks")
-def test_clean_labels_are_a_setting():
-    found = train(Setup(setting="clean", epochs=2, examples=1000), cached=False)
-    report = label_noise.report_on(found)
-    for said in report["claimed"].values():
-        assert said["examples"] == 1000
-        assert 0 <= said["flagged"] <= 1000
-    assert label_noise.describe({"report": report}).startswith("no label is wrong")
 
 
 @pytest.mark.data

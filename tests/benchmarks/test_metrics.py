@@ -53,14 +53,6 @@ def test_auroc_counts_pairs(rows):
     assert metrics.auroc(scores, errors) == pytest.approx(np.mean(pairs))
 
 
-def test_known_values():
-    scores, errors = [0.9, 0.8, 0.7, 0.6, 0.5], [1, 0, 1, 1, 0]
-    assert metrics.average_precision(scores, errors) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
-    assert metrics.auroc(scores, errors) == pytest.approx(4 / 6)
-    assert metrics.precision_at(scores, errors, 0.4) == pytest.approx(0.5)
-    assert metrics.recall_at(scores, errors, 0.4) == pytest.approx(1 / 3)
-
-
 @given(seed=st.integers(0, 2**31))
 def test_nothing_depends_on_the_order_of_the_examples(seed):
     rng = np.random.default_rng(seed)
@@ -69,10 +61,6 @@ def test_nothing_depends_on_the_order_of_the_examples(seed):
     order = rng.permutation(300)
     first, second = metrics.detection_report(scores, errors), metrics.detection_report(scores[order], errors[order])
     assert first == pytest.approx(second, rel=1e-12)
-
-
-def test_infinite_scores_rank_last_and_first():
-    assert metrics.average_precision([math.inf, 0.0, -math.inf], [1, 0, 0]) == 1.0
 
 
 def test_top_count_is_a_ceiling_without_rounding_noise():
@@ -88,31 +76,15 @@ def test_standard_error_of_a_precision():
     assert metrics.precision_standard_error(1.0, 500) == 0.0
 
 
-@pytest.mark.parametrize("n", [1_000, 1_037, 20_000])
-def test_report_of_a_perfect_ranking(n):
-    errors = np.arange(n) < n // 5
-    report = metrics.detection_report(-np.arange(n), errors)
-    assert report["ap"] == report["auroc"] == report["p@1%"] == pytest.approx(100)
-    assert report["r@1%"] == pytest.approx(report["r@1%_ceiling"])
-    assert report["p@1%_se"] == 0
-    for percent in (1, 5, 10):
-        share = math.ceil(n * percent / 100) / n
-        assert report[f"r@{percent}%"] * report["rate"] == pytest.approx(report[f"p@{percent}%"] * share * 100)
-
-
 def test_report_of_constant_scores_is_chance():
     errors = np.random.default_rng(0).random(2_000) < 0.2
     report = metrics.detection_report(np.zeros(2_000), errors)
     assert report["auroc"] == pytest.approx(50)
     assert report["p@1%"] == pytest.approx(report["rate"])
     assert report["ap"] == pytest.approx(report["ap_chance"])
+    assert report["r@1%_ceiling"] == pytest.approx(100 * 20 / errors.sum())
     # a random order does a little better than the rate, by about (1 - rate) ln(n) / n
     assert 0 < report["ap_chance"] - report["rate"] < 0.5
-
-
-def test_a_broken_identity_is_caught():
-    with pytest.raises(AssertionError, match="must equal"):
-        metrics._assert_identity(precision=0.9, recall=0.5, rate=0.2, share=0.01)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +98,3 @@ def test_a_broken_identity_is_caught():
 def test_bad_input_is_refused(scores, errors, message):
     with pytest.raises(ValueError, match=message):
         metrics.average_precision(scores, errors)
-
-
-def test_auroc_needs_correct_examples():
-    with pytest.raises(ValueError, match="every example is an error"):
-        metrics.auroc([1.0, 2.0], [True, True])

@@ -40,11 +40,6 @@ def test_a_rival_finds_a_group_apart(planted, score):
     assert is_poisoned[np.argsort(-found)[:30]].mean() > 0.9
 
 
-def test_checkpoints_weigh_by_the_learning_rate_before_them():
-    first, middle, last = poison.learning_rates(loops.Recipe(num_epochs=2), 5_000)
-    assert 0 < last < middle < 0.2 and last < first < 0.2
-
-
 def test_other_classes_come_last():
     world = SimpleNamespace(labels=torch.zeros(10), is_poisoned=np.arange(10) < 2)
     case = SimpleNamespace(world=world, rows=np.array([0, 1, 2]))
@@ -61,3 +56,8 @@ def test_the_poisoned_are_of_other_classes_and_bear_the_trigger():
     before = data.normalise(clean.pixels, *data.CIFAR10_STATS)
     changed = (world.images != before).flatten(1).any(1).numpy()
     np.testing.assert_array_equal(changed, world.is_poisoned)
+
+
+def test_checkpoints_weigh_by_the_learning_rate_before_them():
+    first, middle, last = poison.learning_rates(loops.Recipe(num_epochs=2), 5_000)
+    assert 0 < last < middle < 0.2 and last < first < 0.2

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from benchmarks import loops
-from benchmarks.experiment import cells, measure
 from benchmarks.rivals import attribution, compare, methods
-from benchmarks.rivals.case import Case, fresh_model, learning_rates, make_case, train_bare
+from benchmarks.rivals.case import Case, fresh_model, make_case, train_bare
 from benchmarks.trainings import Setup, train
 
 SMALL = Setup(setting="sym-40", examples=400, epochs=2)
@@ -73,25 +69,6 @@ def test_data_iq_is_confidence_and_aleatoric_uncertainty():
     np.testing.assert_allclose(scores["AUM"], [-1, -1])
 
 
-def test_the_loss_average_forgets_by_epoch():
-    found = {**visits((0, 0, 1.0, 0.5), (0, 1, 1.0, 0.5)), "loss": np.array([2.0, 1.0])}
-    expected = (0.9 * 2 + 1) / 1.9
-    np.testing.assert_allclose(methods.score_visits(found, 1)["loss EMA"], [expected])
-
-
-def test_the_bare_training_keeps_every_visit_and_five_checkpoints(case, bare):
-    assert len(bare.visits["id"]) == case.recipe.num_epochs * len(case.given)
-    assert (np.bincount(bare.visits["id"]) == case.recipe.num_epochs).all()
-    assert len(bare.checkpoints) == 5
-    rates = learning_rates(case)
-    assert np.mean([checkpoint.learning_rate for checkpoint in bare.checkpoints]) == pytest.approx(
-        np.mean(rates), rel=0.1
-    )
-    for name, value in bare.model.state_dict().items():
-        torch.testing.assert_close(bare.checkpoints[-1].state[name], value)
-    assert 0 < bare.seconds_recording < bare.seconds
-
-
 def test_the_transition_is_the_mean_prediction_of_each_true_class():
     probabilities = torch.tensor([[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.1, 0.9, 0.0]])
     matrix = methods.transition(probabilities, torch.tensor([0, 0, 1]))
@@ -102,15 +79,6 @@ def test_the_posterior_of_the_given_label_is_bayes():
     matrix = torch.tensor([[0.7, 0.3], [0.1, 0.9]])
     posterior = methods.given_posterior(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1]), matrix)
     torch.testing.assert_close(posterior, torch.tensor([0.7 / 0.8, 0.9 / 1.2]))
-
-
-def test_a_probe_sees_what_the_hold_out_knows():
-    rng = np.random.default_rng(0)
-    truth = np.arange(200) % 2
-    features = torch.from_numpy(np.stack([truth * 4 - 2, np.zeros(200)], 1) + rng.normal(size=(200, 2)))
-    given = torch.from_numpy(np.where(np.arange(200) < 20, 1 - truth, truth))
-    margin = methods.probe_margin(features[100:], torch.from_numpy(truth[100:]), features, given, 3)
-    assert (margin[:20] < 0).mean() > 0.8 and (margin[20:] > 0).mean() > 0.8
 
 
 def test_tracin_sums_the_squared_gradients_of_the_head(case, bare):
@@ -145,30 +113,38 @@ def test_ekfac_of_the_head_ranks_as_the_exact_fisher_does(case, bare):
     assert np.corrcoef(np.argsort(np.argsort(found)), np.argsort(np.argsort(exact)))[0, 1] > 0.98
 
 
-@pytest.mark.slow  # ten times the work of the head
-def test_ekfac_of_all_layers_adds_to_that_of_the_head():
-    pytest.importorskip("kronfluence")
-    case = small_case(40)
-    bare = train_bare(case)
-    whole = attribution.find_ekfac(case, bare, attribution.EKFAC_ALL)[attribution.EKFAC_ALL].scores
-    head = attribution.find_ekfac(case, bare)[attribution.EKFAC_HEAD].scores
-    # the layers' parts are added up, and none is negative; the sampled labels are the same
-    assert (whole >= 0.99 * head).all()
-    assert whole.sum() > 2 * head.sum()
+@pytest.mark.data
+@pytest.mark.usefixtures("narrow_networks")
+def test_the_bare_training_is_the_monitored_one():
+    monitored, bare = train(SMALL, cached=False), train_bare(make_case(SMALL))
+    order = [np.lexsort((visits["id"], visits["epoch"])) for visits in (monitored.visits, bare.visits)]
+    for name in ("id", "epoch", "loss", "margin", "p_given", "el2n"):
+        ours, theirs = (visits[name][rows] for visits, rows in zip((monitored.visits, bare.visits), order))
+        np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-3, err_msg=name)
 
 
-def test_trak_is_a_leverage_weighted_by_the_loss(case, bare, monkeypatch):
-    pytest.importorskip("trak")
-    monkeypatch.setattr(attribution, "PROJECTION", 16)
-    found = attribution.find_trak(case, bare)
-    own, queries = (found[name] for name in attribution.TRAK)
-    assert (own.scores >= 0).all()
-    assert (own.group, queries.group) == ("label-free", "trusted")
-    assert own.scores.shape == queries.scores.shape == (len(case.given),)
-    wrong = case.wrong
-    assert own.scores[wrong].mean() > own.scores[~wrong].mean()
-    # examples with a wrong label lower the outputs of trusted ones
-    assert queries.scores[wrong].mean() > queries.scores[~wrong].mean()
+def test_f1_at_the_noise_rate_equals_precision_and_recall():
+    wrong = np.array([True, True, False, False, True, False])
+    assert compare.report_on(np.array([5.0, 4, 3, 2, 1, 0]), wrong)["f1"] == pytest.approx(100 * 2 / 3)
+    flags = compare.flag_report(np.array([True, False, True, False, False, False]), wrong)
+    assert (flags["precision"], flags["flagged"]) == (50, 2)
+    assert flags["recall"] == pytest.approx(100 / 3)
+    assert flags["f1"] == pytest.approx(40)
+
+
+def test_the_loss_average_forgets_by_epoch():
+    found = {**visits((0, 0, 1.0, 0.5), (0, 1, 1.0, 0.5)), "loss": np.array([2.0, 1.0])}
+    expected = (0.9 * 2 + 1) / 1.9
+    np.testing.assert_allclose(methods.score_visits(found, 1)["loss EMA"], [expected])
+
+
+def test_a_probe_sees_what_the_hold_out_knows():
+    rng = np.random.default_rng(0)
+    truth = np.arange(200) % 2
+    features = torch.from_numpy(np.stack([truth * 4 - 2, np.zeros(200)], 1) + rng.normal(size=(200, 2)))
+    given = torch.from_numpy(np.where(np.arange(200) < 20, 1 - truth, truth))
+    margin = methods.probe_margin(features[100:], torch.from_numpy(truth[100:]), features, given, 3)
+    assert (margin[:20] < 0).mean() > 0.8 and (margin[20:] > 0).mean() > 0.8
 
 
 def test_confident_learning_predicts_what_it_has_not_seen():
@@ -181,73 +157,3 @@ def test_confident_learning_predicts_what_it_has_not_seen():
     assert first.flags is not None and first.flags.dtype == bool
     assert first.scores[case.wrong].mean() > first.scores[~case.wrong].mean()
     assert first.seconds > bare.seconds  # four trainings on three quarters
-
-
-@pytest.mark.data
-@pytest.mark.usefixtures("narrow_networks")
-def test_the_bare_training_is_the_monitored_one():
-    monitored, bare = train(SMALL, cached=False), train_bare(make_case(SMALL))
-    order = [np.lexsort((visits["id"], visits["epoch"])) for visits in (monitored.visits, bare.visits)]
-    for name in ("id", "epoch", "loss", "margin", "p_given", "el2n"):
-        ours, theirs = (visits[name][rows] for visits, rows in zip((monitored.visits, bare.visits), order))
-        np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-3, err_msg=name)
-
-
-@pytest.mark.data
-@pytest.mark.usefixtures("narrow_networks")
-def test_a_run_writes_one_row_per_score_and_goes_on_where_it_was(tmp_path):
-    file, names = tmp_path / "rivals.jsonl", (*methods.TRAJECTORIES, *methods.GOLD)
-    chosen = {"examples": (400,), "epochs": (2,), "rival": names}
-    asked = cells(compare.COMPARISON, chosen, small=True)
-    rows = list(measure(compare.COMPARISON, asked, save=str(file)))
-    assert [row["settings"]["rival"] for row in rows] == list(names)
-    for row in rows:
-        assert {"ap", "auroc", "p@1%", "p@1%_se", "r@1%", "r@5%", "r@10%", "f1"} <= row["report"].keys()
-        assert row["cost"] == pytest.approx(row["seconds"] / row["bare_seconds"])
-    assert max(row["cost"] for row in rows[: len(methods.TRAJECTORIES)]) < 0.5
-    assert list(measure(compare.COMPARISON, asked, save=str(file))) == []
-    kept = file.read_text().splitlines()[:-1]
-    file.write_text("\n".join(kept) + "\n")
-    table = compare.rivals_table(str(file)).splitlines()
-    assert table[0] == "| uses | rival | sym-40 | cost |"
-    assert len(table) == 2 + len(kept)
-    (row,) = measure(compare.COMPARISON, asked, save=str(file))
-    assert row["settings"]["rival"] == names[-1]
-
-
-def test_a_rival_without_its_library_is_named_and_left_out(monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert list(compare.run(compare.Settings(rival=attribution.TRAK[0]))) == []
-    assert "trak is left out" in capsys.readouterr().out
-
-
-def test_f1_at_the_noise_rate_equals_precision_and_recall():
-    wrong = np.array([True, True, False, False, True, False])
-    assert compare.report_on(np.array([5.0, 4, 3, 2, 1, 0]), wrong)["f1"] == pytest.approx(100 * 2 / 3)
-    flags = compare.flag_report(np.array([True, False, True, False, False, False]), wrong)
-    assert (flags["precision"], flags["flagged"]) == (50, 2)
-    assert flags["recall"] == pytest.approx(100 / 3)
-    assert flags["f1"] == pytest.approx(40)
-
-
-def row(rival, setting, seed, ap, group="label-free", examples=20_000):
-    settings = {"rival": rival, "setting": setting, "dataset": "cifar10", "examples": examples, "epochs": 10}
-    return {"settings": settings, "seed": seed, "group": group, "report": {"ap": ap}, "cost": 0.5}
-
-
-def test_the_table_holds_means_over_seeds_by_group(tmp_path):
-    rows = [
-        row("probe", "pair-20", 1, 80, "trusted"),
-        row("AUM", "pair-20", 1, 30),
-        row("AUM", "pair-20", 2, 40),
-        row("AUM", "worst", 1, 70),
-    ]
-    file = tmp_path / "rivals.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    assert compare.rivals_table(str(file)).splitlines()[2:] == [
-        "| given labels | AUM | 35.0 (30.0, 40.0) | 70.0 | 0.50 |",
-        "| trusted hold-out | probe | 80.0 |  | 0.50 |",
-    ]
-    file.write_text("\n".join(map(json.dumps, [*rows, row("AUM", "worst", 2, 70, examples=2_000)])))
-    with pytest.raises(ValueError, match="mixes tiers on cifar10"):
-        compare.rivals_table(str(file))

@@ -10,11 +10,10 @@ pytest.importorskip("transformers")
 
 from benchmarks import records
 from benchmarks.experiment import cells, measure
-from benchmarks.sequences import attributors, parts, retraining
+from benchmarks.sequences import attributors, retraining
 from benchmarks.sequences import scores as scoring
 from benchmarks.sequences.faithfulness import describe_bank, judge
 from benchmarks.sequences.retraining import Half, Recipe
-from benchmarks.sequences.scores import Settings
 
 TINY = {"sequences": 12, "held": 6, "length": 12, "width": 32, "depth": 2, "batch": 3, "epochs": 2}
 
@@ -108,19 +107,6 @@ def test_retrainings_are_stored_and_never_run_again(monkeypatch):
     np.testing.assert_allclose(bank[[0, 0, 1], [0, 1, 0]], [row["losses"] for row in rows])
 
 
-@pytest.mark.parametrize("by", ["watch", "end", "checkpoints"])
-def test_scores_have_a_row_per_sequence_and_are_kept(by, monkeypatch):
-    settings = Settings(**TINY, by=by, layers="all", queries=2, group=3, refresh=2)
-    scores, facts = scoring.keep_scores(settings)
-    assert len(scores) >= 4
-    assert {values.shape for values in scores.values()} == {(12, 2)}
-    assert all(np.isfinite(values).all() for values in scores.values())
-    assert 0 < facts["held_loss"] < 4
-    monkeypatch.setattr(scoring, "score", None)
-    kept, _ = scoring.keep_scores(settings)
-    assert all(np.array_equal(kept[name], values) for name, values in scores.items())
-
-
 def trained():
     recipe = Recipe(**TINY)
     texts = retraining.load_texts(recipe)
@@ -144,68 +130,7 @@ def test_gradient_products_are_slopes_of_the_loss():
     np.testing.assert_allclose(change.reshape(2, 3).mean(1) / -step, found[5], rtol=0.02)
 
 
-def test_kronfluence_without_curvature_agrees_with_gradient_products():
-    pytest.importorskip("kronfluence")
-    subject = trained()
-    modules = subject.layers["all linear layers"]
-    found = attributors.fit_kronfluence(subject, modules, strategy="identity")["default damping"]
-    products = attributors.gradient_products(subject, {"plain": None})["plain, all linear layers"]
-    np.testing.assert_allclose(found, -11 * products, rtol=1e-3, atol=1e-4)  # of sums, not means over 11 tokens
-
-
-def test_layers_are_those_of_the_whole_model_the_last_block_and_the_output():
-    layers = trained().layers
-    assert {name: len(found) for name, found in layers.items()} == {
-        "last block": 4, "all linear layers": 9, "output layer": 1,
-    }  # fmt: skip
-    assert all(".h.1." in name for name in layers["last block"])
-
-
-def test_parts_are_changed_one_at_a_time():
-    settings = Settings(**TINY, queries=2, group=3, refresh=2, halves=5, seeds=(0,))
-    found = {row["method"]: row for row in parts.run(settings)}
-    assert list(found) == list(parts.PARTS)
-    assert all(row["failed"] == 0 for row in found.values())
-    watched = scoring.score(settings)["harm, kfac, last block"]
-    bank = retraining.read_bank(settings.recipe, 5, (0,))[:, :, scoring.query_places(settings)].mean(3)
-    members = retraining.members_of(settings.recipe, 5)
-    assert judge(members, bank, watched)["lds"] == pytest.approx(found["default"]["lds"])
-
-
-@pytest.fixture
-def base(monkeypatch):
-    """Weights of an untrained model, in place of those of a model that has learnt other texts."""
-    pytest.importorskip("peft")
-    made = []
-
-    def make(recipe, characters):
-        made.append(1)
-        return retraining.build(recipe.width, recipe.depth, len(characters), recipe.length, tied=False).state_dict()
-
-    monkeypatch.setattr(retraining, "train_base", make)
-    return made
-
-
-def test_an_adapter_is_trained_in_a_base_that_stays_and_is_made_once(base):
-    recipe = Recipe(**TINY, adapter=2)
-    texts = retraining.load_texts(recipe)
-    models = [retraining.make_model(recipe, texts, seed) for seed in (0, 1)]
-    before = {name: value.clone() for name, value in models[0].state_dict().items()}
-    members = np.ones(12, dtype=bool)
-    retraining.train(recipe, texts.train, members, 0, model=models[0])
-    changed = {name for name, value in models[0].state_dict().items() if not torch.equal(value, before[name])}
-    assert base == [1] and changed and all(".lora_" in name for name in changed)
-    apart = {name for name, value in models[1].state_dict().items() if not torch.equal(value, before[name])}
-    assert apart and all(".lora_A" in name for name in apart)  # another seed starts elsewhere, from the same base
-
-
-def test_retrainings_of_an_adapter_are_apart_from_those_of_all_weights(base):
+def test_retrainings_of_an_adapter_are_apart_from_those_of_all_weights():
     plain = retraining.EXPERIMENT.record(Half(**TINY))
     assert "adapter" not in plain  # as in the results of the time before there was one
     assert retraining.EXPERIMENT.record(Half(**TINY, adapter=2)) == {**plain, "adapter": 2}
-    settings = Settings(**TINY, adapter=2, by="watch", queries=2, group=3, refresh=2)
-    scores, _ = scoring.keep_scores(settings)
-    assert {f"harm, {curvature}, LoRA matrices" for curvature in scoring.CURVATURES} <= scores.keys()
-    assert all(np.isfinite(values).all() for values in scores.values())
-    audited, _ = scoring.keep_scores(Settings(**TINY, adapter=2, by="audit", queries=2, group=3))
-    assert list(audited) == ["harm, audit, LoRA matrices"]

@@ -2,23 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy.stats import kendalltau
 
 from benchmarks import stability
 
 
 def test_kendall_agrees_with_scipy():
-    scipy_stats = pytest.importorskip("scipy.stats")
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 9, (2, 60)).astype(float)
-    assert stability.kendall(first, second) == pytest.approx(scipy_stats.kendalltau(first, second).statistic)
-
-
-def test_a_ranking_that_stays_persists_wholly():
-    scores = np.arange(300.0)
-    assert stability.persistence([scores, scores]) == pytest.approx({"spearman": 1, "jaccard@1%": 1, "tau@1%": 1})
-    turned = stability.persistence([scores, -scores])
-    assert turned["spearman"] == pytest.approx(-1)
-    assert turned["jaccard@1%"] == 0
+    first, second = np.random.default_rng(0).integers(0, 9, (2, 60)).astype(float)
+    assert stability.kendall(first, second) == pytest.approx(kendalltau(first, second).statistic)
 
 
 def test_accumulated_scores_know_the_past_and_instant_ones_do_not():

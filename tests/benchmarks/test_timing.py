@@ -23,27 +23,20 @@ class Machine:
         return step
 
 
-def test_blocks_go_forward_and_back():
-    machine = Machine(0.0)
-    variants = {name: machine.variant(name, 1.0) for name in "abc"}
-    timing.alternate(variants, blocks=4, steps_per_block=1, warmup=0, clock=lambda: machine.now)
-    assert "".join(machine.calls) == "abccba" * 2
-
-
-def test_blocks_may_be_cut_into_turns():
+@pytest.mark.parametrize(("turn", "calls"), [(None, "aaaabbbbbbbbaaaa"), (2, "aabbbbaa" * 2)])
+def test_blocks_go_forward_and_back_and_may_be_cut_into_turns(turn, calls):
     machine = Machine(0.0)
     variants = {name: machine.variant(name, cost) for name, cost in (("a", 1.0), ("b", 2.0))}
-    timings = timing.alternate(variants, blocks=2, steps_per_block=4, warmup=0, clock=lambda: machine.now, turn=2)
-    assert "".join(machine.calls) == "aabbbbaa" * 2
+    timings = timing.alternate(variants, blocks=2, steps_per_block=4, warmup=0, clock=lambda: machine.now, turn=turn)
+    assert "".join(machine.calls) == calls
     assert timings.seconds.tolist() == [[1.0, 2.0]]
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.01, 0.1])
-def test_a_linear_drift_cancels(drift):
+def test_a_linear_drift_cancels():
     # Two variants of equal cost: one block each, always in the same order, would put the second 10% and more behind.
-    machine = Machine(drift)
+    machine = Machine(0.1)
     variants = {"bare": machine.variant("bare", 1.0), "same": machine.variant("same", 1.0)}
-    timings = timing.alternate(variants, blocks=10, steps_per_block=5, warmup=2, clock=lambda: machine.now)
+    timings = timing.alternate(variants, blocks=4, steps_per_block=5, warmup=2, clock=lambda: machine.now)
     ratio = timings.ratio("same")
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1, 1, 1))
 
@@ -66,19 +59,14 @@ def test_what_cannot_be_timed_is_refused(arguments):
 
 
 def allocate(mb):
-    if mb < 0:
-        raise ValueError("absent")
     return np.ones(mb * 2**17).sum()
 
 
 def test_peak_memory_is_that_of_the_probe_and_not_of_this_process(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    ballast = np.ones(64 * 2**20 // 8 * 4)  # 256 MiB here: with plain ru_maxrss both probes would read 0
+    ballast = np.ones(64 * 2**20 // 8 * 4)  # 256 MiB here: with plain ru_maxrss the probe would read 0
     assert ballast.sum() > 0
     assert timing.raised_peak_mb(allocate, 40) == pytest.approx(40, abs=8)
-    assert timing.raised_peak_mb(allocate, 0) < 8
-    with pytest.raises(ValueError, match="absent"):
-        timing.raised_peak_mb(allocate, -1)
 
 
 def test_results_are_lines_with_their_circumstances(tmp_path):
@@ -93,15 +81,13 @@ def test_results_are_lines_with_their_circumstances(tmp_path):
     assert "/" not in json.dumps({k: v for k, v in lines[0]["host"].items() if k != "cpu"})
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
+def test_bad_results_are_refused(tmp_path):
+    known = {"settings": {}, "seed": 0}
+    for record, message in (
         ({"settings": {}}, "needs seed"),
-        ({"settings": {}, "seed": 0, "host": "mine"}, "host is filled in"),
-        ({"settings": {}, "seed": 0, "ap": float("nan")}, "JSON"),
-    ],
-)
-def test_bad_results_are_refused(record, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        records.append_result(tmp_path / "results.jsonl", record)
+        ({**known, "host": "mine"}, "host is filled in"),
+        ({**known, "ap": float("nan")}, "JSON"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            records.append_result(tmp_path / "results.jsonl", record)
     assert not (tmp_path / "results.jsonl").exists()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import data, unlearning, unlearning_network
+from benchmarks import unlearning, unlearning_network
 from benchmarks.agreement import ceiling, pearson
 from benchmarks.convex import SoftmaxProblem
 from benchmarks.exactness import Truth
@@ -35,23 +35,6 @@ def test_the_plan_is_nearer_to_retraining_than_sums_are(truth):
     assert methods["plan"]["off"] < methods["influence"]["off"] and row["bound_over_distance"] >= 1
     assert methods["plan"]["pearson"] > methods["influence"]["pearson"] > methods["gradients"]["pearson"]
     assert pearson(row["anchors"], row["true_anchors"])[0] > 0.98  # six of twelve are too many for one step to be exact
-
-
-@pytest.mark.data
-def test_requests_are_what_their_kinds_say():
-    world = unlearning.make_world(unlearning.Settings(examples=400, tested=20, seed=0))
-    assert world.is_wrong.sum() == 8 and len(world.test.labels) == 20
-    true = data.mnist("train", 20_000).labels
-    drawn = np.sort(np.random.default_rng(0).choice(20_000, 400, replace=False))
-    np.testing.assert_array_equal(world.train.labels.numpy() != true[drawn], world.is_wrong)
-    asked = list(unlearning.requests(world, 0))
-    counts = {kind: sum(request.kind == kind for request in asked) for kind in unlearning.KINDS}
-    assert counts == unlearning.KINDS
-    for request in asked:
-        assert len(set(request.rows)) == len(request.rows)
-        labels = set(world.train.labels[request.rows].tolist())
-        assert request.kind != "half of a class" or len(labels) == 1
-        assert request.kind != "wrong labels" or world.is_wrong[request.rows].all()
 
 
 def test_the_ceiling_is_what_the_mean_of_noisy_retrainings_allows():
