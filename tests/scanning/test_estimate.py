@@ -242,15 +242,15 @@ def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own():
 @pytest.mark.parametrize("kind", ["pairs", "spread"])
 def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kind):
     rows, truth, rng = world(3000)
-    wrong = rng.random(3000) < 0.1
-    given = np.where(wrong, (truth + (1 if kind == "pairs" else rng.integers(1, 4, 3000))) % 4, truth)
+    wrong = (rng.random(3000) < 0.1) if kind == "spread" else (truth == 0) & (rng.random(3000) < 0.4)
+    given = np.where(wrong, (truth + (rng.integers(1, 4, 3000) if kind == "spread" else 1)) % 4, truth)
     monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 1000)
     monkeypatch.setattr("sgoif.scanning.estimate._JUDGED", 500)  # four blocks of the others
     found = estimate(rows, given, 4)
     others = np.setdiff1d(np.arange(3000), found.sampled)
     assert 1000 <= len(found.sampled) < 1010 and len(found.predicted) == len(found.sampled)
     assert average_precision(found.p[others], wrong[others]) > 0.95
-    assert abs(found.p.sum() / wrong.sum() - 1) < 0.2
+    assert abs(found.p[others].sum() / wrong[others].sum() - 1) < 0.2  # by first fits, 0.4 for pairs
     sure = others[(found.p[others] > 0.9) & wrong[others]]
     assert len(sure) > 50 and (found.suggested[sure, 0] == truth[sure]).mean() > 0.9
     assert (found.p_low <= found.p).all() and (found.p <= found.p_high).all()
