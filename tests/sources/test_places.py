@@ -154,14 +154,6 @@ def test_a_dataset_of_files_gives_the_files(tmp_path):
     assert displayed(next(found.read([0]))).size == (9, 9) and found.link(0) is None
 
 
-def test_a_method_called_ids_is_no_list_of_them():
-    class Odd(Photos):
-        def ids(self):
-            return "something else"
-
-    assert seeds(find_pictures(Odd()), [3]) == [3]
-
-
 def test_items_without_a_picture_say_what_they_have():
     found = find_pictures(Photos(give=lambda image, label: {"tokens": [1, 2], "label": label}))
     assert list(found.read([1])) == [None]
@@ -183,8 +175,12 @@ def test_a_function(monkeypatch):
     assert find_pictures(found) is found
 
 
-def test_a_failing_picture_does_not_stop_the_others_and_long_ids_do_not_fill_messages():
-    found = find_pictures(Photos(15))
+def test_the_last_error_is_that_of_the_dataset_and_long_ids_do_not_fill_messages():
+    class Odd(Photos):
+        def ids(self):  # a method of this name is no list of them
+            return "something else"
+
+    found = find_pictures(Odd(15))
     assert seeds(found, [12, 13, 14]) == [12, None, 14]
     assert found.last_error == "OSError: the disk is broken here"
     assert list(found.read(["x" * 10_000, "'\"><script>"])) == [None, None]

@@ -53,11 +53,8 @@ def test_a_key_alone_where_it_is_unique(shards):
     assert [None if value is None else seed_of(value) for value in values] == [39, None, None, 37, 39]
     assert list(found.read(["0003"])) == [None]
     assert found.last_error == "the picture '0003' is in 'train-000' and 'train-001'; use shard/key."
-
-
-def test_one_shard(shards):
-    found = find_pictures(shards / "train-001.tar")
-    assert [seed_of(value) for value in found.read(["0003", "train-001/0003"])] == [13, 13]
+    alone = find_pictures(shards / "train-001.tar").read(["0003", "train-001/0003"])
+    assert [seed_of(value) for value in alone] == [13, 13]
 
 
 def test_a_shard_is_walked_once_and_no_further_than_needed(shards):
