@@ -99,6 +99,20 @@ def padded_batch(family, side, count=4, longest=9, seed=1):
     return batch | {"labels": torch.where(is_answer, tokens, -100)}
 
 
+def sequences(count, seed, family="gpt2"):
+    """Items of several lengths, without padding."""
+    batch = padded_batch(family, "right", count=count, seed=seed)
+    sizes = batch["attention_mask"].sum(1).tolist()
+    cut = ("input_ids",) if family == "t5" else ("input_ids", "labels")  # a T5's labels have a length of their own
+    return [{name: batch[name][i, :n] if name in cut else batch[name][i] for name in ("input_ids", "labels")}
+            for i, n in enumerate(sizes)]  # fmt: skip
+
+
+def without_tokens(items):
+    """The same sequences with nothing to predict."""
+    return [{**item, "labels": torch.full_like(item["labels"], -100)} for item in items]
+
+
 def packed_batch(lengths=(5, 3, 4), seed=2):
     """Sequences one after another in one row, each with positions from 0; no label crosses from one to the next."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,7 @@
 """Watched trainings of encoder-decoders, masked models and checkpointed blocks: exact scores, weights to the bit."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -32,12 +34,12 @@ def rows_of(batch, chosen):
     return {name: value[chosen] for name, value in batch.items()}
 
 
-def watch(model, family, optimizer=None, curvature="identity"):
+def watch(model, family, optimizer=None, **method):
     held = padded_batch(family, "right", count=3, seed=20)
     groups = {"math": [rows_of(held, i) for i in range(3)]}
     return sgoif.watch(
-        model, optimizer, anchors=groups, train_size=COUNT, task="sequences",
-        method=sgoif.Method(curvature=curvature), budget=sgoif.Budget(plan=PLAN),
+        model, optimizer, anchors=groups, train_size=COUNT, task="sequences", method=sgoif.Method(**method),
+        budget=sgoif.Budget(plan=PLAN),
     )  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def gradient(model, layers, batch, wanted=slice(None)):
 @KINDS
 def test_harm_is_the_product_of_gradients_by_autograd(family, lora, checkpoint, monkeypatch):
     model = in_double(make(family, lora=lora, checkpoint=checkpoint), monkeypatch)
-    monitor = watch(model, family)
+    monitor = watch(model, family, curvature="identity")
     batch = padded_batch(family, "right", count=4, seed=3)
     for ids in ([1, 2, 3, 4], [101, 102, 103, 104]):  # the first step looks at the group; nothing moves
         with monitor.step(ids, batch["labels"]):
@@ -64,31 +66,52 @@ def test_harm_is_the_product_of_gradients_by_autograd(family, lora, checkpoint, 
     assert monitor._seen.is_checked and not monitor._seen.is_unproven
     run = monitor.close()
     assert run.info["faults"] == {}
-    harm = dict(zip(run.table["id"].tolist(), run.table["harm"]))
+    rows = {row["id"]: row for row in run.examples().to_pylist()}
     if CHECKPOINTS[checkpoint] is not None:  # autograd.grad is not allowed through a reentrant checkpoint
         model.gradient_checkpointing_disable()
     layers = monitor.engine.layers
     held, tokens = gradient(model, layers, padded_batch(family, "right", count=3, seed=20))
     for place in range(4):
+        (own, _), found = gradient(model, layers, batch, slice(place, place + 1)), rows[101 + place]
+        assert found["harm"] == pytest.approx(-float(held @ own) / tokens, rel=1e-9, abs=1e-12)
+        assert found["cosine"] == pytest.approx(-float(held @ own / held.norm() / own.norm()), rel=1e-9, abs=1e-12)
+        assert abs(found["harm"]) > 1e-6
+        assert found["num_tokens"] == int((batch["labels"][place, int(is_causal(model)) :] != -100).sum())
+
+
+def test_adam_divides_by_the_root_of_its_second_moments(monkeypatch):
+    """A rate of 0 moves nothing, and the moments of one gradient again and again are its square."""
+    model = in_double(build("gpt2", lora=True), monkeypatch)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.0)
+    monitor = watch(model, "gpt2", optimizer, curvature="adam", curvature_settings={"damping": 1e-3})
+    batch = padded_batch("gpt2", "right", count=4, seed=3)
+    for first in (1, 1, 1, 101):  # the third step looks at the group again, before its own step of the optimiser
+        with monitor.step(range(first, first + 4), batch["labels"]):
+            model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    harm = dict(monitor.close().sql("select id, harm from examples").to_pandas().to_numpy().tolist())
+    layers = monitor.engine.layers
+    (held, tokens), (whole, count) = (
+        gradient(model, layers, rows) for rows in (padded_batch("gpt2", "right", count=3, seed=20), batch)
+    )
+    solved = held / tokens / ((whole / count).abs() + 1e-3)
+    for place in range(4):
         own, _ = gradient(model, layers, batch, slice(place, place + 1))
-        assert harm[101 + place] == pytest.approx(-float(held @ own) / tokens, rel=1e-9, abs=1e-12)
-        assert abs(harm[101 + place]) > 1e-6
+        assert harm[101 + place] == pytest.approx(-float(solved @ own), rel=1e-6)
 
 
 def train(family, checkpoint, *, is_watched, dropout=0.1):
     model = make(family, lora=True, checkpoint=checkpoint, **{DROPOUT[family]: dropout})
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    monitor = watch(model, family, optimizer, "kfac") if is_watched else None
+    monitor = watch(model, family, optimizer, curvature="kfac") if is_watched else None
     batch, generator = padded_batch(family, "right", count=COUNT, seed=3), torch.Generator().manual_seed(0)
     torch.manual_seed(9)
     for _ in range(5):
         chosen = torch.randperm(COUNT, generator=generator)[:4]
         part = rows_of(batch, chosen)
-        if monitor is None:
+        with nullcontext() if monitor is None else monitor.step(chosen, part["labels"]):
             call(model, part).loss.backward()
-        else:
-            with monitor.step(chosen, part["labels"]):
-                call(model, part).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     return {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state(), monitor

@@ -1,18 +1,16 @@
 """Losses after the evaluation sequences have been learnt: what they contradict stands out, and nothing else changes."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
-from typer.testing import CliRunner
 
 import sgoif
-from sgoif.cli.main import app
 from sgoif.errors import SgoifError
-from sgoif.training.sequences import audit, tuned
-from tests.language_models import build, padded_batch
+from sgoif.training.sequences import audit as audit_module
+from sgoif.training.sequences import tuned
+from tests.cli.runs import invoke
+from tests.language_models import build, sequences, without_tokens
 from tests.sequence_runs import suspicions
 
 TOPICS, FILLERS = 6, 12  # tokens: an answer to each topic, then topics, then fillers
@@ -52,10 +50,10 @@ def assert_same(model, before):
         assert torch.equal(value, own) and value.requires_grad == flag and value.grad is gradient is None
 
 
-def loss_of(model, items):
-    batch = {name: torch.stack([one[name] for one in items]) for name in items[0]}
-    with torch.no_grad():
-        return float(model.eval()(**batch).loss)
+def audit(trained, held, *, model=None, **settings):
+    groups = held if isinstance(held, dict) else {"all": held}
+    model = build("gpt2", lora=True) if model is None else model
+    return sgoif.audit(model, trained, anchors=groups, task="sequences", **settings)
 
 
 def column(run, name):
@@ -68,7 +66,7 @@ def test_what_evaluation_sequences_contradict_is_hard_to_predict_once_they_are_l
     held, _ = questions(60, 1)
     model = learn(build("gpt2", lora=False, n_embd=16), trained)
     before = state_of(model)
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
+    run = audit(trained, held, model=model)
     tuning = run.info["tuning"]
     assert tuning["loss_after"] < tuning["loss_before"] and tuning["num_sequences"] == 60 and tuning["is_whole"]
     assert "not_tuned" not in run.info.get("warnings", {})
@@ -77,16 +75,38 @@ def test_what_evaluation_sequences_contradict_is_hard_to_predict_once_they_are_l
     assert_same(model, before)
 
 
-def test_suspicion_is_the_tuned_loss_weighed_by_the_conflict_as_far_as_it_is_covered():
-    trained, _ = questions(40, 0, rate=0.3)
-    held, _ = questions(20, 1)
-    run = sgoif.audit(build("gpt2", lora=True), trained, anchors={"all": held}, task="sequences")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a run with tuned losses."""
+    out = tmp_path_factory.mktemp("tuned") / "run"
+    audit(questions(40, 0, rate=0.3)[0], questions(20, 1)[0], out=str(out))
+    return out
+
+
+def test_suspicion_is_the_tuned_loss_weighed_by_the_conflict_as_far_as_it_is_covered(folder):
+    run = sgoif.load(folder)
     rows = run.sequence_issues()
     np.testing.assert_allclose(rows["suspicion"].to_numpy(), suspicions(rows), rtol=1e-9)
     assert (np.diff(rows["suspicion"].to_numpy()) <= 0).all() and rows["loss_tuned"].null_count == 0
     assert run.sequence_issues(by="loss_tuned", top=3)["loss_tuned"].to_pylist() == pytest.approx(
         sorted(column(run, "loss_tuned"))[::-1][:3]
     )
+
+
+def test_sequences_of_one_id_and_without_a_token_have_a_row():
+    trained = [{**one, "id": place % 9} for place, one in enumerate(questions(12, 0)[0])]
+    trained[8:9] = without_tokens(trained[8:9])
+    run = audit(trained, questions(20, 1)[0], batch_size=4)
+    assert np.isnan(column(run, "loss_tuned")).tolist() == 8 * [False] + [True]
+    assert "3 of 12 training sequences have an id that another one has" in run.info["warnings"]["repeated_ids"]
+
+
+def test_the_command_and_the_page_show_tuned_losses(folder, tmp_path):
+    done = invoke("issues", folder, "--rank-by", "loss_tuned")
+    assert done.exit_code == 0 and "tuned loss" in done.stdout and "last loss" not in done.stdout, done.stdout
+    assert "Tuned losses: once half of the evaluation sequences were learnt" in done.stdout + done.stderr
+    sgoif.load(folder).report(tmp_path / "page.html")
+    assert "tuned loss" in (tmp_path / "page.html").read_text()
 
 
 def test_what_evaluation_sequences_do_not_ask_for_is_kept(monkeypatch):
@@ -98,93 +118,82 @@ def test_what_evaluation_sequences_do_not_ask_for_is_kept(monkeypatch):
     rises = []
     for weight in (0.0, 3.0):
         monkeypatch.setattr(tuned, "_KEEP", weight)
-        run = sgoif.audit(model, other, anchors={"all": held}, task="sequences")
+        run = audit(other, held, model=model)
         rises.append((column(run, "loss_tuned") - column(run, "loss_last")).mean())
     assert rises[1] < 0.5 * rises[0]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bert"])
-@pytest.mark.parametrize("lora", [True, False], ids=["lora", "whole"])
-def test_every_family_is_tuned_and_left_as_it_was(family, lora):
+@pytest.mark.parametrize(
+    ("family", "lora", "dtype"),
+    [
+        ("gpt2", True, torch.float32),
+        ("gpt2", False, torch.bfloat16),
+        ("llama", False, torch.float32),
+        ("t5", True, torch.float32),
+        ("bert", False, torch.float32),
+    ],
+)
+def test_every_family_is_tuned_and_left_as_it_was(family, lora, dtype):
     def rows(count, seed):
-        batch = padded_batch(family, "right", count=count, seed=seed)
-        if family in ("gpt2", "llama"):
-            batch["input_ids"] = torch.where(batch["labels"] == -100, batch["input_ids"], 5)
-        batch["labels"] = torch.where(batch["labels"] == -100, -100, 5)  # what can be learnt
-        sizes = batch["attention_mask"].sum(1).tolist()
-        cut = {"input_ids", "labels"} if family != "t5" else {"input_ids"}
-        return [{k: v[i, :n] if k in cut else v[i] for k, v in batch.items() if k != "attention_mask"}
-                for i, n in enumerate(sizes)]  # fmt: skip
+        items = sequences(count, seed, family)
+        for one in items:
+            if family in ("gpt2", "llama"):
+                one["input_ids"] = torch.where(one["labels"] == -100, one["input_ids"], 5)
+            one["labels"] = torch.where(one["labels"] == -100, -100, 5)  # what can be learnt
+        return items
 
-    model = build(family, lora=lora)
+    model = build(family, lora=lora).to(dtype)
     before, random = state_of(model), torch.get_rng_state()
-    run = sgoif.audit(model, rows(12, 3), anchors={"one": rows(30, 20), "two": rows(9, 21)}, task="sequences")
+    run = audit(rows(12, 3), {"one": rows(15, 20), "two": rows(5, 21)}, model=model)
     assert run.info["tuning"]["loss_after"] < run.info["tuning"]["loss_before"]
-    assert np.isfinite(column(run, "loss_tuned")).all() and model.training
+    assert run.info["num_not_judged"] == 0 and model.training
+    assert np.isfinite([column(run, name) for name in ("loss_tuned", "conflict")]).all()
     assert_same(model, before)
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_the_same_seed_gives_the_same_losses():
+def test_losses_depend_on_the_seed_and_not_on_the_size_of_batches():
+    """Up to rounding, of models in float64."""
     trained, held = questions(20, 0)[0], questions(20, 1)[0]
-    model = build("gpt2", lora=True)
-    one, two, other = (
-        column(sgoif.audit(model, trained, anchors={"all": held}, task="sequences", seed=seed), "loss_tuned")
-        for seed in (0, 0, 1)
+    model = build("gpt2", lora=True).double()
+    one, two, other, small = (
+        column(audit(trained, held, model=model, seed=seed, batch_size=size), "loss_tuned")
+        for seed, size in ((0, 64), (0, 64), (1, 64), (0, 3))
     )
     assert np.array_equal(one, two) and not np.array_equal(one, other)
-
-
-def test_batches_of_any_size_give_the_same_losses():
-    """Up to rounding, of models in float64."""
-    trained, held = questions(20, 0)[0], questions(40, 1)[0]
-    model = build("gpt2", lora=True).double()
-    small, large = (
-        column(sgoif.audit(model, trained, anchors={"all": held}, task="sequences", batch_size=size), "loss_tuned")
-        for size in (3, 64)
-    )
-    np.testing.assert_allclose(small, large, rtol=1e-6)
+    np.testing.assert_allclose(small, one, rtol=1e-6)
 
 
 def test_learning_rates_that_end_in_infinity_are_passed_over(monkeypatch):
     monkeypatch.setattr(tuned, "_FIRST_RATE", 1e3)
     monkeypatch.setattr(tuned, "_RATES", (1e-6, 1e9))
-    trained, held = questions(20, 0)[0], questions(40, 1)[0]
-    model = build("gpt2", lora=False)
-    before, groups = state_of(model), {"all": held}
-    sizes = []
+    model, sizes = build("gpt2", lora=False), []
+    before = state_of(model)
 
     def forward(batch):
         logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         sizes.append(float(logits.detach().abs().max()))
         return logits.sinh()  # which overflows early
 
-    run = sgoif.audit(model, trained, anchors=groups, task="sequences", forward=forward)
+    run = audit(questions(20, 0)[0], questions(40, 1)[0], model=model, forward=forward)
     assert max(sizes) > 100 and run.info["tuning"]["loss_after"] < run.info["tuning"]["loss_before"]
     assert_same(model, before)
 
 
-def test_a_model_in_half_precision_keeps_its_weights():
-    trained, held = questions(30, 0)[0], questions(30, 1)[0]
-    model = build("gpt2", lora=False).to(torch.bfloat16)
-    before = state_of(model)
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
-    assert run.info["tuning"]["loss_after"] < run.info["tuning"]["loss_before"]
-    assert_same(model, before)
-
-
 def test_scored_layers_alone_are_tuned_where_the_model_is_large(monkeypatch):
-    trained, held = questions(30, 0)[0], questions(30, 1)[0]
-    model = build("gpt2", lora=False)
-    before, taken = state_of(model), []
+    trained, held, model = questions(30, 0)[0], questions(30, 1)[0], build("gpt2", lora=False)
+    before, moved, usual = state_of(model), set(), tuned.sequence_means
+    own = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def look(*args, **settings):
+        moved.update(name for name, value in model.named_parameters() if not torch.equal(value, own[name]))
+        return usual(*args, **settings)
+
     monkeypatch.setattr(tuned, "_NUMBERS", 10)
-    monkeypatch.setattr(tuned._Weights, "take", lambda self, *_: taken.extend(map(id, self.tuned)))
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
-    scored = [p for name, p in model.named_parameters() if ".h.1." in name and name.rsplit(".", 2)[1][:2] == "c_"]
-    assert set(taken) == set(map(id, scored)) and "why_not" in run.info["tuning"]
-    monkeypatch.undo()
-    monkeypatch.setattr(tuned, "_NUMBERS", 10)
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
+    monkeypatch.setattr(audit_module, "sequence_means", look)
+    run = audit(trained, held, model=model)
+    scored = {name for name in own if ".h.1." in name and name.rsplit(".", 2)[1][:2] == "c_"}
+    assert moved and moved <= scored and {name for name in scored if "weight" in name} <= moved
     assert not run.info["tuning"]["is_whole"] and np.isfinite(column(run, "loss_tuned")).all()
     assert_same(model, before)
 
@@ -192,35 +201,32 @@ def test_scored_layers_alone_are_tuned_where_the_model_is_large(monkeypatch):
 def test_evaluation_sequences_that_teach_nothing_change_nothing():
     """All answers come alike, and the model knows; what one half has more often, the other has less often."""
     trained, every = questions(40, 0)[0], [item(t, a, 0) for t in range(TOPICS) for a in range(TOPICS)]
-    held, model = every * 4, learn(build("gpt2", lora=False), every, steps=300)
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences")
+    run = audit(trained, every * 4, model=learn(build("gpt2", lora=False), every, steps=300))
     assert "do not help the model to predict the other half" in run.info["tuning"]["why_not"]
     assert "do not help the model" in run.info["warnings"]["not_tuned"]
-    assert run.sequence_issues()["loss_tuned"].null_count == 40
     rows = run.sequence_issues()
+    assert rows["loss_tuned"].null_count == 40
     np.testing.assert_allclose(rows["suspicion"].to_numpy(), suspicions(rows))
     with pytest.raises(SgoifError, match="no loss_tuned: half of the evaluation sequences do not help"):
         run.sequence_issues(by="loss_tuned")
 
 
 def test_too_few_evaluation_sequences_are_not_halved(caplog):
-    run = sgoif.audit(build("gpt2", lora=True), questions(9, 0)[0], anchors={"a": questions(7, 1)[0]}, task="sequences")
+    run = audit(questions(9, 0)[0], questions(7, 1)[0])
     assert "fewer than 8 evaluation sequences" in run.info["warnings"]["not_tuned"] and "fewer than 8" in caplog.text
     with pytest.raises(SgoifError, match="no loss_tuned: fewer than 8 evaluation sequences"):
         run.sequence_issues(by="loss_tuned")
 
 
 def test_many_small_groups_are_halved_together():
-    groups = {f"g{place}": [one] for place, one in enumerate(questions(20, 1)[0])}
-    run = sgoif.audit(build("gpt2", lora=True), questions(30, 0)[0], anchors=groups, task="sequences")
+    run = audit(questions(30, 0)[0], {f"g{place}": [one] for place, one in enumerate(questions(20, 1)[0])})
     assert run.info["tuning"]["num_sequences"] == 20 and run.info["tuning"]["loss_after"] > 0
     assert run.sequence_issues()["loss_tuned"].null_count == 0
 
 
 def test_what_goes_wrong_while_tuning_costs_neither_scores_nor_weights(monkeypatch):
-    trained, held = questions(30, 0)[0], questions(30, 1)[0]
     model = build("gpt2", lora=True)
-    before, usual, calls = state_of(model), audit.sequence_means, []
+    before, usual, calls = state_of(model), tuned.sequence_means, []
 
     def stop(*args, **settings):
         calls.append(1)
@@ -228,28 +234,8 @@ def test_what_goes_wrong_while_tuning_costs_neither_scores_nor_weights(monkeypat
             raise torch.OutOfMemoryError("no memory is left\nand more")
         return usual(*args, **settings)
 
-    monkeypatch.setattr(audit, "sequence_means", stop)
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences", batch_size=10)
+    monkeypatch.setattr(audit_module, "sequence_means", stop)
+    run = audit(questions(30, 0)[0], questions(30, 1)[0], model=model, batch_size=10)
     assert run.info["warnings"]["not_tuned"].endswith("stopped with OutOfMemoryError: no memory is left")
     assert run.sequence_issues()["loss_tuned"].null_count == 30 and run.info["num_not_judged"] == 0
     assert_same(model, before)
-
-
-def test_sequences_of_one_id_and_without_a_token_have_a_row():
-    trained = [{**one, "id": place % 9} for place, one in enumerate(questions(12, 0)[0])]
-    trained[8] = {**trained[8], "labels": torch.full((3,), -100)}
-    model, held = build("gpt2", lora=True), questions(20, 1)[0]
-    run = sgoif.audit(model, trained, anchors={"all": held}, task="sequences", batch_size=4)
-    rows = {row["id"]: row["loss_tuned"] for row in run.sequence_issues().to_pylist()}
-    assert len(rows) == 9 and rows[8] is None and all(rows[id] is not None for id in range(8))
-
-
-def test_the_command_shows_tuned_losses(tmp_path):
-    folder = str(tmp_path / "run")
-    model, held = build("gpt2", lora=True), questions(20, 1)[0]
-    sgoif.audit(copy.deepcopy(model), questions(12, 0)[0], anchors={"all": held}, task="sequences", out=folder)
-    done = CliRunner().invoke(app, ["issues", folder, "--rank-by", "loss_tuned"])
-    assert done.exit_code == 0 and "tuned loss" in done.stdout and "last loss" not in done.stdout, done.stdout
-    assert "Tuned losses: once half of the evaluation sequences were learnt" in done.output
-    sgoif.load(folder).report(tmp_path / "page.html")
-    assert "tuned loss" in (tmp_path / "page.html").read_text()
