@@ -1,5 +1,7 @@
 """A small real training that every framework repeats: CIFAR-10 pictures, a network, and the plain loop over both."""
 
+from functools import cache
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -47,20 +49,20 @@ def windows(accumulate, size=BATCH):
     return [parts[start : start + accumulate] for start in range(0, len(parts), accumulate)]
 
 
-def plain_run(epochs, accumulate=1, autocast=None, steps=None):
-    """The plain loop, watched; its visits by step and id, and its weights. ``steps`` are windows in another order."""
+@cache
+def plain_run(epochs, accumulate=1, autocast=None):
+    """The plain loop, watched; its visits by step and id, and its weights."""
+    return run_windows(epochs * windows(accumulate), accumulate, autocast)
+
+
+def run_windows(steps, accumulate=1, autocast=None):
+    """The same over windows in an order of one's own."""
     (pixels, labels), holdout = pictures()[0].tensors, pictures()[1]
     model = fresh()
     optimizer = sgd(model)
-    monitor = sgoif.watch(
-        model,
-        optimizer,
-        anchors=holdout,
-        train_size=NUM,
-        loss=sgoif.Loss(accumulate=accumulate),
-        budget=sgoif.Budget(plan=PLAN),
-    )
-    for window in steps or epochs * windows(accumulate):
+    settings = {"loss": sgoif.Loss(accumulate=accumulate), "budget": sgoif.Budget(plan=PLAN)}
+    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=NUM, **settings)
+    for window in steps:
         for number, part in enumerate(window):
             ids = [IDS[i] for i in part]
             with monitor.step(ids, labels[part], is_last=number + 1 == len(window)):

@@ -1,59 +1,77 @@
 """A GPT-2 with LoRA through Trainer and SFTTrainer: weights to the bit, and the scores of the plain loop."""
 
+from functools import cache
+
 import pytest
 import torch
 
 import sgoif
 from sgoif.errors import SgoifError
 from sgoif.influence.sequence_sets import pad_items
-from tests.language_models import build, packed_batch, padded_batch
+from tests.integrations.trainers import ARGUMENTS, transformers, watch_trainer
+from tests.language_models import build, packed_batch, sequences
 
-pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-import transformers
-
 from sgoif.integrations.packing import refuse_mixing
-from sgoif.integrations.transformers import _count_repeated_ids, watch_trainer
+from sgoif.integrations.transformers import _count_repeated_ids
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
 PLAN = sgoif.Plan(refresh_every=2, examples_per_refresh=4, observe_every=2, early_steps=0)
 COUNT, BATCH = 10, 2
+STEPS = {**ARGUMENTS, "max_steps": 6, "per_device_train_batch_size": BATCH, "learning_rate": 1e-2, "seed": 1}
 
 
 def items(count=COUNT, seed=3, family="gpt2"):
-    batch = padded_batch(family, "right", count=count, seed=seed)
-    if family == "t5":  # labels have a length of their own
-        return [{key: value[i].tolist() for key, value in batch.items()} for i in range(count)]
-    sizes = batch["attention_mask"].sum(1).tolist()
-    return [{key: batch[key][i, :n].tolist() for key in ("input_ids", "labels")} for i, n in enumerate(sizes)]
+    return [{key: value.tolist() for key, value in one.items()} for one in sequences(count, seed, family)]
 
 
-def train(folder, *, watched, accumulate=1, collate=pad_items, bf16=False, family="gpt2", checkpoint=False):
+def groups_of(family="gpt2"):
+    return {"math": items(5, 20, family), "code": items(4, 21, family)}
+
+
+def make_trainer(folder, data, *, family="gpt2", packs=False, accumulate=1, **settings):
     model = build(family, lora=True, **({"resid_pdrop": 0.1} if family == "gpt2" else {}))
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), max_steps=6, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulate,
-        learning_rate=1e-2, seed=1, remove_unused_columns=False, report_to=[], save_strategy="no", use_cpu=True,
-        logging_strategy="no", disable_tqdm=True, bf16=bf16,
-        gradient_checkpointing=checkpoint, gradient_checkpointing_kwargs={"use_reentrant": False},
+        output_dir=str(folder), gradient_accumulation_steps=accumulate,
+        gradient_checkpointing_kwargs={"use_reentrant": False}, **STEPS, **settings,
     )  # fmt: skip
+    collate = transformers.DataCollatorWithFlattening() if packs else pad_items
+    return transformers.Trainer(model, arguments, train_dataset=data, data_collator=collate)
+
+
+def watched(trainer, groups):
+    return watch_trainer(trainer, groups, task="sequences", budget=sgoif.Budget(plan=PLAN))
+
+
+def weights_of(trainer):
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+@cache
+def train(folder, is_watched, family="gpt2", **settings):
+    """Train; gives the callback and the weights, which tests only read."""
     own = items(family=family)
-    data = sgoif.with_ids(own) if watched else own
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=collate)
-    groups = {"math": items(5, seed=20, family=family), "code": items(4, seed=21, family=family)}
-    watching = None
-    if watched:
-        watching = watch_trainer(trainer, groups, task="sequences", budget=sgoif.Budget(plan=PLAN))
+    trainer = make_trainer(folder, sgoif.with_ids(own) if is_watched else own, family=family, **settings)
+    watching = watched(trainer, groups_of(family)) if is_watched else None
     trainer.train()
-    return watching, {name: value.clone() for name, value in model.state_dict().items()}
+    return watching, weights_of(trainer)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("trainer")
+
+
+def assert_same(one, two):
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.parametrize(("accumulate", "bf16"), [(1, False), (2, False), (2, True)])
-def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp_path):
+def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, folder):
     settings = {"accumulate": accumulate, "bf16": bf16}
-    _, bare = train(tmp_path, watched=False, **settings)
-    watching, weights = train(tmp_path, watched=True, **settings)
-    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    watching, weights = train(folder, True, **settings)
+    assert_same(train(folder, False, **settings)[1], weights)
     assert watching.monitor.faults == {}
     counters = watching.run.info["counters"]
     assert counters["visits"] == counters["visits_offered"] == (6 * BATCH if accumulate == 1 else 2 * COUNT)
@@ -62,29 +80,20 @@ def test_weights_are_those_of_the_trainer_alone_to_the_bit(accumulate, bf16, tmp
     assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
 
 
-def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(tmp_path):
+def test_an_item_without_an_id_costs_its_batch_the_scores_and_not_the_training(folder):
     """Before, it was a KeyError in the collator, in the midst of the training."""
-    _, bare = train(tmp_path, watched=False)
-    model = build("gpt2", lora=True, resid_pdrop=0.1)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=6, per_device_train_batch_size=BATCH, learning_rate=1e-2, seed=1,
-        remove_unused_columns=False, report_to=[], save_strategy="no", use_cpu=True, logging_strategy="no",
-        disable_tqdm=True,
-    )  # fmt: skip
     data = [{**item, "id": f"seq {place}"} for place, item in enumerate(items())]
     data[9]["id"] = "seq 8"
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).tolist()
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, data_collator=pad_items)
-    watching = watch_trainer(trainer, {"math": items(5, seed=20)}, task="sequences", budget=sgoif.Budget(plan=PLAN))
+    trainer = make_trainer(folder, data, bf16=False)
+    watching = watched(trainer, {"math": items(5, 20)})
     with torch.random.fork_rng():
         first = next(iter(trainer.get_train_dataloader()))["id"]
     del data[next(place for place in order if f"seq {place}" not in first)]["id"]
     trainer.train()
-    assert all(torch.equal(bare[name], value) for name, value in model.state_dict().items())
-    counters = watching.run.info["counters"]
-    assert (
-        "1 of 10 training examples have an id that an earlier one has" in watching.run.info["warnings"]["repeated_ids"]
-    )
+    assert_same(train(folder, False, accumulate=1, bf16=False)[1], weights_of(trainer))
+    counters, told = watching.run.info["counters"], watching.run.info["warnings"]
+    assert "1 of 10 training examples have an id that an earlier one has" in told["repeated_ids"]
     assert counters["visits_refused"] >= BATCH and counters["visits"] == 6 * BATCH - counters["visits_refused"]
 
 
@@ -97,48 +106,42 @@ def test_repeated_ids_are_looked_for_without_a_transform_of_the_users():
     assert _count_repeated_ids([{"id": ["not", "hashable"]}]) == 0  # said at the first step, as any wrong id
 
 
-def test_the_finished_model_is_audited_with_the_data_of_the_trainer(tmp_path):
-    watching, weights = train(tmp_path, watched=True)
+def test_the_finished_model_is_audited_with_the_data_of_the_trainer(folder, tmp_path, monkeypatch):
+    watching, weights = train(folder, True, accumulate=1, bf16=False)
     found = watching.audit(out=str(tmp_path / "audit"))
-    model = watching.trainer.model
-    groups = {"math": items(5, seed=20), "code": items(4, seed=21)}
-    expected = sgoif.audit(model, sgoif.with_ids(items()), anchors=groups, task="sequences").sequence_issues()
+    data = sgoif.with_ids(items())
+    expected = sgoif.audit(watching.trainer.model, data, anchors=groups_of(), task="sequences").sequence_issues()
     rows = sgoif.load(str(tmp_path / "audit")).sequence_issues()
     assert rows["id"].to_pylist() == expected["id"].to_pylist() and found.info["kind"] == "audit"
     for column in ("suspicion", "conflict", "harm"):
         assert rows[column].to_pylist() == pytest.approx(expected[column].to_pylist(), rel=1e-6)
-    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-    watching.settings["method"] = sgoif.Method(curvature="adam")  # of which a finished model has nothing
+    assert_same(weights, weights_of(watching.trainer))
+    monkeypatch.setitem(watching.settings, "method", sgoif.Method(curvature="adam"))  # a finished model has nothing
     assert watching.audit().info["method"]["curvature"] == "kfac"
-
-
-def test_an_audit_is_refused_before_the_training_and_of_other_tasks(tmp_path):
-    watching, _ = train(tmp_path, watched=True)
-    watching.run = None
-    with pytest.raises(SgoifError, match="not over"):
+    with monkeypatch.context() as patch, pytest.raises(SgoifError, match="not over"):
+        patch.setattr(watching, "run", None)
         watching.audit()
-    watching.settings.pop("task")
+    monkeypatch.delitem(watching.settings, "task")
     with pytest.raises(SgoifError, match=r"call sgoif\.audit"):
         watching.audit()
 
 
-@pytest.mark.parametrize(("family", "checkpoint"), [("t5", False), ("bert", False), ("llama", True), ("t5", True)])
-def test_other_models_and_checkpointing_through_the_trainer(family, checkpoint, tmp_path):
-    settings = {"accumulate": 2, "family": family, "checkpoint": checkpoint}
-    _, bare = train(tmp_path, watched=False, **settings)
-    watching, weights = train(tmp_path, watched=True, **settings)
-    assert all(torch.equal(bare[name], weights[name]) for name in bare)
-    assert watching.monitor.faults == {} and watching.run.info["num_not_judged"] == 0
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("bert", {"accumulate": 2}),
+        ("llama", {"accumulate": 2, "gradient_checkpointing": True}),
+        ("t5", {"accumulate": 2, "gradient_checkpointing": True}),
+        ("llama", {"packs": True}),
+    ],
+)
+def test_other_models_checkpointing_and_packing_through_the_trainer(family, settings, folder):
+    watching, weights = train(folder, True, family, **settings)
+    assert_same(train(folder, False, family, **settings)[1], weights)
+    assert watching.monitor.faults == {} and set(watching.run.table["id"]) <= set(range(COUNT))
+    assert watching.run.info["counters"]["visits"] == (6 * BATCH if "packs" in settings else 2 * COUNT)
+    assert "packs" in settings or watching.run.info["num_not_judged"] == 0
     assert watching.monitor._seen.is_checked and not watching.monitor._seen.is_unproven
-
-
-def test_batches_packed_by_position_are_scored_by_sequence(tmp_path):
-    collate = transformers.DataCollatorWithFlattening()
-    _, bare = train(tmp_path, watched=False, collate=collate, family="llama")
-    watching, weights = train(tmp_path, watched=True, collate=collate, family="llama")
-    assert all(torch.equal(bare[name], weights[name]) for name in bare)
-    assert watching.monitor.faults == {} and watching.run.info["counters"]["visits"] == 6 * BATCH
-    assert set(watching.run.table["id"]) <= set(range(COUNT))
 
 
 def test_sequences_that_see_one_another_are_refused():
@@ -174,34 +177,26 @@ def texts(count, seed):
     return {"prompt": [" ".join(r[:3]) for r in rows], "completion": [" " + " ".join(r[3:]) for r in rows]}
 
 
-def sft(folder, *, watched, packing=False):
+def sft(folder, *, is_watched, **settings):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     model = build("llama", lora=True)
-    arguments = trl.SFTConfig(
-        output_dir=str(folder), max_steps=4, per_device_train_batch_size=BATCH, learning_rate=1e-2, seed=1,
-        use_cpu=True, remove_unused_columns=False, report_to=[], save_strategy="no", logging_strategy="no",
-        disable_tqdm=True, bf16=False, max_length=32, gradient_checkpointing=False,
-        packing=packing,
-    )  # fmt: skip
+    given = {"max_steps": 4, "bf16": False, "max_length": 32, "gradient_checkpointing": False, **settings}
+    arguments = trl.SFTConfig(output_dir=str(folder), **{**STEPS, **given})
     rows = datasets.Dataset.from_dict(texts(COUNT, 1) | {"id": [f"text {i}" for i in range(COUNT)]})
     groups = {"math": datasets.Dataset.from_dict(texts(4, 2))}
     trainer = trl.SFTTrainer(
         model, arguments, train_dataset=rows, eval_dataset=groups, processing_class=words_tokenizer()
     )
-    watching = None
-    if watched:
-        plan = sgoif.Budget(plan=PLAN)
-        watching = watch_trainer(trainer, trainer.eval_dataset, task="sequences", budget=plan)
-    else:
+    if not is_watched:
         trainer.train_dataset = trainer.train_dataset.remove_columns("id")
+    watching = watched(trainer, trainer.eval_dataset) if is_watched else None
     trainer.train()
-    return watching, {name: value.clone() for name, value in model.state_dict().items()}
+    return watching, weights_of(trainer)
 
 
 def test_sft_trainer_of_trl(tmp_path):
-    _, bare = sft(tmp_path, watched=False)
-    watching, weights = sft(tmp_path, watched=True)
-    assert all(torch.equal(bare[name], weights[name]) for name in bare)
+    watching, weights = sft(tmp_path, is_watched=True)
+    assert_same(sft(tmp_path, is_watched=False)[1], weights)
     assert watching.monitor.faults == {} and watching.run.info["counters"]["visits"] == 4 * BATCH
     assert all(name.startswith("text ") for name in watching.run.table["id"])
     assert set(watching.run.table["num_tokens"]) == {5}  # four words and the end of the sequence
@@ -209,4 +204,4 @@ def test_sft_trainer_of_trl(tmp_path):
     assert found.num_rows == COUNT and set(found["num_tokens"].to_pylist()) == {5}
     assert found["conflict"].null_count == 0
     with pytest.raises(SgoifError, match="padding_free=True"):
-        sft(tmp_path, watched=True, packing=True)
+        sft(tmp_path, is_watched=True, packing=True)

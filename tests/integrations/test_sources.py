@@ -1,6 +1,5 @@
 """Ids are the same in every epoch, with any number of workers, whatever the data comes from."""
 
-import hashlib
 import io
 import os
 import tarfile
@@ -67,23 +66,6 @@ def test_hugging_face_tables_have_positions_or_a_column():
     train_set, holdout = sgoif.split(named, fraction=0.4)
     both = seen(train_set, 2) | seen(holdout, 0)
     assert both == {f"n{i}": i % 3 for i in range(NUM)} and len(holdout) > 2
-
-
-def with_content_id(item):
-    return {**item, "id": hashlib.blake2b(bytes(item["x"].numpy().tobytes()), digest_size=8).hexdigest()}
-
-
-def test_hugging_face_streams_are_named_by_their_content_not_by_position():
-    datasets = pytest.importorskip("datasets")
-    columns = {"x": np.arange(2.0 * NUM).reshape(NUM, 2), "label": [i % 3 for i in range(NUM)]}
-    table = datasets.Dataset.from_dict(columns)
-    stream = table.to_iterable_dataset(num_shards=4).with_format("torch").map(with_content_id)
-    first = seen(stream, 0)
-    assert len(first) == NUM
-    assert_stable(stream, first)
-    numbered = table.to_iterable_dataset(num_shards=4).map(lambda item, i: {**item, "id": i}, with_indices=True)
-    with pytest.raises(AssertionError):  # what the page warns of: workers count from nought, each for itself
-        seen(numbered.with_format("torch"), 2)
 
 
 def example(sample):

@@ -31,32 +31,38 @@ class Kept:
         self.shown += pictures
 
 
-@pytest.fixture
-def run(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
     """A run of 400 examples, of which the first 30 are flagged."""
-    return sgoif.load(write_run(tmp_path / "run", noisy()))
+    return sgoif.load(write_run(tmp_path_factory.mktemp("tracked") / "run", noisy()))
+
+
+@pytest.fixture(scope="module")
+def monitors():
+    """Give a monitor before the first step, when most is not known, and one after a short training."""
+    (pixels, labels), holdout = data(num=12)
+    model = fresh()
+    monitor = watch(model, holdout, train_size=12)
+    for _ in range(6):
+        with monitor.step(range(12), labels):
+            F.cross_entropy(model(pixels), labels).backward()
+    return watch(fresh(), holdout, train_size=12), monitor
 
 
 def picture_of(id):
     return np.full((4, 5, 3), 9, np.uint8)
 
 
-def logged(tracker, run):
-    """All that can be logged, of a short training and a run."""
-    (pixels, labels), holdout = data(num=12)
-    model = fresh()
-    monitor = watch(model, holdout, train_size=12)
-    log_monitor(tracker, monitor)  # before the first step most is not known
-    for _ in range(6):
-        with monitor.step(range(12), labels):
-            F.cross_entropy(model(pixels), labels).backward()
-    log_monitor(tracker, monitor)
+def log_all(tracker, monitors, run):
+    """Log all that there is."""
+    for monitor in monitors:
+        log_monitor(tracker, monitor)
     log_run(tracker, run, top=5, images=picture_of, log_images=True, hash_ids=True)
 
 
-def test_health_and_findings_are_told_and_pictures_only_when_asked_for(run):
+def test_health_and_findings_are_told_and_pictures_only_when_asked_for(run, monitors):
     tracker = Kept()
-    logged(tracker, run)
+    log_all(tracker, monitors, run)
     assert tracker.said["sgoif/residual"] > 0 and tracker.said["sgoif/is_on"] == 1
     assert tracker.said["sgoif/label_issues"] == 30 and tracker.said["sgoif/examples"] == 400
     assert len(tracker.rows) == len(tracker.shown) == 5 and tracker.shown[0][1].shape == (4, 5, 3)
@@ -80,24 +86,24 @@ def test_texts_stand_in_the_table_only_when_asked_for(run):
     assert not any("example" in row for row in tracker.rows)
 
 
-def test_tensorboard_reads_it_back(run, tmp_path):
+def test_tensorboard_reads_it_back(run, monitors, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path / "logs")) as writer:
-        logged(TensorBoard(writer), run)
+        log_all(TensorBoard(writer), monitors, run)
     found = EventAccumulator(str(tmp_path / "logs")).Reload()
     assert {"sgoif/residual", "sgoif/confidence", "sgoif/overhead"} <= set(found.Tags()["scalars"])
     assert found.Scalars("sgoif/label_issues")[0].value == 30 and len(found.Tags()["images"]) == 5
     assert "p_mislabeled" in str(found.Tensors("sgoif/suspects/text_summary")[0])
 
 
-def test_weights_and_biases_keeps_it_offline(run, tmp_path, monkeypatch):
+def test_weights_and_biases_keeps_it_offline(run, monitors, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     with wandb.init(mode="offline", dir=str(tmp_path), project="test") as theirs:
-        logged(WandB(theirs), run)
+        log_all(WandB(theirs), monitors, run)
         assert theirs.summary["sgoif/label_issues"] == 30 and theirs.summary["sgoif/examples"] == 400
     assert glob.glob(str(tmp_path / "wandb" / "offline-run-*" / "*.wandb"))
 
@@ -111,12 +117,12 @@ def loggers():
         item.disabled = False
 
 
-def test_mlflow_keeps_it_in_its_database(run, tmp_path, loggers):
+def test_mlflow_keeps_it_in_its_database(run, monitors, tmp_path, loggers):
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = mlflow.create_experiment("test", artifact_location=str(tmp_path / "artifacts"))
     with mlflow.start_run(experiment_id=experiment) as theirs:
-        logged(MLflow(mlflow), run)
+        log_all(MLflow(mlflow), monitors, run)
     found = mlflow.get_run(theirs.info.run_id)
     assert found.data.metrics["sgoif/label_issues"] == 30 and found.data.metrics["sgoif/residual"] > 0
     (table,) = (tmp_path / "artifacts").rglob("suspects.json")

@@ -1,52 +1,26 @@
-"""A ViT through the Trainer and through the plain loop: the same weights, and the same scores."""
+"""A ViT, and a BERT with LoRA, through the Trainer and the plain loop: the same weights, and the same scores."""
+
+import json
+import zlib
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import sgoif
-import tests.integrations.torchvision_operators  # noqa: F401
 from sgoif.errors import SgoifError
-from tests.integrations.small import (
-    IDS,
-    NUM,
-    PLAN,
-    assert_same_scores,
-    assert_same_weights,
-    fresh,
-    in_order,
-    pictures,
-    sgd,
-)
-
-pytest.importorskip("transformers")
-
-import transformers
-
-from sgoif.integrations.transformers import watch_trainer
+from tests.integrations import trainers
+from tests.integrations.small import IDS, NUM, assert_same_scores, assert_same_weights, fresh, in_order, pictures
+from tests.integrations.trainers import ARGUMENTS, plain_scores, transformers, watch_trainer
 
 pytestmark = [pytest.mark.data, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
-BATCH = 16  # seven batches, the last of four pictures
-CONFIG = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+INTENTS, WORDS = 4, 500
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 RESNET = {"embedding_size": 8, "hidden_sizes": [8], "depths": [1], "layer_type": "basic", "num_labels": 10}
+HEADS = {"vit": "classifier", "lora": "base_model.model.classifier.modules_to_save.default"}
 
 
-class Items(torch.utils.data.Dataset):
-    """Pictures as dictionaries; notes the order in which they are asked for."""
-
-    def __init__(self, pixels, labels):
-        self.pixels, self.labels, self.asked = pixels, labels, []
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        self.asked.append(index)
-        return {"pixel_values": self.pixels[index], "labels": int(self.labels[index])}
-
-
-def vit(**settings):
-    config = transformers.ViTConfig(**CONFIG, intermediate_size=32, num_labels=10, **settings)
+def vit():
+    config = transformers.ViTConfig(image_size=32, patch_size=8, num_hidden_layers=1, num_labels=10, **SIZES)
     return transformers.ViTForImageClassification(config)
 
 
@@ -54,71 +28,116 @@ def resnet():
     return transformers.ResNetForImageClassification(transformers.ResNetConfig(**RESNET))
 
 
-def train(folder, *, epochs=2, is_watched=True, resume=None, accumulate=1, bf16=False, out=None, make=vit, **arguments):
-    """Train; gives the callback, the model and the order of the pictures."""
+def adapted(dropout=0.0, **settings):
+    peft = pytest.importorskip("peft")
+    off = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = transformers.BertConfig(vocab_size=WORDS, num_labels=INTENTS, num_hidden_layers=2, **SIZES, **off)
+    given = {"r": 4, "target_modules": ["query", "value"], "lora_dropout": dropout, **settings}
+    return peft.get_peft_model(transformers.BertForSequenceClassification(config), peft.LoraConfig(**given))
+
+
+def lora(dropout=0.0):
+    return adapted(dropout, task_type="SEQ_CLS")
+
+
+@pytest.fixture(scope="module")
+def data(data_root):
+    """Give the training examples and the hold-out of each model, as dictionaries."""
     train_set, holdout = pictures()
-    items = Items(*train_set.tensors)
-    model = fresh(make)
-    given = transformers.TrainingArguments(
-        output_dir=str(folder), num_train_epochs=epochs, per_device_train_batch_size=BATCH, report_to=[], bf16=bf16,
-        gradient_accumulation_steps=accumulate, remove_unused_columns=False, disable_tqdm=True, use_cpu=True,
-        logging_strategy="no", **{"save_strategy": "no", "max_grad_norm": 0.0, **arguments},
-    )  # fmt: skip
-    optimizer = sgd(model)
-    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    dataset = sgoif.with_ids(items, IDS) if is_watched else items
-    trainer = transformers.Trainer(model, given, train_dataset=dataset, optimizers=(optimizer, constant))
-    watching = watch_trainer(trainer, Items(*holdout), out=out, plan=PLAN) if is_watched else None
-    trainer.train(resume_from_checkpoint=resume)
-    if watching is not None:
-        assert watching.monitor.faults == {}
-    return watching, model, items.asked
+    shown = [
+        [{"pixel_values": pixels, "labels": int(label)} for pixels, label in zip(*part)]
+        for part in (train_set.tensors, holdout)
+    ]
+    whole = json.loads((data_root / "text/clinc150/data_full.json").read_text())
+    names = list(dict.fromkeys(intent for _, intent in whole["train"]))[:INTENTS]
+    written = [
+        [as_item(text, place) for place, name in enumerate(names) for text in texts_of(whole[key], name)[:each]]
+        for key, each in (("train", NUM // INTENTS), ("val", 10))
+    ]
+    return {"vit": shown, "lora": written}
 
 
-def plain(order, *, epochs=2, accumulate=1, dtype=None):
-    """The plain loop over pictures in this order, with the loss as the Trainer divides it."""
-    train_set, holdout = pictures()
-    pixels, labels = train_set.tensors
-    model = fresh(vit).train()
-    optimizer = sgd(model)
-    anchors = [({"pixel_values": x}, y) for x, y in zip(*holdout)]
-    monitor = sgoif.watch(model, optimizer, anchors=anchors, train_size=NUM, budget=sgoif.Budget(plan=PLAN))
-    for epoch in range(epochs):
-        parts = torch.tensor(order[epoch * NUM : (epoch + 1) * NUM]).split(BATCH)
-        for start in range(0, len(parts), accumulate):
-            window = parts[start : start + accumulate]
-            count = sum(map(len, window))
-            for number, part in enumerate(window):
-                ids, is_last = [IDS[i] for i in part], number + 1 == len(window)
-                with monitor.step(ids, labels[part], grad_factor=count, is_last=is_last):
-                    with torch.autocast("cpu", dtype, enabled=dtype is not None):
-                        logits = model(pixel_values=pixels[part]).logits
-                    (F.cross_entropy(logits.float(), labels[part], reduction="sum") / count).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert monitor.faults == {}
-    return in_order(monitor.close().visits), model
+def texts_of(pairs, name):
+    return [text for text, intent in pairs if intent == name]
 
 
-@pytest.mark.parametrize(("accumulate", "bf16"), [(1, False), (2, False), (2, True)])
-def test_scores_are_those_of_the_plain_loop_and_weights_those_of_the_trainer_alone(accumulate, bf16, tmp_path):
-    settings = {"accumulate": accumulate, "bf16": bf16}
-    _, bare, asked = train(tmp_path, is_watched=False, **settings)
-    watching, model, order = train(tmp_path, **settings)
+def as_item(text, label):
+    """A real query as a list of word numbers."""
+    words = [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in text.split()]
+    return {"input_ids": words, "attention_mask": [1] * len(words), "labels": label}
+
+
+def pad(items):
+    """What a user's collator does with texts of many lengths; it knows of no ids."""
+    longest = max(len(item["input_ids"]) for item in items)
+    batch = {
+        key: torch.tensor([item[key] + [0] * (longest - len(item[key])) for item in items])
+        for key in ("input_ids", "attention_mask")
+    }
+    return {**batch, "labels": torch.tensor([item["labels"] for item in items])}
+
+
+KINDS = {"vit": (vit, transformers.default_data_collator), "lora": (lora, pad)}
+
+
+def train(kind, data, folder, *, make=None, **settings):
+    usual, collate = KINDS[kind]
+    return trainers.train(fresh(make or usual), *data[kind], folder, ids=IDS, collate=collate, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "accumulate", "bf16", "rtol"),
+    [
+        ("vit", 1, False, 1e-5),
+        ("vit", 2, False, 1e-5),
+        ("vit", 2, True, 1e-5),
+        ("lora", 1, False, 1e-5),
+        ("lora", 2, True, 1e-3),  # the Trainer's autocast covers the loss, too
+    ],
+)
+def test_scores_are_those_of_the_plain_loop_and_weights_those_of_the_trainer_alone(
+    kind, accumulate, bf16, rtol, data, tmp_path
+):
+    """BERT's loss is the mean of a micro-batch, whatever the window."""
+    settings = {"gradient_accumulation_steps": accumulate, "bf16": bf16}
+    _, bare, asked = train(kind, data, tmp_path, is_watched=False, **settings)
+    watching, model, order = train(kind, data, tmp_path, **settings)
     assert order == asked
     assert_same_weights(model.state_dict(), bare.state_dict())
-    found = in_order(watching.run.visits)
-    expected, _ = plain(order, accumulate=accumulate, dtype=torch.bfloat16 if bf16 else None)
-    assert found["step"].max() + 1 == 2 * -(-7 // accumulate)
-    assert_same_scores(found, expected, rtol=1e-5)
+    assert watching.run.info["method"]["layers"] == [HEADS[kind]]
+    found, (make, collate) = in_order(watching.run.visits), KINDS[kind]
+    assert found["step"].max() + 1 == 2 * -(-7 // accumulate) and len(found["id"]) == 2 * NUM
+    how = {"accumulate": accumulate, "dtype": torch.bfloat16 if bf16 else None, "is_divided": kind == "vit"}
+    expected = plain_scores(fresh(make), *data[kind], order, ids=IDS, collate=collate, **how)
+    assert_same_scores(found, expected, rtol=rtol)
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_gives_the_scores_of_an_unbroken_one(tmp_path):
+def test_dropout_draws_what_it_would_draw_alone(data, tmp_path):
+    def make():
+        return lora(dropout=0.1)
+
+    _, bare, _ = train("lora", data, tmp_path, make=make, is_watched=False)
+    after_bare = torch.get_rng_state()
+    _, model, _ = train("lora", data, tmp_path, make=make)
+    assert_same_weights(model.state_dict(), bare.state_dict())
+    assert torch.equal(after_bare, torch.get_rng_state())
+    assert any((a != b).any() for a, b in zip(model.state_dict().values(), fresh(make).state_dict().values()))
+
+
+def test_gradient_checkpointing_changes_no_score(data, tmp_path):
+    runs = [
+        train("lora", data, tmp_path, num_train_epochs=1, gradient_checkpointing=is_checkpointed)[0].run
+        for is_checkpointed in (False, True)
+    ]
+    assert_same_scores(*(in_order(run.visits) for run in runs), rtol=1e-5)
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_gives_the_scores_of_an_unbroken_one(data, tmp_path):
     """With a ResNet: Transformers 5 saves a ViT under other names than its Trainer looks for when it resumes."""
     settings = {"save_strategy": "steps", "save_steps": 5, "make": resnet, "out": str(tmp_path / "run")}
-    whole, unbroken, _ = train(tmp_path, **settings)
+    whole, unbroken, _ = train("vit", data, tmp_path, **settings)
     expected = in_order(whole.run.visits)
-    again, model, _ = train(tmp_path, resume=str(tmp_path / "checkpoint-5"), **settings)
+    again, model, _ = train("vit", data, tmp_path, resume=str(tmp_path / "checkpoint-5"), **settings)
     assert_same_weights(model.state_dict(), unbroken.state_dict())
     visits = in_order(again.run.visits)
     assert len(visits["id"]) == 2 * NUM
@@ -126,38 +145,38 @@ def test_a_training_that_goes_on_from_a_checkpoint_gives_the_scores_of_an_unbrok
     assert_same_scores(visits, expected)
 
 
-def test_dropout_draws_what_it_would_draw_alone(tmp_path):
-    def make():
-        return vit(hidden_dropout_prob=0.1)
-
-    ends = [train(tmp_path, make=make, epochs=1, is_watched=is_watched)[1] for is_watched in (False, True)]
-    assert_same_weights(*(model.state_dict() for model in ends))
-
-
-def test_a_loss_that_the_model_averages_itself(tmp_path):
+def test_a_loss_that_the_model_averages_itself(data, tmp_path):
     """A model that takes no arguments for its loss: the Trainer divides by the micro-batches of the window."""
 
     class Averaging(transformers.ViTForImageClassification):
         accepts_loss_kwargs = False
 
-    def make():
-        return Averaging(vit().config)
-
-    watching, _, _ = train(tmp_path, epochs=1, accumulate=2, make=make, label_smoothing_factor=0.1)
+    settings = {"num_train_epochs": 1, "gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1}
+    watching, _, _ = train("vit", data, tmp_path, make=lambda: Averaging(vit().config), **settings)
     assert len(watching.run.visits["id"]) == NUM
 
 
-def test_labels_that_the_loss_ignores_are_not_counted_in_its_divisor(tmp_path, monkeypatch):
-    train_set, holdout = pictures()
-    train_set.tensors[1][::3] = -100
-    monkeypatch.setattr("tests.integrations.test_transformers.pictures", lambda: (train_set, holdout))
-    watching, _, _ = train(tmp_path, epochs=1, accumulate=2)
+def test_labels_that_the_loss_ignores_are_not_counted_in_its_divisor(data, tmp_path):
+    own, held = data["vit"]
+    some = [{**item, "labels": -100} if place % 3 == 0 else item for place, item in enumerate(own)]
+    settings = {"num_train_epochs": 1, "gradient_accumulation_steps": 2}
+    watching, _, _ = train("vit", {"vit": (some, held)}, tmp_path, **settings)
     assert len(watching.run.table["id"]) == NUM - len(range(0, NUM, 3))
 
 
-def test_columns_that_would_be_removed_are_refused(tmp_path):
-    with pytest.raises(SgoifError, match="remove_unused_columns=False"):
-        train_set, holdout = pictures()
-        items = Items(*train_set.tensors)
-        arguments = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
-        watch_trainer(transformers.Trainer(fresh(vit), arguments, train_dataset=items), Items(*holdout))
+@pytest.mark.parametrize(("target", "what"), [("value", "frozen"), ("classifier", "adapter")])
+def test_a_head_that_is_frozen_or_inside_an_adapter_is_refused_with_the_cure(target, what, data, tmp_path):
+    with pytest.raises(SgoifError, match=rf"classifier.*{what}.*modules_to_save"):
+        train("lora", data, tmp_path, make=lambda: adapted(target_modules=["query", target]))
+
+
+def test_columns_that_would_be_removed_and_a_second_watch_are_refused(data, tmp_path):
+    own, held = data["vit"]
+    for removes, said in ((True, "remove_unused_columns=False"), (False, "watched already")):
+        given = {**ARGUMENTS, "remove_unused_columns": removes}
+        arguments = transformers.TrainingArguments(output_dir=str(tmp_path), **given)
+        trainer = transformers.Trainer(fresh(vit), arguments, train_dataset=sgoif.with_ids(own, IDS))
+        if not removes:
+            watch_trainer(trainer, held)
+        with pytest.raises(SgoifError, match=said):
+            watch_trainer(trainer, held)
