@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
-import time
-import warnings
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from tests.training.loops import data, fresh, train, watch
 from tests.training.multilabel import worlds as tags
+from tests.training.twins import in_forked_child
 
 
 def steps(monitor, model, train_set, count=3):
@@ -24,18 +23,26 @@ def steps(monitor, model, train_set, count=3):
             F.cross_entropy(model(pixels[:12]), labels[:12]).backward()
 
 
-@pytest.fixture
-def held(tmp_path):
-    """A folder that holds a finished run of 48 examples, and a file of somebody else."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder that holds a finished run of 48 examples, and a file of somebody else; and the monitor's last state."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
     train_set, holdout = data()
     model = fresh()
-    monitor = watch(model, holdout, out=str(tmp_path / "run"))
+    monitor = watch(model, holdout, out=str(folder))
     train(model, train_set, monitor)
     state = copy.deepcopy(monitor.state_dict())
     monitor.close()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    (tmp_path / "run" / "visits" / "mine.parquet").write_text("mine")
-    return str(tmp_path / "run"), train_set, holdout, state
+    (folder / "notes.txt").write_text("mine")
+    (folder / "visits" / "mine.parquet").write_text("mine")
+    return folder, state
+
+
+@pytest.fixture
+def held(finished, tmp_path):
+    """A copy of that folder, the data, and the state."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    return str(tmp_path / "run"), *data(), copy.deepcopy(finished[1])
 
 
 def test_watch_refuses_a_folder_that_holds_a_run(held):
@@ -116,14 +123,9 @@ def test_audit_refuses_and_overwrites(held):
 
 
 def test_multilabel_refuses_resumes_and_overwrites(held):
-    out, _, _, _ = held
-    inputs, given, _, holdout = tags.data()
-    model = tags.fresh()
-    with pytest.raises(SgoifError, match="holds a finished run"):
-        tags.train(model, inputs, given, tags.watch(model, holdout, out=out), epochs=1)
+    out, (inputs, given, _, holdout), model = held[0], tags.data(), tags.fresh()
     with pytest.raises(SgoifError, match="holds a finished run"):
         sgoif.audit(model, (inputs, given), anchors=holdout, out=out, task="multilabel")
-    assert len(sgoif.load(out).table["id"]) == 48
     monitor = tags.watch(model, holdout, out=out, overwrite=True)
     tags.train(model, inputs, given, monitor, epochs=1)
     state = copy.deepcopy(monitor.state_dict())
@@ -141,19 +143,12 @@ def test_a_forked_copy_closes_at_once_and_writes_nothing(tmp_path):
     train(model, train_set, monitor, epochs=2)
     monitor.flush()
     monitor.recorder.sink.checkpoint()
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
-        child = os.fork()
-    if child == 0:  # as a worker does that got the monitor by accident
-        begun = time.monotonic()
+
+    def child():  # as a worker does that got the monitor by accident
         steps(monitor, model, train_set)
-        run = monitor.close()
-        os.write(writing, json.dumps([run is None, monitor.is_on, time.monotonic() - begun]).encode())
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    is_none, is_on, seconds = json.loads(os.read(reading, 1000))
-    assert is_none and not is_on and seconds < 5
+        assert monitor.close() is None and not monitor.is_on
+
+    assert in_forked_child(child) == 0
     assert sgoif.load(str(tmp_path / "run")).info["state"] == "running"
     train(model, train_set, monitor, epochs=1)
     run = monitor.close()

@@ -13,6 +13,11 @@ from tests.test_no_probabilities import trained
 from tests.training.test_canaries import world
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
+WHY = {
+    0: "class d has no held-out example",
+    1: "class d has 1 held-out example, too few to judge",
+    4: "class d has 4 held-out examples, too few to judge",
+}
 SUGGESTED = ("suggested_label", "suggested_label_2", "suggested_label_3")
 
 
@@ -45,15 +50,14 @@ def audited(train, holdout, **settings):
     return sgoif.audit(model, train, anchors=holdout, class_names=NAMES, **settings)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(("trusted", "held"), [(True, 0), (True, 1), (False, 4)])
 @pytest.mark.parametrize("make", [watched, audited])
-@pytest.mark.parametrize("held", [1, 4])
-def test_a_rare_class_is_neither_judged_nor_suggested(make, trusted, held, caplog):
+def test_a_rare_class_is_neither_judged_nor_suggested(make, trusted, held, caplog, tmp_path):
     with caplog.at_level(logging.WARNING):
-        run = make(*rare_world(held), trusted=trusted)
+        run = make(*rare_world(held), trusted=trusted, out=str(tmp_path / "run"))
     table, given = run.table, run.table["given_label"]
     assert run.info["no_p_reason"] is None
-    reason = f"class d has {held} held-out example{'s' if held > 1 else ''}, too few to judge"
+    reason = WHY[held]
     assert set(table["no_p_reason"][given == 3]) == {reason} and set(table["no_p_reason"][given != 3]) == {None}
     assert (np.isfinite(table["p_mislabeled"]) == (given != 3)).all()
     assert not any((table[name] == 3).any() for name in SUGGESTED)
@@ -68,6 +72,11 @@ def test_a_rare_class_is_neither_judged_nor_suggested(make, trusted, held, caplo
     told = run.info["warnings"]["few_held_out"]
     assert told.startswith(f"1 of 6 classes have fewer than 5 held-out examples: d ({held}).")
     assert [record.getMessage() for record in caplog.records].count(told) == 1
+    # the README's first question; before, a KeyError
+    assert run.label_issues(top=5).select(["id", "given_label", "p_mislabeled", "why"])["p_mislabeled"].null_count == 0
+    competence = run.info["competence"]
+    assert f"right on {competence['accuracy']:.0%} of {competence['num_examples']} examples" in str(run)
+    assert "Estimated errors" in str(run) and "guessing" in str(run)
 
 
 def test_a_class_with_five_held_out_examples_is_judged():
