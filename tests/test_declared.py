@@ -13,12 +13,6 @@ def scripts(monkeypatch, pytestconfig):
     monkeypatch.syspath_prepend(pytestconfig.rootpath / "scripts")
 
 
-def test_no_floor_has_a_hole_that_a_strangers_file_can_reach(capsys):
-    import holes
-
-    assert holes.main(["--floors"]) == 0, capsys.readouterr().out
-
-
 def test_a_hole_is_told_by_its_name(monkeypatch, capsys):
     import holes
 

@@ -20,27 +20,26 @@ def network(*more):
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d"]])
 def test_names_that_do_not_fit_the_classes_are_refused(names):
-    said = f"class_names= has {len(names)} names, but the model has 3 classes"
-    with pytest.raises(SgoifError, match=said):
-        sgoif.watch(network(), anchors=HELD, train_size=40, class_names=names)
-    with pytest.raises(SgoifError, match=said):
-        sgoif.audit(network(), TRAIN, anchors=HELD, class_names=names)
     tags = F.one_hot(Y, 3).float()
-    with pytest.raises(SgoifError, match=said):
-        sgoif.audit(network(), (X[:40], tags[:40]), anchors=(X[40:], tags[40:]), task="multilabel", class_names=names)
+    for start in (
+        lambda model: sgoif.watch(model, anchors=HELD, train_size=40, class_names=names),
+        lambda model: sgoif.audit(model, TRAIN, anchors=HELD, class_names=names),
+        lambda model: sgoif.audit(
+            model, (X[:40], tags[:40]), anchors=(X[40:], tags[40:]), task="multilabel", class_names=names
+        ),
+    ):
+        with pytest.raises(SgoifError, match=f"class_names= has {len(names)} names, but the model has 3 classes"):
+            start(network())
 
 
-def test_one_query_without_a_batch_axis_is_told_the_cure():
+def test_queries_without_a_batch_axis_are_told_the_cure():
+    model = nn.Sequential(nn.Flatten(), *network())
     with pytest.raises(SgoifError, match=r"x\[None\]"):
         sgoif.attribute(network(), TRAIN, X[0])
+    for shape in ((8,), (2, 4)):
+        with pytest.raises(SgoifError, match=r"torch\.stack"):
+            sgoif.attribute(model, TRAIN, [X[0].reshape(shape), X[1].reshape(shape)])
     assert len(sgoif.attribute(network(), TRAIN, X[0][None], top=3)) == 3
-
-
-@pytest.mark.parametrize("shape", [(8,), (2, 4)])
-def test_a_list_of_two_queries_is_told_the_cure(shape):
-    model = nn.Sequential(nn.Flatten(), *network())
-    with pytest.raises(SgoifError, match=r"torch\.stack"):
-        sgoif.attribute(model, TRAIN, [X[0].reshape(shape), X[1].reshape(shape)])
     assert len(sgoif.attribute(model, TRAIN, [X[:2], Y[:2]], top=3)) == 6  # inputs and labels, as ever
 
 
@@ -76,29 +75,23 @@ def test_a_log_softmax_is_named_and_works_with_nll_loss():
     monitor.close()
 
 
-@pytest.mark.parametrize("as_given", [lambda ids: ids, lambda ids: ids.tolist()], ids=["tensor", "list"])
-def test_ids_and_targets_in_the_wrong_order_are_told_the_order(as_given):
-    model, ids = network(), torch.arange(1000, 1040)
-    for shift in (0, 1000):  # with and without some ids that could be classes
-        monitor = sgoif.watch(model, anchors=HELD, train_size=40)
-        step = monitor.step(as_given(TRAIN[1]), ids - shift)
+def test_ids_and_targets_in_the_wrong_order_are_told_the_order():
+    ids, tags, said = torch.arange(1000, 1040), F.one_hot(Y, 3).float(), r"step\(ids, targets\) takes the ids first"
+    classes = {"anchors": HELD, "train_size": 40}
+    multilabel = {"anchors": (X[40:], tags[40:]), "train_size": 40, "task": "multilabel"}
+    for settings, loss, targets, given in (
+        (classes, F.cross_entropy, TRAIN[1], (TRAIN[1], ids)),
+        (classes, F.cross_entropy, TRAIN[1], (TRAIN[1].tolist(), ids - 1000)),  # some ids could be classes
+        (multilabel, F.binary_cross_entropy_with_logits, tags[:40], (tags[:40], ids - 1000)),
+    ):
+        model = network()
+        step = sgoif.watch(model, **settings).step(*given)
         step.__enter__()
-        F.cross_entropy(model(TRAIN[0]), TRAIN[1]).backward()
-        with pytest.raises(SgoifError, match=r"step\(ids, targets\) takes the ids first and the targets second"):
+        loss(model(TRAIN[0]), targets).backward()
+        with pytest.raises(SgoifError, match=said):
             step.__exit__(None, None, None)
-
-
-def test_tags_and_ids_in_the_wrong_order_are_told_the_order():
-    model, tags = network(), F.one_hot(Y, 3).float()
-    monitor = sgoif.watch(model, anchors=(X[40:], tags[40:]), train_size=40, task="multilabel")
-    with pytest.raises(SgoifError, match=r"takes the ids first"), monitor.step(tags[:40], torch.arange(40)):
-        F.binary_cross_entropy_with_logits(model(TRAIN[0]), tags[:40]).backward()
-
-
-def test_ids_that_are_strings_in_the_place_of_targets_are_told_the_order():
-    monitor = sgoif.watch(network(), anchors=HELD, train_size=40)
     with pytest.raises(SgoifError, match=r"pass them first: step\(ids, targets\)"):
-        monitor.step(TRAIN[1], [f"{i}.png" for i in range(40)]).__enter__()
+        sgoif.watch(network(), **classes).step(TRAIN[1], [f"{i}.png" for i in range(40)]).__enter__()
 
 
 def test_ids_that_are_below_the_number_of_classes_are_not_taken_for_targets():

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -125,26 +126,30 @@ def tags(dataset):
     return dataset.pixels, F.one_hot(dataset.classes, CLASSES).float()
 
 
+def of_watch(**settings):
+    return lambda model, run: sgoif.watch(model, **{"anchors": HOLDOUT, "train_size": SIZE, **settings})
+
+
+def of_audit(dataset=TRAIN, anchors=HOLDOUT, **settings):
+    return lambda model, run: sgoif.audit(model, dataset, anchors=anchors, **settings)
+
+
+def of_attribute(queries=QUERIES, **settings):
+    return lambda model, run: sgoif.attribute(model, TRAIN, queries, **settings)
+
+
 ENTRIES = {
-    "watch": lambda model, run: sgoif.watch(
-        model, anchors=HOLDOUT, train_size=SIZE, budget=sgoif.Budget(batch_size=30)
-    ),
-    "watch, loader": lambda model, run: sgoif.watch(
-        model, anchors=DataLoader(HOLDOUT, batch_size=7, shuffle=True), train_size=SIZE
-    ),
-    "watch, layers": lambda model, run: sgoif.watch(
-        model, anchors=HOLDOUT, train_size=SIZE, method=sgoif.Method(layers=["0"])
-    ),
-    "watch, tags": lambda model, run: sgoif.watch(model, anchors=tags(HOLDOUT), train_size=SIZE, task="multilabel"),
-    "audit": lambda model, run: sgoif.audit(model, TRAIN, anchors=HOLDOUT, keep_anchors=True),
-    "audit, loaders": lambda model, run: sgoif.audit(
-        model, DataLoader(TRAIN, shuffle=True), anchors=DataLoader(HOLDOUT, shuffle=True)
-    ),
-    "audit, tags": lambda model, run: sgoif.audit(model, tags(TRAIN), anchors=tags(HOLDOUT), task="multilabel"),
-    "attribute": lambda model, run: sgoif.attribute(model, TRAIN, HOLDOUT),
-    "attribute, no labels": lambda model, run: sgoif.attribute(model, TRAIN, QUERIES),
-    "attribute, all layers": lambda model, run: sgoif.attribute(model, TRAIN, QUERIES, layers=["0", "6"]),
-    "attribute, gauss-newton": lambda model, run: sgoif.attribute(model, TRAIN, QUERIES, curvature="gauss-newton"),
+    "watch": of_watch(budget=sgoif.Budget(batch_size=30)),
+    "watch, loader": of_watch(anchors=DataLoader(HOLDOUT, batch_size=7, shuffle=True)),
+    "watch, layers": of_watch(method=sgoif.Method(layers=["0"])),
+    "watch, tags": of_watch(anchors=tags(HOLDOUT), task="multilabel"),
+    "audit": of_audit(keep_anchors=True),
+    "audit, loaders": of_audit(DataLoader(TRAIN, shuffle=True), DataLoader(HOLDOUT, shuffle=True)),
+    "audit, tags": of_audit(tags(TRAIN), tags(HOLDOUT), task="multilabel"),
+    "attribute": of_attribute(HOLDOUT),
+    "attribute, no labels": of_attribute(),
+    "attribute, all layers": of_attribute(layers=["0", "6"]),
+    "attribute, gauss-newton": of_attribute(curvature="gauss-newton"),
     "split": lambda model, run: sgoif.split(TRAIN),
     "ood_scorer": lambda model, run: run.ood_scorer(model, HOLDOUT)(TRAIN),
     "ood_scorer, loader": lambda model, run: run.ood_scorer(model, DataLoader(HOLDOUT, shuffle=True))(TRAIN),
@@ -168,6 +173,7 @@ def test_an_entry_leaves_everything_as_found(name, finished):
     assert moved(before, state_of(model)) == []
 
 
+@pytest.mark.usefixtures("narrow_networks", "quick_heads")
 @pytest.mark.parametrize(
     ("more", "is_watched"),
     [
@@ -228,11 +234,8 @@ def test_steps_leave_the_training_bit_identical(settings):
             items = [TRAIN[i] for i in torch.randperm(SIZE)[:30].tolist()]
             pixels, labels = torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
             optimizer.zero_grad()
-            if monitor is None:
+            with nullcontext() if monitor is None else monitor.step(torch.arange(30), labels):
                 F.cross_entropy(model(pixels), labels).backward()
-            else:
-                with monitor.step(torch.arange(30), labels):
-                    F.cross_entropy(model(pixels), labels).backward()
             optimizer.step()
             states.append(state_of(model))
         return states, monitor
