@@ -2,6 +2,8 @@
 
 import pytest
 
+import sgoif
+from tests.distributed.loops import Recipe, trained
 from tests.distributed.worlds import Worlds
 
 collect_ignore = ["server.py"]  # a program that is handed a connection, not a module
@@ -20,3 +22,9 @@ def worlds(tmp_path_factory):
     found = Worlds(4, tmp_path_factory.mktemp("worlds"))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """Give the run of eleven steps of one process, from the disk."""
+    return sgoif.load(trained(Recipe(steps=11), {"out": str(tmp_path_factory.mktemp("alone") / "run")})["info"]["url"])

@@ -200,11 +200,6 @@ def joined(parts):
     return {name: column[order] for name, column in columns.items()}
 
 
-def several(recipes):
-    """One training after another."""
-    return [trained(recipe) for recipe in recipes]
-
-
 def resumed(recipe, kept):
     """Go on from states that each rank kept."""
     own = copy.deepcopy(kept[rank_and_size()[0]])  # what comes through a pipe lies in memory that processes share

@@ -8,16 +8,28 @@ import pytest
 import sgoif
 from tests.distributed.loops import Recipe, joined, killed, trained
 from tests.distributed.test_ddp import assert_same
+from tests.distributed.test_runs import assert_same_run
 
-RECIPE = Recipe(steps=14, saves_at=6)  # between two refreshes, where step 5 waits among several ranks
+RECIPE = Recipe(steps=11, saves_at=6)  # between two refreshes, where step 5 waits among several ranks
 EXACT = ("id", "step", "epoch", "harm", "worst", "confidence", "probe_margin", "harm_std", "worst_std")
 
 
+@pytest.fixture(scope="module")
+def save(worlds, tmp_path_factory):
+    """Give a training that so many ranks saved on its way: the folder, and what each had at the end."""
+    folder = tmp_path_factory.mktemp("saved")
+
+    def save(size, name, **change):
+        recipe = replace(RECIPE, saves_to=str(folder / f"{name}-{size}"), **change)
+        return recipe.saves_to, worlds.share(size, trained, recipe)
+
+    return save
+
+
 @pytest.mark.parametrize("change", [{}, {"saves_async": True}, {"wrap": "fsdp"}], ids=["ddp", "async", "fsdp"])
-def test_resumed_with_as_many_ranks_everything_is_the_same_to_the_bit(worlds, tmp_path, change):
-    recipe = replace(RECIPE, saves_to=str(tmp_path), **change)
-    whole = worlds.run(2, trained, recipe)
-    later = worlds.run(2, trained, replace(recipe, saves_to=None), {}, None, str(tmp_path))
+def test_resumed_with_as_many_ranks_everything_is_the_same_to_the_bit(worlds, save, change):
+    folder, whole = save(2, change.get("wrap", "async" if change else "ddp"), **change)
+    later = worlds.run(2, trained, replace(RECIPE, **change), {}, None, folder)
     for one, two in zip(whole, later):
         assert two["faults"] == {}
         assert_same(one["weights"], two["weights"])
@@ -30,11 +42,11 @@ def test_resumed_with_as_many_ranks_everything_is_the_same_to_the_bit(worlds, tm
     "before, after, wrap", [(2, 1, "ddp"), (1, 2, "ddp"), (2, 4, "ddp"), (2, 1, "fsdp"), (1, 2, "fsdp")]
 )
 def test_resumed_with_other_ranks_no_visit_is_lost_and_scores_are_those_of_the_unbroken_run(
-    worlds, tmp_path, before, after, wrap
+    worlds, save, before, after, wrap
 ):
-    recipe = replace(RECIPE, saves_to=str(tmp_path), wrap=wrap)
-    whole = joined([part["visits"] for part in worlds.run(before, trained, recipe)])
-    parts = worlds.run(after, trained, replace(recipe, saves_to=None), {}, None, str(tmp_path))
+    folder, parts = save(before, wrap if before > 1 else "alone", wrap=wrap if before > 1 else "ddp")
+    whole = joined([part["visits"] for part in parts])
+    parts = worlds.run(after, trained, replace(RECIPE, wrap=wrap), {}, None, folder)
     assert all(part["faults"] == {} and part["is_on"] for part in parts)
     later = joined([part["visits"] for part in parts])
     again = whole["step"] >= (6 if before == 1 else 5)
@@ -46,19 +58,10 @@ def test_resumed_with_other_ranks_no_visit_is_lost_and_scores_are_those_of_the_u
 
 
 @pytest.mark.parametrize("before, after", [(2, 1), (1, 2)])
-def test_a_run_on_disk_that_other_ranks_finish_is_that_of_one_process(worlds, tmp_path, before, after):
-    expected = worlds.run(1, trained, replace(RECIPE, saves_at=None), {"out": str(tmp_path / "whole")})
+def test_a_run_on_disk_that_other_ranks_finish_is_that_of_one_process(worlds, alone, tmp_path, before, after):
     settings, folder = {"out": str(tmp_path / "run")}, str(tmp_path / "checkpoint")
-    worlds.run(before, killed, replace(RECIPE, steps=10, saves_to=folder), settings)
-    found = worlds.run(after, trained, RECIPE, settings, None, folder)
-    whole, run = sgoif.load(tmp_path / "whole"), sgoif.load(tmp_path / "run")
-    assert len(run.visits["id"]) == 14 * 16
-    for name in ("visits", "visits_not_judged"):
-        assert found[0]["info"]["counters"][name] == expected[0]["info"]["counters"][name], name
-    tables = [
-        {name: column[np.argsort(item.table["id"])] for name, column in item.table.items()} for item in (whole, run)
-    ]
-    for name in ("id", "n_visits", "suggested_label"):
-        np.testing.assert_array_equal(tables[0][name], tables[1][name], err_msg=name)
-    for name in ("harm", "worst_std", "p_mislabeled"):  # added up from visits, which are stored in float32
-        np.testing.assert_allclose(tables[0][name], tables[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
+    worlds.run(before, killed, replace(RECIPE, steps=9, saves_to=folder), settings)
+    worlds.run(after, trained, RECIPE, settings, None, folder)
+    run = sgoif.load(tmp_path / "run")
+    assert len(run.visits["id"]) == 11 * 16
+    assert_same_run(alone, run)

@@ -10,6 +10,7 @@ import sgoif
 from sgoif.closing import close_run
 from tests.distributed import trainer_loops
 from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained, with_other_groups
+from tests.distributed.test_ddp import assert_same, assert_trained_as_bare
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
 
@@ -26,24 +27,32 @@ def assert_close(one, many, gap=1e-8):
             np.testing.assert_allclose(first, second, atol=gap * largest, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("curvature", ["identity", "kfac", "diagonal"])
-def test_scores_of_two_ranks_are_those_of_one_process(worlds, curvature, accumulate):
-    recipe = Recipe(curvature, accumulate=accumulate)
-    one, parts = trained(recipe), worlds.run(2, trained, recipe)
+def assert_as_alone(one, parts, gap=1e-6):
+    """Ask every rank for the run of one process, in which nothing went wrong."""
     for part in parts:
         assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
-        assert_close(one, part, 1e-8 if curvature == "identity" else 1e-6)
-        assert part["info"]["counters"]["visits"] == one["info"]["counters"]["visits"] == 8 * 4 * accumulate
+        assert part["info"]["counters"]["visits"] == one["info"]["counters"]["visits"]
+        assert_close(one, part, gap)
+
+
+def assert_untouched(worlds, recipe, parts):
+    """Ask for the weights of a training without a monitor, which is one whatever the monitor was to do."""
+    bare = replace(recipe, curvature="identity", breaks=None, breaks_at="measure", out=None)
+    assert_trained_as_bare(worlds, bare, parts, trained)
+
+
+@pytest.mark.parametrize("curvature, accumulate", [("identity", 1), ("kfac", 1), ("kfac", 2), ("diagonal", 2)])
+def test_scores_of_two_ranks_are_those_of_one_process(worlds, curvature, accumulate):
+    recipe = Recipe(curvature, accumulate=accumulate)
+    (one,), parts = worlds.share(1, trained, recipe), worlds.share(2, trained, recipe)
+    assert one["info"]["counters"]["visits"] == 8 * 4 * accumulate
+    assert_as_alone(one, parts, 1e-8 if curvature == "identity" else 1e-6)
     for name, value in parts[0]["directions"].items():
         np.testing.assert_array_equal(value, parts[1]["directions"][name])
 
 
 def test_weights_are_those_without_a_monitor_to_the_bit(worlds):
-    bare, watched = (worlds.run(2, trained, Recipe("kfac", is_watched=is_watched)) for is_watched in (False, True))
-    for one, two in zip(bare, watched):
-        for name, value in one["weights"].items():
-            np.testing.assert_array_equal(value, two["weights"][name])
+    assert_untouched(worlds, Recipe("kfac"), worlds.share(2, trained, Recipe("kfac")))
 
 
 def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds, tmp_path):
@@ -56,32 +65,29 @@ def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds
     assert messages[0] == messages[1] and "run" in messages[0]
 
 
-@pytest.mark.parametrize("place", ["measure", "draw"])
-@pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
+@pytest.mark.parametrize("wrap, place", [("ddp", "measure"), ("fsdp", "measure"), ("fsdp", "draw")])
 def test_a_failing_rank_ends_the_watching_of_all_and_each_keeps_what_it_has(worlds, wrap, place, tmp_path):
     out = str(tmp_path / "run")
-    parts = worlds.run(2, trained, Recipe("kfac", wrap=wrap, breaks=1, breaks_at=place, out=out))
-    bare = worlds.run(2, trained, Recipe("kfac", wrap=wrap, is_watched=False))
-    for part, plain in zip(parts, bare):
+    recipe = Recipe("kfac", wrap=wrap, breaks=1, breaks_at=place, out=out)
+    parts = worlds.run(2, trained, recipe)
+    for part in parts:
         assert part["info"]["switched_off"] is not None
         assert "visits of the other process are missing" in part["warnings"]["ranks_missing"]
         assert f"`sgoif close {out}` adds up those of all" in part["warnings"]["ranks_missing"]
-        for name, value in plain["weights"].items():
-            np.testing.assert_array_equal(value, part["weights"][name])
-
+    assert_untouched(worlds, recipe, parts)
     written = sgoif.load(out)
     assert written.table["n_visits"].sum() == np.sum(parts[0]["examples"]["n_visits"])
-    assert "scoring ended after step" in " ".join(written.summary().lines())
     close_run(out)
     run, visits = sgoif.load(out), sum(np.sum(part["examples"]["n_visits"]) for part in parts)
     assert run.table["n_visits"].sum() == visits > written.table["n_visits"].sum()
     assert "ranks_missing" not in run.info.get("warnings", {})
-    assert "scoring ended after step" in " ".join(run.summary().lines())
+    for told in (written, run):
+        assert "scoring ended after step" in " ".join(told.summary().lines())
 
 
 def test_processes_that_end_without_close_leave_the_visits_of_all(worlds, tmp_path):
     recipe = Recipe("kfac", out=str(tmp_path / "run"), closes=False)
-    whole = worlds.run(2, trained, replace(recipe, out=None, closes=True))
+    whole = worlds.share(2, trained, Recipe("kfac"))
     worlds.run(2, trained, recipe)
     assert close_run(recipe.out) == len(whole[0]["examples"]["id"])
     run = sgoif.load(recipe.out)
@@ -104,8 +110,7 @@ def test_a_loss_that_is_wrong_on_another_rank_is_told_by_the_run_of_all(worlds):
 
 
 def test_ranks_with_ids_of_other_kinds_do_not_score(worlds, tmp_path):
-    parts = worlds.run(2, trained, Recipe(out=str(tmp_path / "run"), strings=True))
-    for part in parts:
+    for part in worlds.run(2, trained, Recipe(steps=2, out=str(tmp_path / "run"), strings=True)):
         off = part["info"]["switched_off"]
         assert off["step"] == 1 and "some processes have integers as ids and others strings" in off["reason"]
 
@@ -117,62 +122,47 @@ def test_ranks_with_other_groups_are_told_at_once(worlds):
 
 
 def test_a_resumed_run_ends_as_the_unbroken_one(worlds):
-    recipe = Recipe("kfac")
-    whole = worlds.run(2, trained, recipe)
+    whole = worlds.share(2, trained, Recipe("kfac"))
     first, second = worlds.run(2, trained, Recipe("kfac", saves_at=5))
     state = {"step": 5, "model": first["model"], "monitor": [first["monitor"], second["monitor"]]}
-    resumed = worlds.run(2, trained, Recipe("kfac", state=state))
-    for one, two in zip(whole, resumed):
+    for one, two in zip(whole, worlds.run(2, trained, Recipe("kfac", state=state))):
         assert_close(one, two, 1e-12)
     # one process takes over from both
-    ranks = {
-        place: block
-        for saved in (second, first)
-        for place, block in saved["monitor"]["ranks"].items()
-        if block is not None
-    }
-    alone = trained(
-        Recipe("kfac", state={**state, "monitor": [{"shared": first["monitor"]["shared"], "ranks": ranks}]})
-    )
-    assert_close(whole[0], alone, 1e-6)
+    of_ranks = [saved["monitor"]["ranks"].items() for saved in (second, first)]
+    ranks = {place: block for found in of_ranks for place, block in found if block is not None}
+    state["monitor"] = [{"shared": first["monitor"]["shared"], "ranks": ranks}]
+    assert_close(whole[0], trained(Recipe("kfac", state=state)), 1e-6)
 
 
-@pytest.mark.parametrize("family, lora", [("llama", True), ("gpt2", False)])
-@pytest.mark.parametrize("curvature", ["kfac", "adam"])
-def test_a_sharded_model_has_the_scores_of_one_process_and_its_own_weights_to_the_bit(worlds, family, lora, curvature):
-    recipe = Recipe(curvature, family, lora, adam=curvature == "adam", accumulate=2)
-    sharded = replace(recipe, wrap="fsdp")
-    one, parts = trained(recipe), worlds.run(2, trained, sharded)
-    for part, plain in zip(parts, worlds.run(2, trained, replace(sharded, is_watched=False))):
-        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
-        assert_close(one, part, 1e-6)
-        for name, value in plain["weights"].items():
-            np.testing.assert_array_equal(value, part["weights"][name])
-
-
-def test_a_sharded_model_that_is_checkpointed_has_the_scores_of_one_process(worlds):
-    recipe = Recipe("kfac", "gpt2", lora=False, checkpointed=True, accumulate=2)
-    one = trained(recipe)
-    for part in worlds.run(2, trained, replace(recipe, wrap="fsdp")):
-        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
-        assert_close(one, part, 1e-6)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"curvature": "kfac"},
+        {"curvature": "adam", "adam": True, "family": "gpt2", "lora": False},
+        {"curvature": "kfac", "checkpointed": True, "family": "gpt2", "lora": False},
+    ],
+    ids=["llama", "gpt2", "checkpointed"],
+)
+def test_a_sharded_model_has_the_scores_of_one_process_and_its_own_weights_to_the_bit(worlds, kind):
+    recipe = Recipe(accumulate=2, **kind)
+    (one,), parts = worlds.share(1, trained, recipe), worlds.run(2, trained, replace(recipe, wrap="fsdp"))
+    assert_as_alone(one, parts)
+    assert_untouched(worlds, replace(recipe, wrap="fsdp"), parts)
 
 
 def test_a_sharded_model_in_mixed_precision_trains_as_it_would(worlds):
     recipe = Recipe("kfac", wrap="fsdp", mixed=torch.bfloat16)
-    for part, plain in zip(worlds.run(2, trained, recipe), worlds.run(2, trained, replace(recipe, is_watched=False))):
+    parts = worlds.run(2, trained, recipe)
+    assert_untouched(worlds, recipe, parts)
+    for part in parts:
         assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
         assert np.isfinite(part["examples"]["harm"]).all() and part["info"]["counters"]["visits_not_judged"] < 16
-        for name, value in plain["weights"].items():
-            np.testing.assert_array_equal(value, part["weights"][name])
 
 
 @pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
 def test_ranks_with_batches_of_other_sizes_look_at_as_many_evaluation_sequences(worlds, wrap):
-    one, parts = trained(Recipe(looks=2)), worlds.run(2, trained, Recipe(wrap=wrap, uneven=True, looks=2))
-    for part in parts:
-        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
-        assert_close(one, part)
+    (one,) = worlds.share(1, trained, Recipe(looks=2))
+    assert_as_alone(one, worlds.run(2, trained, Recipe(wrap=wrap, uneven=True, looks=2)), 1e-8)
 
 
 def test_what_needs_a_model_that_is_whole_says_so(worlds):
@@ -185,12 +175,8 @@ def test_the_trainer_gives_the_scores_of_one_process_and_its_own_weights_to_the_
     folder = str(tmp_path / "trainer")
     one = trainer_loops.trained(folder)
     parts = worlds.run(2, trainer_loops.trained, folder, True, str(tmp_path / "run"))
-    bare = worlds.run(2, trainer_loops.trained, folder, False)
-    for part, plain in zip(parts, bare):
-        assert part["info"]["faults"] == {} and part["info"]["switched_off"] is None
-        visits = trainer_loops.STEPS * trainer_loops.BATCH
-        assert part["info"]["counters"]["visits"] == one["info"]["counters"]["visits"] == visits
-        assert_close(one, part, 1e-4)  # float32
-        for name, value in plain["weights"].items():
-            np.testing.assert_array_equal(value, part["weights"][name])
+    assert one["info"]["counters"]["visits"] == trainer_loops.STEPS * trainer_loops.BATCH
+    assert_as_alone(one, parts, 1e-4)  # float32
+    for plain, part in zip(worlds.run(2, trainer_loops.trained, folder, False), parts):
+        assert_same(plain["weights"], part["weights"])
     assert sgoif.load(str(tmp_path / "run")).info["world_size"] == 2

@@ -20,6 +20,7 @@ class Worlds:
         self._context = multiprocessing.get_context("spawn")
         self._members = [self._start() for _ in range(most)]
         self._folder, self._numbers = folder, count()
+        self._shared = {}
 
     def _start(self):
         ours, theirs = self._context.Pipe()
@@ -42,6 +43,13 @@ class Worlds:
             if trouble is not None:
                 self._members[rank] = self._start()
         return [result for result, _ in answers]
+
+    def share(self, size, function, *arguments):
+        """The same, run once for all tests that only read what it gives; one rank is this process, without a group."""
+        key = repr((size, function, arguments))
+        if key not in self._shared:
+            self._shared[key] = self.run(size, function, *arguments) if size > 1 else [function(*arguments)]
+        return self._shared[key]
 
     def _answer(self, rank, timeout_s):
         connection = self._members[rank][1]
