@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from sgoif.errors import StoreError
-from sgoif.store import RunFiles
+from sgoif.store import RunFiles, info
 from tests.cli.runs import invoke, noisy, write_run
 
-WRONG = {
+FACTS = {
     "class_names": [3, {"a": 1}, [["x"]]],
     "held_out_per_class": ["x", [1.5], [-1], [None], [2**70]],
     "transition": [3, [3], [["x"]], {"a": 1}],
@@ -21,6 +21,15 @@ WRONG = {
     "nearly_same": ["x", -1, 2**70],
     "forecast": [3, {"step_share": "x"}],
 }
+WRONG = [
+    *((rf"`facts\.{name}` must be .*, got", {"facts": {name: value}}) for name in FACTS for value in FACTS[name]),
+    *(("attempts", {"attempts": [{"attempt": number, "start_step": 0}]}) for number in ("0", 10**30, True)),
+    ("attempts", {"attempts": [{"attempt": 0, "start_step": -1}]}),
+    ("dropped_blocks", {"dropped_blocks": "many"}),
+    ("facts", {"facts": [1]}),
+    ("overhead", {"facts": {"overhead": float("nan")}}),
+    ("nested too deeply", {"facts": {"own": json.loads("[" * 60 + "]" * 60)}}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +37,10 @@ def run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("facts") / "run", noisy())
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
-def test_a_fact_of_another_kind_is_named(run, tmp_path, name, value):
-    info = json.loads(Path(run, "run.json").read_text())
-    info["facts"][name] = value
-    (tmp_path / "run.json").write_text(json.dumps(info))
-    with pytest.raises(StoreError, match=rf"`facts\.{name}` must be .*, got"):
+@pytest.mark.parametrize(("said", "change"), WRONG)
+def test_what_is_of_another_kind_is_named(run, tmp_path, said, change):
+    (tmp_path / "run.json").write_text(json.dumps(json.loads(Path(run, "run.json").read_text()) | change))
+    with pytest.raises(StoreError, match=said):
         RunFiles(tmp_path)
 
 
@@ -46,9 +53,7 @@ def test_deep_and_cut_documents_are_refused_in_words(tmp_path, text):
     assert done.exit_code == 2 and "run.json" in done.stderr and "sgoif itself" not in done.stderr
 
 
-def test_levels_that_no_run_has_are_refused(run, tmp_path):
-    info = json.loads(Path(run, "run.json").read_text())
-    info["facts"]["own"] = json.loads("[" * 60 + "]" * 60)
-    (tmp_path / "run.json").write_text(json.dumps(info))
-    with pytest.raises(StoreError, match="nested too deeply"):
-        RunFiles(tmp_path)
+def test_a_document_larger_than_any_of_a_run_is_refused(run, monkeypatch):
+    monkeypatch.setattr(info, "_MOST_BYTES", 100)
+    with pytest.raises(StoreError, match="bytes, which no run's has"):
+        RunFiles(run)

@@ -6,19 +6,17 @@ from benchmarks.s3 import local_s3
 from benchmarks.store import kill_and_resume
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence, write_examples
 from sgoif.store.writer import Pace
-from tests.store.visits import expected_pairs, kill, pairs, write_steps
+from tests.store.visits import begin, expected_pairs, kill, pairs, store, write_steps
 
 
 def test_a_killed_run_is_readable_and_goes_on_from_its_checkpoint(tmp_path):
-    seen = kill_and_resume(
-        str(tmp_path / "run"), tmp_path / "state.json", kills=1, longest_s=0.5
-    )  # a benchmark kills 20 times
+    # a benchmark kills 20 times
+    seen = kill_and_resume(str(tmp_path / "run"), tmp_path / "state.json", kills=1, longest_s=0.5)
     assert seen["visits"] > 0
 
 
 def test_what_a_resumed_run_repeats_is_not_counted_twice(tmp_path):
-    first = ParquetSink(tmp_path)
-    write_steps(first, range(10))
+    first = begin(tmp_path, range(10))
     first.write_table("anchors", {"refresh_step": [0, 4, 8], "anchor": [0, 0, 0]})
     saved = first.checkpoint()["step"]
     write_steps(first, range(10, 14))
@@ -26,23 +24,18 @@ def test_what_a_resumed_run_repeats_is_not_counted_twice(tmp_path):
     kill(first)
     assert pairs(RunFiles(tmp_path)) == expected_pairs(range(14))
     # resumed twice from the same checkpoint, and then from the start
-    second = ParquetSink(tmp_path, start_step=saved)
-    write_steps(second, range(10, 12))
+    second = begin(tmp_path, range(10, 12), start_step=saved)
     second._finish("checkpoint")
     kill(second)
     assert pairs(RunFiles(tmp_path)) == expected_pairs(range(12))
-    third = ParquetSink(tmp_path, start_step=saved)
-    write_steps(third, range(10, 20))
-    third.close()
-    files = RunFiles(tmp_path)
+    files = store(tmp_path, range(10, 20), start_step=saved)
     assert pairs(files) == expected_pairs(range(20))
     assert files.table("visits").num_rows == 160
     assert files.table("anchors")["refresh_step"].to_pylist() == [0, 4, 8]
     assert sum(bucket["n_visits"].sum() for bucket in merge_evidence(files, buckets=2)) == 160
     assert [item["start_step"] for item in files.info["attempts"]] == [0, 10, 10]
     write_examples(files)
-    again = ParquetSink(tmp_path)
-    write_steps(again, range(2))
+    again = begin(tmp_path, range(2))
     again.checkpoint()
     files = RunFiles(tmp_path)
     assert pairs(files) == expected_pairs(range(2))
@@ -62,14 +55,12 @@ def test_a_run_on_s3(bucket):
     url = f"{bucket}/some/run"
     with pytest.raises(StoreError, match=r"no run\.json"):
         RunFiles(url)
-    sink = ParquetSink(url, pace=Pace(part_bytes=5_000))
-    write_steps(sink, range(6))
+    sink = begin(url, range(6), pace=Pace(part_bytes=5_000))
     sink.checkpoint()
     write_steps(sink, range(6, 9))
     sink._finish("checkpoint")
     kill(sink)
-    resumed = ParquetSink(url, start_step=6)
-    write_steps(resumed, range(6, 10))
+    resumed = begin(url, range(6, 10), start_step=6)
     resumed.write_table("holdout", {"id": [1], "posterior": [[0.5, 0.5]]})
     resumed.close()
     assert resumed.faults == {}

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from sgoif.evidence import Evidence, WeightedMeans
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge, merge_evidence, write_examples
 from sgoif.store.writer import Pace
 from sgoif.training.recorder import MEAN_SIGNALS
-from tests.store.visits import batch, kill
+from tests.store.visits import batch, kill, store
 from tests.training.loops import GroupNormNet, data, train, watch
 
 
@@ -49,33 +48,11 @@ def test_merged_evidence_is_the_runs_own(trained):
         np.testing.assert_allclose(merged[name], table[name][order], rtol=1e-6, atol=2e-6, err_msg=name)
 
 
-def test_merged_evidence_is_that_of_the_stored_visits_to_the_last_digits(trained):
-    folder, _ = trained
-    stored = RunFiles(folder).table("visits")
-    visits = {name: stored[name].to_numpy() for name in stored.column_names}
-    rows = np.searchsorted(np.unique(visits["id"]), visits["id"])
-    evidence, means = Evidence(["harm", "worst"], 4), WeightedMeans(["margin", "probe_margin"])
-    gates = [visits[name].astype(np.float64) for name in ("confidence", "confidence_worst")]
-    standard = np.stack([visits["harm_std"], visits["worst_std"]], 1)
-    raw = np.stack([visits["harm"], visits["worst"]], 1)
-    evidence.add(rows, standard, np.stack(gates, 1), visits["worst_anchor"], raw=raw, step=visits["step"])
-    means.add(rows, np.stack([visits[name] for name in means.signals], 1), gates[0])
-    merged = joined(merge_evidence(RunFiles(folder), buckets=4))
-    np.testing.assert_array_equal(merged["suggested_label"], evidence.suggested_label().labels[:, 0])
-    for name in ("harm", "worst"):
-        np.testing.assert_allclose(merged[name], evidence.mean_raw(name), rtol=1e-9)
-        np.testing.assert_allclose(merged[f"{name}_std"], evidence.mean(name), rtol=1e-9)
-        np.testing.assert_allclose(merged[f"{name}_std_error"], evidence.standard_error(name), rtol=1e-9)
-    np.testing.assert_allclose(merged["probe_margin"], means.mean("probe_margin"), rtol=1e-9)
-
-
 def test_visits_that_cannot_be_used_add_nothing_but_are_counted(tmp_path):
-    sink = ParquetSink(tmp_path)
-    sink.write(batch([1, 2, 3, 4], 0, harm=np.float32([1, 1, 1, np.nan]), flags=np.float32([0, 2, 4, 0])))
     one = np.ones(4, np.float32)
-    sink.write(batch([1, 2, 3, 4], 1, harm=3 * one, confidence=one, worst_anchor=2 * one))
-    sink.close()
-    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    first = batch([1, 2, 3, 4], 0, harm=np.float32([1, 1, 1, np.nan]), flags=np.float32([0, 2, 4, 0]))
+    second = batch([1, 2, 3, 4], 1, harm=3 * one, confidence=one, worst_anchor=2 * one)
+    merged = joined(merge_evidence(store(tmp_path, first, second)))
     assert merged["n_visits"].tolist() == [2, 2, 2, 2]
     np.testing.assert_allclose(merged["harm"][1:], [3, 3, 3])
     assert 1 < merged["harm"][0] < 3
@@ -87,11 +64,7 @@ def test_a_target_without_a_class_takes_no_label_away_and_adds_what_it_can(tmp_p
     first = batch([1, 2], 0, harm=one, margin=one, confidence=one)
     soft = batch([1, 2], 1, harm=3 * one, margin=none, worst=none, worst_anchor=-one, confidence=one, flags=8 * one)
     soft.given_labels[:] = -1
-    sink = ParquetSink(tmp_path)
-    sink.write(first)
-    sink.write(soft)
-    sink.close()
-    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    merged = joined(merge_evidence(store(tmp_path, first, soft)))
     assert merged["given_label"].tolist() == first.given_labels.tolist()
     assert merged["harm"].tolist() == [2, 2] and merged["margin"].tolist() == [1, 1]
 
@@ -105,11 +78,8 @@ def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypat
         sink.write(batch(rng.choice(names, 500, replace=False), step))
     sink.checkpoint()
     kill(sink)
-    sink = ParquetSink(tmp_path, start_step=30)  # the last ten steps again, by a second attempt
-    for step in range(30, 40):
-        sink.write(batch(rng.choice(names, 500, replace=False), step))
-    sink.close()
-    files = RunFiles(tmp_path)
+    again = [batch(rng.choice(names, 500, replace=False), step) for step in range(30, 40)]
+    files = store(tmp_path, *again, start_step=30)  # the last ten steps, by a second attempt
     whole = joined(merge_evidence(files, buckets=1))
     assert whole["n_visits"].sum() == 40 * 500
     direct = joined(merge_evidence(files, buckets=8))
@@ -129,10 +99,7 @@ def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypat
 
 
 def test_the_number_of_buckets_follows_the_memory(tmp_path):
-    sink = ParquetSink(tmp_path)
-    sink.write(batch(np.arange(1000)))
-    sink.close()
-    files = RunFiles(tmp_path)
+    files = store(tmp_path, batch(np.arange(1000)))
     assert merge.count_buckets(files, 1 << 30) == 1
     assert merge.count_buckets(files, 100_000) == 4  # 1,000 rows at 400 bytes
     assert len(list(merge_evidence(files, memory_bytes=100_000))) == 4
@@ -155,13 +122,10 @@ def test_write_examples_replaces_the_table(trained):
 
 def test_one_long_id_is_merged_without_widening_the_others(tmp_path):
     ids = [f"{i}" for i in range(2000)] + ["long" * 2500, "long" * 2500 + "er"]
-    sink = ParquetSink(tmp_path)
-    for step in range(2):
-        sink.write(batch(np.array(ids, dtype=object), step))
-    sink.close()
-    merged = joined(merge_evidence(RunFiles(tmp_path)))
+    files = store(tmp_path, *(batch(np.array(ids, dtype=object), step) for step in range(2)))
+    merged = joined(merge_evidence(files))
     assert sorted(ids) == merged["id"].tolist() and (merged["n_visits"] == 2).all()
-    assert write_examples(RunFiles(tmp_path)) == 2002
+    assert write_examples(files) == 2002
 
 
 def test_the_label_of_an_example_is_the_one_that_was_given_last(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, next_attempt
 from sgoif.store.writer import DeferredSink, Pace
-from tests.store.visits import batch, expected_pairs, kill, pairs, write_steps
+from tests.store.visits import batch, begin, expected_pairs, kill, pairs, store, write_steps
 
 
 @contextmanager
@@ -51,29 +51,21 @@ def test_what_an_attempt_lost_is_still_told_after_a_resume(tmp_path):
         write_steps(first, range(20), size=100, num_examples=2000)
         first.checkpoint()
     kill(first)
-    second = ParquetSink(tmp_path, start_step=20)
-    write_steps(second, range(20, 25))
-    second.close()
+    store(tmp_path, range(20, 25), start_step=20)
     assert info_of(tmp_path)["dropped_rows"] == 2000 and sum(info_of(tmp_path)["faults"].values()) == 1
-    ParquetSink(tmp_path).close()  # from the start: nothing of that is left
-    assert info_of(tmp_path)["dropped_rows"] == 0
+    assert store(tmp_path).info["dropped_rows"] == 0  # from the start: nothing of that is left
 
 
 def test_an_attempt_that_died_before_rank_0_had_entered_it_counts_for_nothing(tmp_path):
-    first = ParquetSink(tmp_path)
-    write_steps(first, range(4))
+    first = begin(tmp_path, range(4))
     first.checkpoint()
     kill(first)
-    early = ParquetSink(tmp_path, rank=1, attempt=next_attempt(tmp_path), start_step=2, pace=Pace(part_bytes=1))
-    write_steps(early, range(2, 9))
+    early = begin(tmp_path, range(2, 9), rank=1, attempt=next_attempt(tmp_path), start_step=2, pace=Pace(part_bytes=1))
     early.checkpoint()
     kill(early)
     assert pairs(RunFiles(tmp_path)) == expected_pairs(range(4))
     assert next_attempt(tmp_path) == 2
-    last = ParquetSink(tmp_path, attempt=next_attempt(tmp_path), start_step=4)
-    write_steps(last, range(4, 6))
-    last.close()
-    assert pairs(RunFiles(tmp_path)) == expected_pairs(range(6))
+    assert pairs(store(tmp_path, range(4, 6), attempt=next_attempt(tmp_path), start_step=4)) == expected_pairs(range(6))
 
 
 def test_an_overdue_checkpoint_is_not_waited_for_again(tmp_path, monkeypatch):
@@ -82,8 +74,8 @@ def test_an_overdue_checkpoint_is_not_waited_for_again(tmp_path, monkeypatch):
     monkeypatch.setattr(Place, "write", lambda *given: gate.wait(20) and write(*given))
     write_steps(sink, range(3))
     begun = time.monotonic()
-    answers = [sink.checkpoint()["complete"] for _ in range(5)]
-    assert time.monotonic() - begun < 1.5 and answers == [False] * 5
+    answers = [sink.checkpoint()["complete"] for _ in range(20)]
+    assert time.monotonic() - begun < 10 * 0.5 and answers == [False] * 20
     assert sink.lost_rows == 24  # as far as anybody knows by now
     gate.set()
     sink.close()
@@ -106,14 +98,12 @@ def test_a_run_that_cannot_be_joined_is_tried_again_and_what_it_missed_is_counte
 
 def test_torchrun_s_restarts_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    ParquetSink(tmp_path).close()
-    assert info_of(tmp_path)["attempts"][0]["restarts"] == 3
+    assert store(tmp_path).info["attempts"][0]["restarts"] == 3
 
 
 @pytest.mark.parametrize("failures", [1, 10**9])
 def test_the_last_word_in_run_json_is_tried_again(tmp_path, monkeypatch, failures):
-    sink = ParquetSink(tmp_path, pace=Pace(retry_after_s=(0.0, 0.0)))
-    write_steps(sink, range(3))
+    sink = begin(tmp_path, range(3), pace=Pace(retry_after_s=(0.0, 0.0)))
     sink.checkpoint()
     left, write = [failures], Place.write
 

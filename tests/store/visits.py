@@ -5,6 +5,7 @@ import atexit
 import numpy as np
 
 from sgoif.records import SIGNALS, ScoreBatch
+from sgoif.store import ParquetSink, RunFiles
 
 
 def batch(ids, step=0, epoch=0, seed=None, micro_step=0, **changes):
@@ -26,6 +27,20 @@ def write_steps(sink, steps, size=8, num_examples=40):
     for step in steps:
         first = step * size
         sink.write(batch((first + np.arange(size)) % num_examples, step, first // num_examples))
+
+
+def begin(folder, *what, **settings):
+    """Write batches, or steps in order, and give the sink."""
+    sink = ParquetSink(folder, **settings)
+    for item in what:
+        write_steps(sink, item) if isinstance(item, range) else sink.write(item)
+    return sink
+
+
+def store(folder, *what, **settings):
+    """Write them as an attempt that ends well, and give the run that is on disk then."""
+    begin(folder, *what, **settings).close()
+    return RunFiles(folder)
 
 
 def pairs(files):
