@@ -26,9 +26,9 @@ def columns(words, labels, first=0):
     }
 
 
-def pairs_of(examples, holdout=None):
+def pairs_of(examples, holdout=None, max_bits=25):
     tables = {"examples": examples} if holdout is None else {"examples": examples, "holdout": holdout}
-    return find_duplicates(MemoryTables(tables).sql, max_bits=25, has_holdout=holdout is not None).to_pylist()
+    return find_duplicates(MemoryTables(tables).sql, max_bits=max_bits, has_holdout=holdout is not None).to_pylist()
 
 
 def random_words(count, seed=0):
@@ -67,16 +67,14 @@ def test_rows_that_are_all_much_alike_are_compared_within_a_budget(monkeypatch, 
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(10, 4))[rng.integers(10, size=2000)] + 0.2 * rng.normal(size=(2000, 4))
     words = sign_sketch(np.concatenate([rows, rows[:20]]).astype(np.float32))
-    find = lambda: find_duplicates(  # noqa: E731
-        MemoryTables({"examples": columns(words, np.zeros(2020, int))}).sql, max_bits=8, has_holdout=False
-    ).to_pylist()
-    whole = find()
+    alike = columns(words, np.zeros(2020, int))
+    whole = pairs_of(alike, max_bits=8)
     assert not caplog.messages
     monkeypatch.setattr("sgoif.findings.duplicates._MOST_COMPARED", 1000)
-    part = find()
+    part = pairs_of(alike, max_bits=8)
     assert "much alike by their sketches" in caplog.text and 20 <= len(part) < len(whole)
-    exact = lambda found: [row for row in found if not row["bits_apart"]]  # noqa: E731
-    assert exact(part) == exact(whole) and len(exact(part)) >= 20
+    exact, others = ([row for row in found if not row["bits_apart"]] for found in (part, whole))
+    assert exact == others and len(exact) >= 20
 
 
 def test_differing_labels_come_first_then_pairs_across_the_hold_out():
@@ -90,11 +88,14 @@ def test_differing_labels_come_first_then_pairs_across_the_hold_out():
         ("0", "1", False, False),
         ("3", "4", False, False),
     ]
+    # a thousand equal ones are a star
+    assert len(pairs_of(columns(np.repeat(words[:1], 1000, axis=0), np.zeros(1000, int)))) == 999
 
 
-def test_a_thousand_equal_examples_are_one_star():
-    words = np.repeat(random_words(1), 1000, axis=0)
-    assert len(pairs_of(columns(words, np.zeros(1000, int)))) == 999
+def reencoded(pixels, quality):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(file))
 
 
 @pytest.mark.data
@@ -112,12 +113,6 @@ def test_pictures_are_known_again_after_what_files_go_through():
     assert within(some[:, :, ::-1]) < 0.05  # a mirror image is another picture
     others = [row for row in pairs_of(columns(words, np.zeros(3000, int))) if row["bits_apart"] > 0]
     assert len(others) <= 5  # of 4.5 million pairs; CIFAR-10 has a few true copies
-
-
-def reencoded(pixels, quality):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-    return np.asarray(Image.open(file))
 
 
 def test_plain_pictures_of_different_shades_differ():

@@ -6,14 +6,7 @@ import pytest
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings import keys
-from sgoif.findings.keys import (
-    LEAST_SHARE,
-    ClassKeys,
-    choose_least_share,
-    class_keys,
-    neighbour_labels,
-    with_neighbours,
-)
+from sgoif.findings.keys import LEAST_SHARE, choose_least_share, class_keys, neighbour_labels, with_neighbours
 from sgoif.findings.label import NEAR_COLUMNS
 from sgoif.tables import MemoryTables
 
@@ -70,6 +63,8 @@ def test_what_nobody_names_is_on_no_key():
     found = class_keys(rows([0], [[-1, -1, -1]], [0.1], [[0, 0, 0]]), np.array([[0, 0, 0, 0, 0, 0]]))
     assert found.labels.tolist() == [[-1, -1, -1]] and not found.in_bulk[0]
     assert class_keys(rows([], [], [], []), np.zeros((0, 6), int)).labels.shape == (0, 3)
+    with pytest.raises(SgoifError, match="one row of labels per example"):
+        class_keys(rows([0], [[1, 2, 3]], [0.5]), np.zeros(6, int))
 
 
 def test_many_examples_are_ranked_in_parts(monkeypatch):
@@ -83,16 +78,11 @@ def test_many_examples_are_ranked_in_parts(monkeypatch):
     np.testing.assert_array_equal(whole.shares, parts.shares)
 
 
-def test_a_wrong_shape_is_refused():
-    with pytest.raises(SgoifError, match="one row of labels per example"):
-        class_keys(rows([0], [[1, 2, 3]], [0.5]), np.zeros(6, int))
-
-
-def checked(belief, right):
+def checked(belief, right, wrong=0):
     labels = np.ones((len(belief), 3), np.int64)
     nothing = np.zeros(len(belief), np.int64)
-    found = ClassKeys(labels, labels * 0.5, nothing, nothing, np.array(belief), nothing.astype(bool))
-    return choose_least_share(found, np.where(right, 1, 0))
+    found = keys.ClassKeys(labels, labels * 0.5, nothing, nothing, np.array(belief), nothing.astype(bool))
+    return choose_least_share(found, np.where(right, 1, wrong))
 
 
 def test_decisions_move_the_threshold_of_bulk():
@@ -103,16 +93,9 @@ def test_decisions_move_the_threshold_of_bulk():
     # those at the usual threshold were wrong, the surest right: fewer may be offered
     assert checked([0.99] * 30 + [0.9] * 30, [True] * 30 + [False] * 30) == 0.99
     assert checked([0.99] * 30, [False] * 30) > 1
-    # a few right decisions lower nothing
+    # a few right decisions lower nothing, nor do those that are undecided
     assert checked([0.7] * 10, [True] * 10) == LEAST_SHARE
-
-
-def test_undecided_examples_are_not_counted():
-    labels = np.ones((60, 3), np.int64)
-    nothing = np.zeros(60, np.int64)
-    found = ClassKeys(labels, labels * 0.5, nothing, nothing, np.full(60, 0.7), nothing.astype(bool))
-    assert choose_least_share(found, np.full(60, -1)) == LEAST_SHARE
-    assert choose_least_share(found, np.full(60, 1)) == 0.7
+    assert checked([0.7] * 60, [False] * 60, wrong=-1) == LEAST_SHARE
 
 
 def test_labels_of_neighbours_are_in_the_order_of_the_ids():

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import nn
 
-import sgoif
-from benchmarks import data
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
@@ -54,23 +49,16 @@ def test_an_example_is_not_its_own_neighbour_among_many_equal_ones():
     found = ask(words, range(50), count=6)
     assert len(found) == 300
     assert all(row["id"] != row["other_id"] and row["bits"] == 0 for row in found.to_pylist())
-    assert len(ask(random_words(3), [1], count=6)) == 2
 
 
 def test_examples_without_likeness_are_neither_asked_nor_found():
-    words = random_words(10)
+    words, names = random_words(10), np.array([f"it's/{i}.png" for i in range(10)])
     words[3] = 0
-    found = ask(words, [2, 3, 444], count=20)
-    assert set(found["id"].to_pylist()) == {2}
-    assert sorted(found["other_id"].to_pylist()) == [0, 1, 4, 5, 6, 7, 8, 9]
-    assert len(ask(words, [])) == 0
-
-
-def test_ids_may_be_strings_with_quotes():
-    names = [f"it's/{i}.png" for i in range(9)]
-    sql = MemoryTables({"examples": columns(random_words(9), names)}).sql
-    found = nearest_examples(sql, names[:2], count=8)
-    assert set(found["other_id"].to_pylist()) == set(names)
+    sql = MemoryTables({"examples": columns(words, names)}).sql
+    found = nearest_examples(sql, [names[2], names[3], "unknown"], count=20)
+    assert set(found["id"].to_pylist()) == {names[2]}
+    assert set(found["other_id"].to_pylist()) == set(names) - {names[2], names[3]} and len(found) == 8
+    assert len(nearest_examples(sql, [])) == 0
 
 
 def test_of_too_many_examples_a_sample_is_looked_through():
@@ -114,6 +102,22 @@ def test_who_is_harmed_is_worked_out_by_hand():
     assert found[0]["given_label"] == 1
 
 
+def test_harm_is_that_of_a_step_at_the_head_with_features_as_alike_as_their_signs():
+    rng, given, suggested = np.random.default_rng(0), np.arange(4), [1, 2, 3, 0]
+    p_given = np.array([0.1, 0.5, 0.9, 0.3])
+    words, posterior, labels = random_words(12), rng.dirichlet(np.ones(4), 8), rng.integers(0, 4, 8)
+    delta = posterior - np.eye(4)[labels]
+    likeness = (1 + np.cos(np.pi * all_bits(words)[:4, 4:] / 256)) / 2
+    expected = -(1 - p_given)[:, None] * likeness * (delta[:, suggested] - delta[:, given]).T
+    tables = harm_tables(suggested, p_given, posterior, labels, words)
+    found = find_harmed_holdout(tables.sql, given, count=8).to_pylist()
+    assert len(found) == (expected > 0).sum()
+    for row in found:
+        mine = expected[row["id"]]
+        assert row["harm"] == pytest.approx(mine[int(row["other_id"][1:])], rel=1e-5)
+        assert row["harm"] == pytest.approx(np.sort(mine)[-row["rank"]], rel=1e-5)
+
+
 def test_a_run_that_judged_no_hold_out_has_an_empty_answer():
     words = random_words(4)
     examples = columns(words, suggested_label=np.ones(4, int), p_given=np.full(4, 0.5))
@@ -121,51 +125,3 @@ def test_a_run_that_judged_no_hold_out_has_an_empty_answer():
         found = find_harmed_holdout(MemoryTables(tables).sql, [1, 2])
         assert found.column_names == ["id", "other_id", "given_label", "harm", "rank"]
         assert len(found) == 0
-
-
-def rank_correlation(one, other):
-    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
-
-
-@pytest.mark.data
-def test_harm_orders_the_hold_out_as_exact_gradients_do():
-    images = data.fashion_mnist("train")
-    x = torch.from_numpy(images.pixels[:2500].reshape(2500, -1)).double() / 255
-    y = torch.from_numpy(images.labels[:2500])
-    generator = torch.Generator().manual_seed(0)
-    train, holdout, wrong = (x[:2000], y[:2000].clone()), (x[2000:], y[2000:]), torch.arange(0, 2000, 10)
-    train[1][wrong] = (train[1][wrong] + torch.randint(1, 10, (200,), generator=generator)) % 10
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)).double()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    for _ in range(8):
-        for part in torch.randperm(2000, generator=generator).split(50):
-            optimizer.zero_grad()
-            F.cross_entropy(model(train[0][part]), train[1][part]).backward()
-            optimizer.step()
-    run = sgoif.audit(model, train, anchors=holdout, trusted=True)
-    exact = (-head_gradients(model, train[0][wrong], train[1][wrong]) @ head_gradients(model, *holdout).T).numpy()
-    asked = wrong.tolist()
-    found = find_harmed_holdout(run.sql, asked, count=500)
-    ids, others, harms = (found[name].to_numpy() for name in ("id", "other_id", "harm"))
-    correlations, right, share = [], [], []
-    for row, name in enumerate(asked):
-        there = others[ids == name]
-        correlations.append(rank_correlation(harms[ids == name], exact[row, there]))
-        right.append((exact[row, there[:3]] > 0).mean())
-        share.append(exact[row, there[:3]].sum() / np.sort(exact[row])[-3:].sum())
-    print(
-        f"rank correlation {np.median(correlations):.3f}, harmed {np.mean(right):.3f}, of the most {np.mean(share):.3f}"
-    )
-    assert np.median(correlations) > 0.8  # 0.90 was seen; 0.14 with the bare cosine, on CIFAR-10
-    assert np.mean(right) > 0.95
-    assert np.mean(share) > 0.5
-
-
-def head_gradients(model, inputs, labels):
-    """Gradients at the last layer, one row per example, by differentiation."""
-    rows = []
-    for one, label in zip(inputs, labels, strict=True):
-        loss = F.cross_entropy(model(one[None]), label[None])
-        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, model[-1].parameters())]))
-    return torch.stack(rows)

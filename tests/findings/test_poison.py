@@ -73,14 +73,8 @@ def test_queries_like_the_class_are_refused():
 
 
 def test_the_table_puts_the_most_suspicious_first():
-    table = poison_table(
-        {
-            "id": np.array(["a", "b", "c", "d"]),
-            "score": np.array([0.1, 1.0, 0.5, 1.0]),
-            "similarity": np.array([0.0, 0.8, 0.1, 0.9]),
-        },
-        top=3,
-    )
+    scores = {"score": np.array([0.1, 1.0, 0.5, 1.0]), "similarity": np.array([0.0, 0.8, 0.1, 0.9])}
+    table = poison_table({"id": np.array(["a", "b", "c", "d"]), **scores}, top=3)
     assert table["id"].tolist() == ["d", "b", "c"]  # equal scores: the most similar
     assert table["is_suspect"].tolist() == [True, True, True]
     assert table["similarity"].tolist() == [0.9, 0.8, 0.1]
