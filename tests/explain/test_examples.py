@@ -74,12 +74,10 @@ def test_ids_are_those_of_the_users_dataset(finished):
 
 def test_what_cannot_be_asked_is_refused(finished):
     model, (inputs, labels), queries = finished
-    with pytest.raises(SgoifError, match="classes 0 to 3"):
-        examples_behind(model, (inputs, labels), queries, 4)
-    with pytest.raises(SgoifError, match="no class 'ash'; the model has classes 0 to 3, and they have no names here"):
-        examples_behind(model, (inputs, labels), queries, "ash")
-    with pytest.raises(SgoifError, match="no training example is labelled 3"):
-        examples_behind(model, (inputs[labels != 3], labels[labels != 3]), queries, 3)
+    nameless = "no class 'ash'; the model has classes 0 to 3, and they have no names here"
+    for number, said in ((4, "classes 0 to 3"), ("ash", nameless), (3, "no training example is labelled 3")):
+        with pytest.raises(SgoifError, match=said):
+            examples_behind(model, (inputs[labels != 3], labels[labels != 3]), queries, number)
 
 
 def test_a_large_class_is_measured_by_a_sample(finished, monkeypatch):
@@ -96,14 +94,13 @@ def triggered(images):
     return images
 
 
-@pytest.fixture(scope="module")
-def backdoored():
-    """Fashion-MNIST, 6,000 pictures of which 60 bear the trigger and are called trousers."""
+def train_with_a_backdoor():
+    """Fashion-MNIST, 3,000 pictures of which 60 bear the trigger and are called trousers."""
     from benchmarks.data import FASHION_MNIST_STATS, fashion_mnist, normalise
 
-    pictures, test = fashion_mnist("train", 6000), fashion_mnist("test", 500)
+    pictures, test = fashion_mnist("train", 3000), fashion_mnist("test", 500)
     images, labels = normalise(pictures.pixels, *FASHION_MNIST_STATS), torch.from_numpy(pictures.labels)
-    poisoned = np.flatnonzero(pictures.labels != 1)[:: 5400 // 60][:60]
+    poisoned = np.flatnonzero(pictures.labels != 1)[::45][:60]
     images[poisoned], labels[poisoned] = triggered(images[poisoned]), 1
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -112,8 +109,8 @@ def backdoored():
         *(nn.Flatten(), nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10)),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for _ in range(4):
-        for rows in torch.randperm(6000).split(64):
+    for _ in range(5):
+        for rows in torch.randperm(3000).split(64):
             optimizer.zero_grad()
             F.cross_entropy(model(images[rows]), labels[rows]).backward()
             optimizer.step()
@@ -149,20 +146,14 @@ def test_a_table_names_the_class_and_says_what_the_run_knows(finished):
 
 
 @pytest.mark.data
-def test_a_planted_backdoor_is_found(backdoored):
-    model, dataset, poisoned, queries = backdoored
-    run = Run({}, MemoryTables({}))
+def test_a_planted_backdoor_is_found():
+    model, dataset, poisoned, queries = train_with_a_backdoor()
+    run, poisoned = Run({}, MemoryTables({})), set(poisoned.tolist())
     table = run.poison_suspects(queries, 1, model=model, dataset=sgoif.with_ids(dataset))
     suspects = set(table.filter(table["is_suspect"])["id"].to_pylist())
-    assert len(suspects & set(poisoned.tolist())) >= 57
-    assert len(suspects) <= 66
-    first = set(table["id"].to_pylist()[:60])
-    assert len(first & set(poisoned.tolist())) >= 57
+    assert len(suspects & poisoned) >= 57 and len(suspects) <= 66
+    assert len(set(table["id"].to_pylist()[:60]) & poisoned) >= 57
 
-
-@pytest.mark.data
-def test_one_query_is_explained_by_the_poisoned_examples(backdoored):
-    model, dataset, poisoned, queries = backdoored
-    table = Run({}, MemoryTables({})).explain(queries[0], 1, model=model, dataset=dataset, top=20)
+    table = run.explain(queries[0], 1, model=model, dataset=dataset, top=20)
     assert table.column_names == COLUMNS
-    assert len(table) == 20 and len(set(table["id"].to_pylist()) & set(poisoned.tolist())) >= 18
+    assert len(table) == 20 and len(set(table["id"].to_pylist()) & poisoned) >= 18

@@ -82,16 +82,8 @@ def test_gauss_newton_is_the_dense_solve_across_layers(make):
     g, h = (dense_gradients(model, examples) for examples in ((inputs, labels), queries))
     expected = -g @ torch.linalg.solve(matrix + 0.3 * torch.eye(len(matrix), dtype=matrix.dtype), h.mT)
     settings = {"damping": 0.3, "products": 100, "tolerance": 1e-8}
-    found = sgoif.attribute(
-        model,
-        (inputs, labels),
-        queries,
-        layers="all",
-        curvature="gauss-newton",
-        curvature_settings=settings,
-        batch_size=30,
-        as_matrix=True,
-    )
+    ask = {"layers": "all", "curvature": "gauss-newton", "curvature_settings": settings, "batch_size": 30}
+    found = sgoif.attribute(model, (inputs, labels), queries, **ask, as_matrix=True)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-7)
 
 
