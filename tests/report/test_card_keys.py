@@ -14,17 +14,14 @@ CARD = Card("a", given=0, suggested=(1, 2), p=0.96, probable=(0.9, 0.06))
 BESIDE = [Beside(str(i), label) for i, label in enumerate([1, 1, 1, 1, 3, 0])]
 
 
-def test_a_card_without_probabilities_has_keys_without_shares():
-    (found,) = keys_of_cards([replace(CARD, probable=())], {"a": BESIDE})
-    assert found == CardKeys((1, 2, 3), (), agrees=False)
-
-
 def test_a_card_without_neighbours_is_decided_alone():
     with_near, alone, empty = keys_of_cards([CARD, replace(CARD, id="b"), Card("c", 0)], {"a": BESIDE})
     assert with_near.agrees and not alone.agrees
     assert alone.labels == (1, 2) and alone.shares == (0.9, 0.06)
     assert empty == CardKeys()
     assert keys_of_cards([], {}) == []
+    # without probabilities there are no shares
+    assert keys_of_cards([replace(CARD, probable=())], {"a": BESIDE}) == [CardKeys((1, 2, 3), (), agrees=False)]
 
 
 def test_probabilities_belong_to_the_suggestions_that_are_left():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -11,16 +9,16 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from sgoif.evidence import LIKENESS_COLUMNS
-from sgoif.report.make import ReportSettings, make_report
 from sgoif.review.plan import read_plans
 from sgoif.run import load
 from tests.cli.runs import NAMES, held_out, table, write_run
+from tests.report.test_page import document, page
 
 NUM_FLAGGED, NUM_RIGHT = 1000, 1500
 
 
-@pytest.fixture
-def page(tmp_path):
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
     """A reviewer's page with as many checks as suspicious labels for every other card, and the answer key."""
     rng = np.random.default_rng(0)
     count = NUM_FLAGGED + NUM_RIGHT
@@ -40,18 +38,16 @@ def page(tmp_path):
         **{name: words[:, i] for i, name in enumerate(LIKENESS_COLUMNS)},
     )
     held = held_out(400) | {"p_mislabeled": np.full(400, 0.001), "trusted": np.full(400, True)}
-    run = load(write_run(tmp_path / "run", examples, holdout=held, names=NAMES))
-    settings = ReportSettings(top=NUM_FLAGGED, reviewers=["ann"], checks=0.5)
-    (path,) = make_report(run, tmp_path / "r.html", settings, run_url=run.url)
+    folder = tmp_path_factory.mktemp("checks")
+    run = load(write_run(folder / "run", examples, holdout=held, names=NAMES))
+    made = page(run, folder, top=NUM_FLAGGED, reviewers=["ann"], checks=0.5, run_url=run.url)
     plan = read_plans(run.url)[0]
-    kinds = {plan.token(card): card.kind for card in plan.cards["ann"]}
-    text = path.read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0]
-    return json.loads(text), kinds
+    return document(made), {plan.token(card): card.kind for card in plan.cards["ann"]}
 
 
-def features_of(document):
+def features_of(found):
     """Everything in a card's data but the example, its neighbours and the suggestion with its shares."""
-    cards, beside = document["cards"], document["beside"]
+    cards, beside = found["cards"], found["beside"]
     count = len(cards["id"])
     left_out = {"suggested", "shares", "agrees", "example", "content", "id"}
     columns = [np.arange(count), [len(items) for items in beside["harmed"]], [len(items) for items in beside["epochs"]]]
@@ -68,25 +64,20 @@ def as_number(value):
     return -1.0 if value is None else float(value)
 
 
-def test_no_classifier_finds_the_checks(page):
-    document, kinds = page
-    is_check = np.array([kinds[ident] != "flagged" for ident in document["cards"]["id"]])
+def test_no_classifier_finds_the_checks(checked):
+    found, kinds = checked
+    is_check = np.array([kinds[ident] != "flagged" for ident in found["cards"]["id"]])
     assert is_check.sum() > 450
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     model = HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=8, random_state=0)
-    guessed = cross_val_predict(model, features_of(document), is_check, cv=folds, method="predict_proba")[:, 1]
+    guessed = cross_val_predict(model, features_of(found), is_check, cv=folds, method="predict_proba")[:, 1]
     auc = roc_auc_score(is_check, guessed)
-    print(f"AUC {auc:.3f}")
     assert max(auc, 1 - auc) <= 0.55
-    # and the classifier finds what is there: told the kind, it is right
-    told = np.column_stack([features_of(document), is_check + np.random.default_rng(0).normal(0, 0.3, len(is_check))])
-    guessed = cross_val_predict(model, told, is_check, cv=folds, method="predict_proba")[:, 1]
-    assert roc_auc_score(is_check, guessed) > 0.9
 
 
-def test_checks_have_neighbours_too(page):
-    document, kinds = page
+def test_checks_have_neighbours_too(checked):
+    found, kinds = checked
     numbers = {kind: set() for kind in kinds.values()}
-    for ident, nearest in zip(document["cards"]["id"], document["beside"]["nearest"]):
+    for ident, nearest in zip(found["cards"]["id"], found["beside"]["nearest"]):
         numbers[kinds[ident]].add(len(nearest))
     assert numbers["flagged"] == numbers["random"] == {6}

@@ -7,9 +7,9 @@ from sgoif.run import load
 from tests.cli.runs import noisy, write_run
 
 
-@pytest.fixture
-def run(tmp_path):
-    return load(write_run(tmp_path / "run", noisy()))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return load(write_run(tmp_path_factory.mktemp("shown") / "run", noisy()))
 
 
 def test_a_run_shows_its_numbers_and_worst_classes(run):
@@ -42,11 +42,9 @@ def notebook():
     shells.InteractiveShell.clear_instance()
 
 
-def test_label_issues_are_a_plain_table_elsewhere(run):
+def test_label_issues_show_themselves_in_a_notebook_and_are_a_plain_table_elsewhere(run, request):
     assert run.label_issues(top=3).schema.metadata is None
-
-
-def test_label_issues_show_themselves_in_a_notebook(run, notebook):
+    notebook = request.getfixturevalue("notebook")
     table = run.label_issues(top=3)
     html = notebook(table)["text/html"]
     assert html.count("<tr>") == 4 and "looks like" in html and "cat" in html

@@ -15,7 +15,7 @@ from sgoif.report.make import ReportSettings, make_report
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.review.plan import read_plans
 from sgoif.run import load
-from tests.cli.runs import NAMES, held_out, noisy, spawn, table, write_run
+from tests.cli.runs import NAMES, held_out, invoke, noisy, table, write_run
 
 
 def document(path):
@@ -24,17 +24,15 @@ def document(path):
 
 @pytest.fixture
 def run(tmp_path):
-    given = np.arange(80) % 4
-    p = np.linspace(0.99, 0.001, 80)
-    examples = table(p, given, (given + 1) % 4)
-    return load(
-        write_run(tmp_path / "run", examples, holdout=_sure_holdout(), transition=(np.eye(4) * 0.9 + 0.025).tolist())
-    )
+    examples = evenly(80, 0.99, 0.001)
+    held = held_out(60) | {"p_mislabeled": np.full(60, 0.001), "trusted": np.full(60, True)}
+    return load(write_run(tmp_path / "run", examples, holdout=held, transition=(np.eye(4) * 0.9 + 0.025).tolist()))
 
 
-def _sure_holdout():
-    held = held_out(60)
-    return held | {"p_mislabeled": np.full(60, 0.001), "trusted": np.full(60, True)}
+def evenly(count, first, last, **columns):
+    """Examples of four classes in turn, of which each is a little less doubted than the one before it."""
+    given = np.arange(count) % 4
+    return table(np.linspace(first, last, count), given, (given + 1) % 4, **columns)
 
 
 def pages_of(run, out, run_url=None, **options):
@@ -66,37 +64,31 @@ def test_embedded_pictures_are_small_and_bare(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "GPS 47.1 N: my kitchen"
     rng = np.random.default_rng(0)
-    for i in range(40):
-        noise = Image.fromarray(rng.integers(0, 255, (600, 800, 3), dtype=np.uint8))
+    for i in range(8):
+        noise = Image.fromarray(rng.integers(0, 255, (900, 1200, 3), dtype=np.uint8))
         noise.save(folder / f"{i:03d}.jpg", exif=exif, quality=85)
-    given = np.arange(40) % 4
-    ids = [f"img/{i:03d}.jpg" for i in range(40)]
-    url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.6, 40), given, (given + 1) % 4, ids=ids))
+    url = write_run(tmp_path / "run", evenly(8, 0.9, 0.6, ids=[f"img/{i:03d}.jpg" for i in range(8)]))
     made = page(load(url), tmp_path, images=tmp_path / "photos")
-    assert made.stat().st_size < 25e6
+    assert made.stat().st_size < sum(path.stat().st_size for path in folder.iterdir()) / 2
     assert b"kitchen" not in made.read_bytes()
-    assert "40 pictures of the folder" in made.read_text(encoding="utf-8")
+    assert "8 pictures of the folder" in made.read_text(encoding="utf-8")
 
 
-def test_pictures_that_cannot_be_shown_are_counted(tmp_path):
+def test_pictures_that_cannot_be_shown_are_counted(tmp_path, caplog):
     """Before, the page alone said so, and the command nothing."""
     folder = tmp_path / "photos" / "img"
     folder.mkdir(parents=True)
     for i in range(8):
         Image.new("RGB", (8, 8)).save(folder / f"{i:03d}.png")
     (folder / "003.png").write_bytes(b"no picture")
-    given = np.arange(8) % 4
-    url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.6, 8), given, (given + 1) % 4))
-    done = spawn("report", url, "--images", tmp_path / "photos", "--out", tmp_path / "page.html")
-    assert done.returncode == 0 and "1 of 8 pictures" in done.stderr and "could not be shown" in done.stderr
+    url = write_run(tmp_path / "run", evenly(8, 0.9, 0.6))
+    assert invoke("report", url, "--images", tmp_path / "photos", "--out", tmp_path / "page.html").exit_code == 0
+    assert "1 of 8 pictures" in caplog.text and "could not be shown" in caplog.text
 
 
 def test_what_was_decided_is_not_asked_again_unless_it_changed(run, tmp_path):
-    past = [
-        Decision("img/000.png", 0, "keep", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),
-        Decision("img/001.png", 3, "keep", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),  # labelled 1 by now
-        Decision("img/002.png", 2, "unsure", reviewer="ann", decided_at="2026-01-01T00:00:00Z"),
-    ]
+    verdicts = ((0, "keep"), (3, "keep"), (2, "unsure"))  # the second one is labelled 1 by now
+    past = [Decision(f"img/00{i}.png", *verdict, reviewer="ann") for i, verdict in enumerate(verdicts)]
     write_decisions(past, tmp_path / "past.csv")
     cards = document(page(run, tmp_path, top=10, decisions=[tmp_path / "past.csv"]))["cards"]
     assert cards["id"][:2] == ["img/001.png", "img/002.png"] and len(cards["id"]) == 10
@@ -150,18 +142,12 @@ def test_what_reviewers_decided_is_not_asked_again_either(run, tmp_path):
     assert cards["id"] == [f"img/{i:03d}.png" for i in range(1, 11)]
 
 
-def test_reviewers_need_a_run_on_disk(run, tmp_path):
-    with pytest.raises(SgoifError, match="run on disk"):
-        pages_of(run, tmp_path / "r.html", reviewers=["ann"])
-
-
 def test_a_run_without_probabilities_has_a_page_too(tmp_path):
-    given = np.arange(30) % 4
-    examples = {k: v for k, v in table(np.ones(30), given, (given + 1) % 4).items() if "mislabeled" not in k}
-    run = load(write_run(tmp_path / "run", examples))
-    found = document(page(run, tmp_path))
-    assert len(found["cards"]["id"]) == 30 and found["cards"]["p"][0] is None
-    assert "no</strong><span>probabilities" in page(run, tmp_path).read_text(encoding="utf-8")
+    examples = {name: column for name, column in evenly(30, 1, 1).items() if "mislabeled" not in name}
+    made = page(load(write_run(tmp_path / "run", examples)), tmp_path)
+    cards = document(made)["cards"]
+    assert len(cards["id"]) == 30 and cards["p"][0] is None
+    assert "no</strong><span>probabilities" in made.read_text(encoding="utf-8")
 
 
 def test_classes_come_worst_first(tmp_path):
@@ -172,9 +158,11 @@ def test_classes_come_worst_first(tmp_path):
     assert "mislabelled" in text
 
 
-def test_unknown_ways_to_show_pictures_are_refused(run, tmp_path):
+def test_what_cannot_be_shown_is_refused(run, tmp_path):
     with pytest.raises(SgoifError, match="embed, link, none"):
         page(run, tmp_path, pictures="inline", images=lambda i: None)
+    with pytest.raises(SgoifError, match="run on disk"):
+        page(run, tmp_path, reviewers=["ann"])
 
 
 def test_the_top_of_a_page_calls_an_estimate_so_and_shows_warnings(tmp_path):

@@ -17,13 +17,7 @@ PAIRS = [(0, 21), (2, 23), (4, 25)]  # under the classes 0 and 1, 2 and 3, 0 and
 FAR = [7, 30]
 ISSUES = [
     {"kind": "conflicting_duplicates", "severity": "high", "title": "6 copies", "count": 6, "ids": []},
-    {
-        "kind": "outliers",
-        "severity": "low",
-        "title": "5 outliers",
-        "count": 5,
-        "ids": [f"img/{i:03d}.png" for i in FAR],
-    },
+    {"kind": "outliers", "severity": "low", "title": "5 outliers", "count": 5, "ids": ["img/007.png", "img/030.png"]},
 ]
 
 
@@ -37,22 +31,21 @@ def write_queued(folder, issues=ISSUES):
     given = np.arange(COUNT) % 4
     sketches = {name: words[:, i] for i, name in enumerate(SKETCH_COLUMNS)}
     examples = table(np.linspace(0.95, 0.01, COUNT), given, (given + 1) % 4, **sketches)
-    return write_run(
-        folder, examples, holdout=held_out(), names=NAMES, data_issues=list(issues), nearly_same=10, trusted=False
-    )
+    facts = {"data_issues": list(issues), "nearly_same": 10, "trusted": False}
+    return write_run(folder, examples, holdout=held_out(), names=NAMES, **facts)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return load(write_queued(tmp_path / "run"))
-
-
-def decide(i, decision, *labels):
-    return Decision(f"img/{i:03d}.png", i % 4, decision, labels)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return load(write_queued(tmp_path_factory.mktemp("queues") / "run"))
 
 
 def name(i):
     return f"img/{i:03d}.png"
+
+
+def decide(i, decision, *labels):
+    return Decision(name(i), i % 4, decision, labels)
 
 
 def pairs_of(found):
@@ -68,35 +61,27 @@ def test_copies_come_nearest_first_and_outliers_as_the_run_names_them(run):
     assert all(card.given == int(card.id[4:7]) % 4 and card.source == "train" for card in found.cards)
 
 
-def test_a_run_without_such_findings_has_no_queues(tmp_path):
+def test_a_run_without_such_findings_or_with_damaged_ones_has_no_queues(tmp_path, caplog):
     none = [{**ISSUES[0], "count": 0}, {"kind": "outliers", "severity": "unknown", "title": "?", "count": None}]
-    for number, issues in enumerate(([], none)):
+    damaged = [{**ISSUES[0], "count": "many"}]
+    for number, issues in enumerate(([], none, damaged)):
+        assert "damaged" not in caplog.text
         found = find_queues(load(write_queued(tmp_path / f"run{number}", issues)))
         assert not found.pairs and not found.outliers and not found.cards
+    assert "damaged" in caplog.text
 
 
-def test_damaged_issues_are_told_and_the_page_has_no_queues(tmp_path, caplog):
-    found = find_queues(load(write_queued(tmp_path / "run", [{**ISSUES[0], "count": "many"}])))
-    assert not found.cards and "damaged" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("decisions", "left"),
-    [
+def test_earlier_decisions_settle_pairs_and_outliers(run):
+    for decisions, left in (
         ([decide(0, "keep")], 3),
         ([decide(0, "unsure"), decide(21, "unsure")], 3),
         ([decide(0, "keep"), decide(21, "keep")], 2),
         ([decide(21, "drop")], 2),
         ([decide(0, "relabel", 1)], 2),  # as the other one
         ([decide(0, "relabel", 2)], 3),
-    ],
-)
-def test_earlier_decisions_settle_pairs(run, decisions, left):
-    found = find_queues(run, decisions)
-    assert len(found.pairs) == found.num_pairs == left
-
-
-def test_outliers_that_were_decided_are_not_asked_for_again(run):
+    ):
+        found = find_queues(run, decisions)
+        assert len(found.pairs) == found.num_pairs == left, decisions
     found = find_queues(run, [decide(7, "drop"), decide(30, "unsure")])
     assert [card.id for card in found.outliers] == [name(30)] and found.num_outliers == 4
 

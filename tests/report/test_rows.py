@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 
 import numpy as np
@@ -12,13 +11,13 @@ import pytest
 
 from sgoif.errors import SgoifError
 from sgoif.report.gallery import build_gallery, content_hashes
-from sgoif.report.make import ReportSettings, make_report
 from sgoif.report.rows import describe_row, measure_columns
 from sgoif.review.decisions import Decision, write_decisions
 from sgoif.run import load
 from sgoif.sources import find_pictures
 from sgoif.sources.written import written_hash
-from tests.cli.runs import table, write_run
+from tests.cli.runs import write_run
+from tests.report.test_page import document, evenly, page
 
 COUNT = 200
 
@@ -67,15 +66,10 @@ def test_missing_cells_are_shown_as_such_and_rank_by_how_rare_they_are():
     assert usage["job"].judge(None)[0] < 1 < usage["age"].judge(None)[0]
 
 
-def test_a_column_whose_usual_distance_is_zero_has_a_scale():
-    given = [{"x": 0.0 if i < 180 else float(i)} for i in range(COUNT)]
-    usage = measure_columns(given)["x"]
+def test_a_column_whose_usual_distance_is_zero_has_a_scale_and_few_rows_have_none():
+    usage = measure_columns([{"x": 0.0 if i < 180 else float(i)} for i in range(COUNT)])["x"]
     assert usage.judge(0.0)[0] == 0.0 and 0 < usage.judge(199.0)[0] < np.inf
-
-
-def test_few_rows_call_nothing_unusual():
-    usage = measure_columns([{"x": 1.0}, {"x": 1.1}, {"x": 900.0}])
-    assert usage["x"].judge(900.0) == (0.0, "")
+    assert measure_columns([{"x": x} for x in (1.0, 1.1, 900.0)])["x"].judge(900.0) == (0.0, "")
 
 
 def test_a_very_wide_table_says_how_many_columns_are_left_out():
@@ -84,22 +78,12 @@ def test_a_very_wide_table_says_how_many_columns_are_left_out():
     assert len(found["row"]) == len(found["order"]) == 200 and found["left"] == 60
 
 
-@pytest.fixture
-def run(tmp_path):
-    given = np.arange(40) % 4
-    return load(write_run(tmp_path / "run", table(np.linspace(0.99, 0.5, 40), given, (given + 1) % 4, ids=_ids())))
+IDS = [f"r{i}" for i in range(40)]
 
 
-def _ids():
-    return [f"r{i}" for i in range(40)]
-
-
-def document(path):
-    return json.loads(path.read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0])
-
-
-def page(run, tmp_path, **options):
-    return make_report(run, tmp_path / "report.html", ReportSettings(**options))[0]
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return load(write_run(tmp_path_factory.mktemp("rows") / "run", evenly(40, 0.99, 0.5, ids=IDS)))
 
 
 def about(path):
@@ -107,21 +91,16 @@ def about(path):
 
 
 def write_texts(path, **changes):
-    texts = [changes.get(ident, f"what {ident} says") for ident in _ids()]
-    pq.write_table(pa.table({"id": _ids(), "text": texts, "label": ["cat"] * 40}), path)
+    texts = [changes.get(ident, f"what {ident} says") for ident in IDS]
+    pq.write_table(pa.table({"id": IDS, "text": texts, "label": ["cat"] * 40}), path)
     return path
 
 
-@pytest.mark.parametrize("how", ["embed", "none", "nowhere", "link"])
+@pytest.mark.parametrize("how", ["embed", "none", "nowhere"])
 def test_what_the_file_is_said_to_hold_is_what_it_holds(run, tmp_path, how):
     texts = write_texts(tmp_path / "texts.parquet")
-    if how == "link":
-        with pytest.raises(SgoifError, match="embed the examples"):
-            page(run, tmp_path, images=texts, pictures="link")
-        return
-    made = page(
-        run, tmp_path, images=None if how == "nowhere" else texts, pictures="none" if how == "none" else "embed"
-    )
+    images, pictures = None if how == "nowhere" else texts, "none" if how == "none" else "embed"
+    made = page(run, tmp_path, images=images, pictures=pictures)
     said = about(made)
     if how == "embed":
         assert said.endswith("This file holds ids, labels and 40 texts of the table 'texts.parquet'.")
@@ -131,9 +110,11 @@ def test_what_the_file_is_said_to_hold_is_what_it_holds(run, tmp_path, how):
 
 
 def test_pages_of_reviewers_hold_no_ids_and_say_so(run, tmp_path):
-    settings = ReportSettings(images=write_texts(tmp_path / "texts.parquet"), reviewers=["ann"], checks=0.0)
-    (made,) = make_report(run, tmp_path / "r.html", settings, run_url=run.url)
+    texts = write_texts(tmp_path / "texts.parquet")
+    made = page(run, tmp_path, images=texts, reviewers=["ann"], checks=0.0, run_url=run.url)
     assert "This file holds labels and 40 texts" in about(made)
+    with pytest.raises(SgoifError, match="embed the examples"):
+        page(run, tmp_path, images=texts, pictures="link")
 
 
 def test_a_long_text_is_cut_and_that_is_said(run, tmp_path):
@@ -152,7 +133,7 @@ def test_many_long_texts_make_no_huge_file():
 
 
 def test_rows_hold_no_label_and_texts_beside_cards_are_short(run, tmp_path):
-    columns = {"id": _ids(), "age": list(range(40)), "label": ["cat"] * 40}
+    columns = {"id": IDS, "age": list(range(40)), "label": ["cat"] * 40}
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     found = document(page(run, tmp_path, images=tmp_path / "rows.parquet", top=10))
     assert found["columns"] == ["age"] and found["kinds"] == ["row"]
@@ -162,7 +143,7 @@ def test_rows_hold_no_label_and_texts_beside_cards_are_short(run, tmp_path):
 
 @pytest.mark.parametrize("kind", ["text", "row"])
 def test_a_decision_holds_until_the_text_or_row_changes(run, tmp_path, kind):
-    values = {ident: f"what {ident} says" for ident in _ids()}
+    values = {ident: f"what {ident} says" for ident in IDS}
 
     def place(ident):
         return values[ident] if kind == "text" else {"said": values[ident], "n": 3}
@@ -181,24 +162,16 @@ def test_texts_that_are_missing_are_counted(run, tmp_path, caplog):
     assert "1 of 40 texts" in caplog.text
 
 
-def test_a_function_may_still_name_a_file(run, tmp_path):
-    from PIL import Image
-
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    found = document(page(run, tmp_path, images=lambda ident: str(tmp_path / "a.png"), top=3))
-    assert found["kinds"] == ["picture"]
-
-
 def test_tables_in_memory_and_datasets_of_texts_are_shown(run, tmp_path):
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"id": _ids(), "text": [f"says {ident}" for ident in _ids()]})
+    frame = pandas.DataFrame({"id": IDS, "text": [f"says {ident}" for ident in IDS]})
     assert document(page(run, tmp_path, images=frame, top=1))["examples"][0] == {"text": "says r0"}
 
     class Texts(list):
-        ids = _ids()
+        ids = IDS
 
-    tuples = Texts((f"says {ident}", 0) for ident in _ids())
-    dicts = Texts({"age": i, "label": 0, "id": ident} for i, ident in enumerate(_ids()))
+    tuples = Texts((f"says {ident}", 0) for ident in IDS)
+    dicts = Texts({"age": i, "label": 0, "id": ident} for i, ident in enumerate(IDS))
     assert document(page(run, tmp_path, images=tuples, top=1))["examples"][0] == {"text": "says r0"}
     found = document(page(run, tmp_path, images=dicts, top=1))
     assert found["columns"] == ["age"] and found["examples"][0]["row"] == {"0": "0"}

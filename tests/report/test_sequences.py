@@ -141,15 +141,15 @@ def test_a_text_that_is_missing_or_long_is_counted(run, tmp_path):
 
 
 def test_texts_of_other_sequences_are_refused(run, tmp_path):
-    texts = write_lines(tmp_path / "t.jsonl", [{"id": "other", "text": "a"}])
-    with pytest.raises(SgoifError, match=r"'t.jsonl' knows no id of this run.*such as 's2'"):
-        run.report(tmp_path / "p.html", images=texts)
-    write_lines(tmp_path / "t.jsonl", [{"id": "s2", "question": "1 + 1?", "answer": "2"}])
-    with pytest.raises(SgoifError, match="has no texts of sequences: it has id, question, answer"):  # not half of them
-        run.report(tmp_path / "p.html", images=texts)
-    write_lines(tmp_path / "t.jsonl", [{"id": "s2", "text": "a"}, {"id": "s2", "text": "b"}])
-    with pytest.raises(SgoifError, match="has several texts of the id 's2'"):
-        run.report(tmp_path / "p.html", images=texts)
+    half = [{"id": "s2", "question": "1 + 1?", "answer": "2"}]
+    twice = [{"id": "s2", "text": "a"}, {"id": "s2", "text": "b"}]
+    for rows, said in (
+        ([{"id": "other", "text": "a"}], r"'t.jsonl' knows no id of this run.*such as 's2'"),
+        (half, "has no texts of sequences: it has id, question, answer"),
+        (twice, "has several texts of the id 's2'"),
+    ):
+        with pytest.raises(SgoifError, match=said):
+            run.report(tmp_path / "p.html", images=write_lines(tmp_path / "t.jsonl", rows))
     assert not (tmp_path / "p.html").exists()
 
 
