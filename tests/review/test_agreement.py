@@ -36,31 +36,19 @@ def test_people_are_compared_on_what_they_share_by_decision_and_class():
     three = agreement(decided("ann", ann) + decided("ben", ben) + decided("cem", cem))
     pairs = [expected, 1.0, cohen_kappa_score(["k", "1", "1"], ["k", "1", "2"])]
     assert three.kappa == pytest.approx(np.mean(pairs))
-    assert (
-        agreement(
-            decided("a", {0: ("several", (2, 1)), 1: keep}) + decided("b", {0: ("several", (1, 2)), 1: keep})
-        ).kappa
-        == 1
-    )
-
-
-def test_where_nothing_is_shared_or_all_say_the_same_kappa_says_nothing():
-    assert math.isnan(agreement(decided("ann", {0: ("keep", ())})).kappa)
-    same = {i: ("keep", ()) for i in range(5)}
+    in_another_order = ({0: ("several", labels), 1: keep} for labels in ((2, 1), (1, 2)))
+    assert agreement([item for who in "ab" for item in decided(who, next(in_another_order))]).kappa == 1
+    # where nothing is shared, or all say the same, kappa says nothing
+    assert math.isnan(agreement(decided("ann", {0: keep})).kappa)
+    same = {i: keep for i in range(5)}
     found = agreement(decided("ann", same) + decided("ben", same))
     assert math.isnan(found.kappa) and found.num_shared == 5
 
 
 def test_a_canary_is_seen_through_by_naming_the_truth():
     truths = {(str(i), 0): 1 for i in range(5)}
-    answers = {
-        0: ("relabel", (1,)),
-        1: ("several", (1, 2)),
-        2: ("relabel", (2,)),
-        3: ("keep", ()),
-        4: ("drop", ()),
-        7: ("relabel", (1,)),
-    }
+    answers = {0: ("relabel", (1,)), 1: ("several", (1, 2)), 2: ("relabel", (2,)), 7: ("relabel", (1,))}
+    answers |= {3: ("keep", ()), 4: ("drop", ())}
     score = canary_scores(decided("ann", answers), truths)["ann"]
     assert (score.num_right, score.num_shown) == (2, 5)
     assert 0 < score.low < 0.4 < score.high < 1

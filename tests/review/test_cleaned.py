@@ -31,17 +31,8 @@ def manifest(path, ids, actions=ACTIONS, given=0):
     return path
 
 
-class Pairs:
-    """A map-style dataset that lists nothing but its items."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
+class Pairs(list):
+    """A map-style dataset that lists nothing but its items, until it is told more."""
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -74,28 +65,21 @@ def test_ids_stay_with_their_examples(tmp_path):
     assert len(pickle.loads(pickle.dumps(sgoif.cleaned(whole, path)))) == 28
 
 
-def test_cleaning_twice_changes_nothing_more(tmp_path):
-    path = manifest(tmp_path / "m.parquet", range(12))
-    once = sgoif.cleaned(Pairs([(i, 0) for i in range(12)]), path)
-    assert list(sgoif.cleaned(once, path)) == list(once)
-
-
 def test_ids_may_come_in_the_items_or_by_name(tmp_path):
     names = [f"n{i}" for i in range(12)]
     path = manifest(tmp_path / "m.csv", names)
     listed = sgoif.cleaned(sgoif.with_ids(Pairs([(i, 0) for i in range(12)]), names), path)
     in_items = sgoif.cleaned(Pairs([(i, 0, name) for i, name in enumerate(names)]), path)
     assert list(listed) == list(in_items) and listed[2] == (2, 1, "n2") and len(listed) == 10
+    assert list(sgoif.cleaned(listed, path)) == list(listed)  # cleaning twice changes nothing more
 
 
 class Folder:
     """What torchvision's ImageFolder offers: root, samples and targets."""
 
     def __init__(self, root):
-        self.root, classes = str(root), sorted(path.name for path in root.iterdir())
-        self.samples = [
-            (str(path), label) for label, name in enumerate(classes) for path in sorted((root / name).iterdir())
-        ]
+        self.root, classes = str(root), sorted(root.iterdir())
+        self.samples = [(str(path), label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
         self.targets = [label for _, label in self.samples]
 
     def __len__(self):
@@ -106,18 +90,12 @@ class Folder:
         return Image.open(path).convert("RGB"), label
 
 
-@pytest.fixture
-def folder(tmp_path):
-    for name in ("ant", "bee"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for i in range(6):
-            Image.new("RGB", (4, 4), (i, 0, 0)).save(tmp_path / "data" / name / f"{i}.png")
-    return tmp_path / "data"
-
-
-def test_a_folder_goes_by_paths_or_positions(folder, tmp_path):
-    pictures = Folder(folder)
+def test_a_folder_goes_by_paths_or_positions(tmp_path):
     paths = [f"{name}/{i}.png" for name in ("ant", "bee") for i in range(6)]
+    for path in paths:
+        (tmp_path / "data" / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "data" / path)
+    pictures = Folder(tmp_path / "data")
     actions = {2: ("relabel", 1), 3: ("drop", None)}
     for number, ids in enumerate((paths, range(12))):
         path = manifest(tmp_path / f"{number}.parquet", ids, actions)
@@ -147,24 +125,18 @@ def test_a_stranger_to_the_manifest_is_refused(tmp_path):
         sgoif.cleaned(Pairs([(i, 0) for i in range(12)]), path)
     unchanged = sgoif.cleaned(sgoif.with_ids(Pairs([(0, 0)]), ["n11"]), path)  # it is known, and stays
     assert list(unchanged.ids) == ["n11"]
-    for name, said in (("none.parquet", "is no file"), ("m.json", "must end in")):
-        (tmp_path / "m.json").write_text("{}")
+    (tmp_path / "m.json").write_text("{}")
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
+    columns = "no column given_label and no label and no action"
+    for name, said in (("none.parquet", "is no file"), ("m.json", "must end in"), ("x.parquet", columns)):
         with pytest.raises(SgoifError, match=said):
             sgoif.cleaned(Pairs([(0, 0)]), tmp_path / name)
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(SgoifError, match="no column given_label and no label and no action"):
-        sgoif.cleaned(Pairs([(0, 0)]), tmp_path / "x.parquet")
 
 
 def test_a_hugging_face_dataset_is_selected_and_relabelled(tmp_path):
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "text": datasets.Value("string"),
-            "label": datasets.ClassLabel(names=["a", "b"]),
-            "id": datasets.Value("string"),
-        }
-    )
+    text, label = datasets.Value("string"), datasets.ClassLabel(names=["a", "b"])
+    features = datasets.Features({"text": text, "label": label, "id": text})
     columns = {"text": [f"t{i}" for i in range(12)], "label": [0] * 12, "id": [f"n{i}" for i in range(12)]}
     whole = datasets.Dataset.from_dict(columns, features=features)
     found = sgoif.cleaned(whole, manifest(tmp_path / "m.parquet", columns["id"]))
@@ -202,12 +174,13 @@ def test_a_webdataset_is_filtered_as_it_streams(tmp_path):
 
 def test_streams_that_do_not_fit_are_refused(tmp_path):
     path = manifest(tmp_path / "m.parquet", [f"k{i}" for i in range(12)])
-    with pytest.raises(SgoifError, match="none of 5 keys"):
-        list(sgoif.cleaned(iter([{"__key__": f"other{i}", "cls": 0} for i in range(5)]), path))
-    with pytest.raises(SgoifError, match="dictionaries with __key__, got tuple"):
-        list(sgoif.cleaned(iter([(0, 1)]), path))
-    with pytest.raises(SgoifError, match="has no 'cls'; it has __key__, y"):
-        list(sgoif.cleaned(iter([{"__key__": "k2", "y": 0}]), path))
+    for samples, said in (
+        ([{"__key__": f"other{i}", "cls": 0} for i in range(5)], "none of 5 keys"),
+        ([(0, 1)], "dictionaries with __key__, got tuple"),
+        ([{"__key__": "k2", "y": 0}], "has no 'cls'; it has __key__, y"),
+    ):
+        with pytest.raises(SgoifError, match=said):
+            list(sgoif.cleaned(iter(samples), path))
     assert list(sgoif.cleaned(iter([{"__key__": "k2", "y": 0}]), path, label="y")) == [{"__key__": "k2", "y": 1}]
 
 
@@ -231,9 +204,10 @@ def test_a_frame_loses_rows_and_gets_new_labels_by_name_or_number(tmp_path, has_
     assert numbers.tolist() == np.where(p > 0.5, 1 - given, given).tolist()
     assert invoke("apply", run, "--drop-from", "90%", "--out", path).exit_code == 0
     assert sgoif.cleaned(frame, path)["x"].tolist() == [x for x in range(12) if x not in (2, 5)]
-    with pytest.raises(SgoifError, match="was reviewed"):
-        sgoif.cleaned(frame.assign(label="dog"), path)
-    with pytest.raises(SgoifError, match="Pass label="):
-        sgoif.cleaned(frame.rename(columns={"label": "y"}), path)
-    with pytest.raises(SgoifError, match="no id of this table"):
-        sgoif.cleaned(frame.assign(id="other"), path)
+    for changed, said in (
+        (frame.assign(label="dog"), "was reviewed"),
+        (frame.rename(columns={"label": "y"}), "Pass label="),
+        (frame.assign(id="other"), "no id of this table"),
+    ):
+        with pytest.raises(SgoifError, match=said):
+            sgoif.cleaned(changed, path)

@@ -1,36 +1,24 @@
 """Decisions survive the way through a file, and mistakes in it are told with their line."""
 
+import re
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.review.decisions import COLUMNS, Decision, by_example, find_past, latest, read_decisions, write_decisions
+from sgoif.review.decisions import Decision, by_example, find_past, latest, read_decisions, write_decisions
 
 NAMES = ["cat", "dog", "bird", "7"]
-TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 
 
 def test_columns_are_those_that_the_page_writes(tmp_path):
     path = tmp_path / "decisions.csv"
-    item = Decision(
-        "=1", 0, "several", (1, 2), "a, b", "Ann", "2026-01-02T03:04:05.000Z", "abc", "l1", "cat", "dog|bird"
-    )
+    when = "2026-01-02T03:04:05.000Z"
+    item = Decision("=1", 0, "several", (1, 2), "a, b", "Ann", when, "abc", "l1", "cat", "dog|bird")
     write_decisions([item], path)
     assert path.read_text().splitlines() == [
         "id,given_label,given_name,decision,label,label_name,note,reviewer,decided_at,content,list",
         """'=1,0,cat,several,1|2,dog|bird,"a, b",Ann,2026-01-02T03:04:05.000Z,abc,l1""",
     ]
-    assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
-    assert read_decisions(path, NAMES, 4) == [item]
-
-
-@given(id=TEXTS, note=TEXTS, name=TEXTS, label=st.integers(0, 3))
-def test_any_text_comes_back(id, note, name, label, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "decisions.csv"
-    kind, labels = ("keep", ()) if label == 0 else ("relabel", (label,))
-    item = Decision(id, 0, kind, labels, note, "me", given_name=name, label_name=name)
-    write_decisions([item], path)
     assert read_decisions(path, NAMES, 4) == [item]
 
 
@@ -53,16 +41,11 @@ def test_files_edited_by_hand_are_understood(tmp_path):
         "g;1;dog;relabel;1;;\n"  # to what it is
         "h;0;cat;relabel;3;;\n",  # the number, though a class is called 7
     )
-    assert [(item.id, item.given_label, *item.answer) for item in found] == [
-        ("a", 0, "relabel", (1,)),
-        ("b", 0, "relabel", (2,)),
-        ("c", 0, "several", (1, 2)),
-        ("d", 0, "relabel", (2,)),
-        ("e", 0, "drop", ()),
-        ("g", 1, "keep", ()),
-        ("h", 0, "relabel", (3,)),
-    ]
-    assert {item.reviewer for item in found} == {"ann"}
+    assert {item.id: item.answer for item in found} == {
+        **{id: ("relabel", (label,)) for id, label in (("a", 1), ("b", 2), ("d", 2), ("h", 3))},
+        **{"c": ("several", (1, 2)), "e": ("drop", ()), "g": ("keep", ())},
+    }
+    assert [item.given_label for item in found] == [0] * 5 + [1, 0] and {item.reviewer for item in found} == {"ann"}
 
 
 @pytest.mark.parametrize(
@@ -77,9 +60,8 @@ def test_files_edited_by_hand_are_understood(tmp_path):
     ],
 )
 def test_mistakes_are_told_with_their_line(tmp_path, row, said):
-    with pytest.raises(SgoifError) as caught:
+    with pytest.raises(SgoifError, match=rf"line 3 of .*{re.escape(said)}"):
         read(tmp_path, f"id,given_label,decision,label\nb,0,keep,\n{row}\n")
-    assert "line 3 of" in str(caught.value) and said in str(caught.value)
 
 
 def test_a_file_must_be_one_of_decisions(tmp_path):

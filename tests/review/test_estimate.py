@@ -62,18 +62,12 @@ def test_the_number_left_over_holds_what_is_true():
     assert 0.85 <= inside / trials <= 0.97
 
 
-def world(rng, rate, count=20_000):
-    """Examples with probabilities that are wrong by a factor, as those of a run may be."""
-    truth = rng.random(count) < rate
-    strength = rng.normal(0, 1, count) + 2.5 * truth
-    p = 1 / (1 + np.exp(-(1.6 * strength - 3)))
-    return truth, p
-
-
 @pytest.mark.parametrize(("rate", "sampled"), [(0.2, 100), (0.08, 60), (0.05, 200)])
 def test_the_error_rate_is_unbiased_and_its_interval_holds(rate, sampled):
+    """Of examples with probabilities that are wrong by a factor, as those of a run may be."""
     rng = np.random.default_rng(1)
-    truth, p = world(rng, rate)
+    truth = rng.random(20_000) < rate
+    p = 1 / (1 + np.exp(-(1.6 * (rng.normal(0, 1, 20_000) + 2.5 * truth) - 3)))
     order = np.argsort(-p)
     listed, rest = order[:500], order[500:]
     found = recalibrate(p[listed], np.zeros(500, int), np.arange(500), truth[listed])

@@ -88,14 +88,12 @@ def test_every_example_of_the_run_has_one_row(tmp_path):
         **{"action": "relabel", "source": "train", "p_mislabeled": 0.98, "reviewers": "ann", "note": "=a dog"},
         "decided_at": "2026-01-01T00:00:00.000Z",
     }
-    brief = {id: (row["action"], row["label"], row["label_name"], row["labels"]) for id, row in rows.items()}
-    assert brief["img/001.png"] == ("drop", None, None, None)
-    assert brief["img/002.png"] == ("none", None, None, None)
-    assert brief["img/003.png"] == ("several", 0, "cat", [0, 2])
-    assert brief["img/004.png"] == ("unsure", 0, "cat", None)
-    assert brief["img/005.png"] == ("keep", 0, "cat", None)
-    assert brief["img/006.png"] == ("unreviewed", 0, "cat", None)
-    assert brief["held/004.png"] == ("relabel", 3, "fox", None) and rows["held/004.png"]["source"] == "holdout"
+    names = ("action", "label", "label_name", "labels")
+    brief = [tuple(rows[f"img/00{i}.png"][name] for name in names) for i in range(7)]
+    assert brief[1:4] == [("drop", None, None, None), ("none", None, None, None), ("several", 0, "cat", [0, 2])]
+    assert brief[4:] == [(action, 0, "cat", None) for action in ("unsure", "keep", "unreviewed")]
+    held = rows["held/004.png"]
+    assert (held["action"], held["label"], held["label_name"], held["source"]) == ("relabel", 3, "fox", "holdout")
     assert rows["img/003.png"]["content"] == "abc"
     counts = json.loads(found.schema.metadata[b"sgoif.counts"])
     assert counts == settled.counts() and sum(counts.values()) == 460 and counts["relabel"] == 2
@@ -149,9 +147,7 @@ def test_an_id_of_both_tables_is_the_training_examples(tmp_path):
 def test_classes_and_groups_that_lose_much_are_named(tmp_path):
     run = write_run(tmp_path / "run", noisy(per_class=100))
     ids = [f"img/{i:03d}.png" for i in range(400)]
-    lost = [says("a", ids[i], "relabel", 1) for i in range(21)] + [
-        says("a", ids[100 + i], "drop", given=1) for i in range(20)
-    ]
+    lost = [says("a", id, "relabel", 1) for id in ids[:21]] + [says("a", id, "drop", given=1) for id in ids[100:120]]
     with RunFiles(run) as files:
         settled = settle(files, merge([*lost, says("a", ids[30], "several", 0, 1)]))
         assert class_losses(files, settled) == [Loss(0, 21, 100)]  # more than 20%

@@ -1,22 +1,12 @@
 """Cards are dealt fairly, checks are mixed in unseen, and the draw is uniform and repeatable."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.review.plan import (
-    PlannedCard,
-    draw_canaries,
-    draw_unlisted,
-    make_plan,
-    plan_document,
-    read_plan,
-    read_plans,
-    write_plan,
-)
+from sgoif.review.plan import PlannedCard, draw_canaries, draw_unlisted, make_plan, read_plan, read_plans, write_plan
 from sgoif.store import RunFiles
 from tests.cli.runs import held_out, noisy, table, write_run
 
@@ -74,7 +64,6 @@ def test_a_plan_repeats_itself_and_survives_json(tmp_path):
     other = make_plan(run, cards(), UNLISTED, CANARIES, PEOPLE, seed=6)
     assert other.list_id != plan.list_id and other.cards != plan.cards
     assert make_plan(run, cards()[:-1], UNLISTED, CANARIES, PEOPLE, seed=5).list_id != plan.list_id
-    assert read_plan(json.loads(json.dumps(plan_document(plan)))) == plan
     assert read_plans(run) == []
     for item in (plan, other, plan):
         write_plan(run, item)
@@ -82,9 +71,6 @@ def test_a_plan_repeats_itself_and_survives_json(tmp_path):
     assert RunFiles(run).info["state"] == "finished"
     with pytest.raises(SgoifError, match="format 1"):
         read_plan({"format": 2})
-
-
-def test_plans_are_kept_on_any_filesystem():
     plan = make_plan("memory://run", cards(5), [], [], ["ann"])
     write_plan("memory://run", plan)
     assert read_plans("memory://run") == [plan]
@@ -117,16 +103,14 @@ def test_unlisted_examples_are_drawn_evenly_and_none_is_listed(tmp_path):
     assert drawn[0][0] == PlannedCard(drawn[0][0].id, 0, (1,), None, "random", p=0.1)
 
 
-TRANSITION = np.array([[0.6, 0.1, 0.3, 0], [0, 1, 0, 0], [0, 0.2, 0.8, 0], [0, 0, 0, 1]])
-
-
 def test_canaries_are_verified_ones_under_the_likeliest_wrong_label(tmp_path):
     run = write_run(tmp_path / "run", noisy(), holdout=held_out(trusted=True))
+    transition = np.array([[0.6, 0.1, 0.3, 0], [0, 1, 0, 0], [0, 0.2, 0.8, 0], [0, 0, 0, 1]])
+    known = {"num_classes": 4, "transition": transition}
     with RunFiles(run) as files:
-        found = draw_canaries(files.sql, ["held/000.png"], 40, num_classes=4, transition=TRANSITION)
-        assert found == draw_canaries(files.sql, ["held/000.png"], 40, num_classes=4, transition=TRANSITION)
+        found, again = (draw_canaries(files.sql, ["held/000.png"], 40, **known) for _ in range(2))
         unknown = draw_canaries(files.sql, [], 60, num_classes=4)
-    assert len(found) == 40 and "held/000.png" not in {card.id for card in found}
+    assert found == again and len(found) == 40 and "held/000.png" not in {card.id for card in found}
     assert {card.given_label for card in found if card.truth == 0} == {2}
     assert {card.given_label for card in found if card.truth == 2} == {1}
     for card in [*found, *unknown]:
