@@ -1,6 +1,7 @@
 """Weights while the training goes on: asked for, used, saved; in the loss and by a sampler."""
 
 import io
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -50,41 +51,60 @@ def learn(model, optimizer, monitor, points, given, *, start=0, stop=EPOCHS, tel
     return told
 
 
-def test_weights_are_one_at_first_and_then_tell_wrong_from_right():
-    model, optimizer, monitor, (points, given, wrong) = clouds()
-    told = learn(model, optimizer, monitor, points, given)
-    begins = next(i for i, mean in enumerate(told) if mean < 1)
-    assert 0.5 <= begins / len(told) < 0.52 and min(told) < 0.9
-    weights = monitor.weights(torch.arange(len(given))).numpy()
+@dataclass
+class Learned:
+    """A training by weights that is at its end, and what was saved of it after four of its six epochs."""
+
+    monitor: object
+    told: list  # the mean weight of every step
+    saved: bytes
+    kept: torch.Tensor  # the weights when it was saved
+
+    def resume(self):
+        model, optimizer, monitor, found = clouds()
+        state = torch.load(io.BytesIO(self.saved))
+        for name, part in (("model", model), ("optim", optimizer), ("monitor", monitor)):
+            part.load_state_dict(state[name])
+        return model, optimizer, monitor, found
+
+
+@pytest.fixture(scope="module")
+def learned():
+    model, optimizer, monitor, (points, given, _) = clouds()
+    told = learn(model, optimizer, monitor, points, given, stop=4)
+    file = io.BytesIO()
+    torch.save({"monitor": monitor.state_dict(), "model": model.state_dict(), "optim": optimizer.state_dict()}, file)
+    kept = monitor.weights(torch.arange(len(given)))
+    told += learn(model, optimizer, monitor, points, given, start=4)
+    return Learned(monitor, told, file.getvalue(), kept)
+
+
+def test_weights_are_one_at_first_and_then_tell_wrong_from_right(learned):
+    begins = next(i for i, mean in enumerate(learned.told) if mean < 1)
+    assert 0.5 <= begins / len(learned.told) < 0.52 and min(learned.told) < 0.9
+    *_, (_, given, wrong) = clouds()
+    weights = learned.monitor.weights(torch.arange(len(given))).numpy()
     assert weights.min() >= np.float32(FLOOR) and weights.max() == 1
     assert weights[wrong].mean() < 0.6 * weights[~wrong].mean()
-    assert monitor.faults == {}
-    notes = monitor.close().info["weights"]
-    assert [note["step"] for note in notes] == sorted({note["step"] for note in notes}) and len(notes) == 5
+    assert learned.monitor.faults == {}
+    # what was not seen weighs one
+    assert learned.monitor.weights(torch.tensor([5_000, 6_000])).tolist() == [1, 1]
+    assert learned.monitor.weights([]).shape == (0,)
 
 
-def test_what_was_not_seen_weighs_one():
-    model, optimizer, monitor, (points, given, _) = clouds()
-    learn(model, optimizer, monitor, points, given, stop=5)
-    assert monitor.weights([0, 1, 2]).max() < 1 or monitor.weights(range(600)).min() < 1
-    assert monitor.weights(torch.tensor([5_000, 6_000])).tolist() == [1, 1]
-    assert monitor.weights([]).shape == (0,)
-
-
-def test_many_examples_are_judged_by_what_a_sample_taught(monkeypatch):
-    model, optimizer, monitor, (points, given, _) = clouds()
-    learn(model, optimizer, monitor, points, given, stop=5)
-    whole = finish.judge_so_far(monitor)
+def test_many_examples_are_judged_by_what_a_sample_taught(learned, monkeypatch):
+    whole = finish.judge_so_far(learned.monitor)
     monkeypatch.setattr(finish, "_SAMPLE", 400)
     monkeypatch.setattr(finish, "_AT_ONCE", 250)
-    found = finish.judge_so_far(monitor)
-    assert found.keys() == whole.keys() and len(found["p_mislabeled"]) == len(given)
+    found = finish.judge_so_far(learned.monitor)
+    assert found.keys() == whole.keys() and len(found["p_mislabeled"]) == 600
     assert np.corrcoef(found["p_mislabeled"], whole["p_mislabeled"])[0, 1] > 0.9
 
 
-def test_weights_that_step_is_not_told_of_are_noticed_and_stop_no_training(caplog):
-    model, optimizer, monitor, (points, given, _) = clouds()
-    learn(model, optimizer, monitor, points, given, stop=5, tell=False)
+def test_weights_that_step_is_not_told_of_are_noticed_and_stop_no_training(learned, caplog):
+    model, optimizer, monitor, (points, given, _) = learned.resume()
+    learn(model, optimizer, monitor, points, given, start=4, stop=5)
+    learn(model, optimizer, monitor, points, given, start=5, tell=False)
     assert monitor.counters["visits_refused"] > 0 and "weights=w" in caplog.text
     assert (monitor.weights([0]) <= 1).all()
 
@@ -143,9 +163,9 @@ def test_training_with_weights_of_one_is_that_without_a_monitor():
 def test_asking_for_weights_leaves_the_training_as_it_is():
     ends = []
     for asks in (False, True):
-        model, optimizer, monitor, (points, given, _) = clouds()
+        model, optimizer, monitor, (points, given, _) = clouds(planned_steps=40)
         for ids in torch.arange(len(given)).split(BATCH):
-            for _ in range(4):
+            for _ in range(2):
                 with monitor.step(ids, given[ids]):
                     F.cross_entropy(model(points[ids]), given[ids]).backward()
                 optimizer.step()
@@ -159,21 +179,13 @@ def test_asking_for_weights_leaves_the_training_as_it_is():
     assert all(torch.equal(value, asked[name]) for name, value in bare.items())
 
 
-def test_a_state_carries_the_weights():
-    model, optimizer, monitor, (points, given, _) = clouds()
-    learn(model, optimizer, monitor, points, given, stop=4)
-    file = io.BytesIO()
-    torch.save({"monitor": monitor.state_dict(), "model": model.state_dict(), "optim": optimizer.state_dict()}, file)
-    ids = torch.arange(len(given))
-    kept = monitor.weights(ids)
-    expected = learn(model, optimizer, monitor, points, given, start=4)
-    model, optimizer, monitor, _ = clouds()
-    state = torch.load(io.BytesIO(file.getvalue()))
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optim"])
-    monitor.load_state_dict(state["monitor"])
-    assert kept.min() < 1 and torch.equal(monitor.weights(ids), kept)
-    assert learn(model, optimizer, monitor, points, given, start=4) == expected
+def test_a_state_carries_the_weights(learned):
+    model, optimizer, monitor, (points, given, _) = learned.resume()
+    assert learned.kept.min() < 1 and torch.equal(monitor.weights(torch.arange(len(given))), learned.kept)
+    told = learn(model, optimizer, monitor, points, given, start=4)
+    assert told == learned.told[-len(told) :]
+    notes = [[note["step"] for note in facts["weights"]] for facts in (learned.monitor.facts, monitor.close().info)]
+    assert notes[0] == sorted(set(notes[0])) and len(notes[0]) == 5 and notes[0][-3:] == notes[1]
 
 
 def test_weights_need_to_know_how_long_the_training_is():
@@ -193,33 +205,28 @@ def test_a_monitor_that_is_switched_off_weighs_all_alike(monkeypatch):
         pass
 
 
-def test_a_sampler_draws_by_weight_and_keeps_the_length_of_an_epoch():
-    model, optimizer, monitor, (points, given, wrong) = clouds()
+def test_a_sampler_draws_by_weight_and_keeps_the_length_of_an_epoch(learned):
+    *_, monitor, (_, given, wrong) = clouds()
     sampler, again = (InfluenceSampler(monitor, range(len(given)), seed=1) for _ in range(2))
     first = list(sampler)
     assert len(sampler) == len(first) == len(set(first)) and first == list(again)
     assert list(sampler) != first
     assert list(InfluenceSampler(monitor, range(len(given)), seed=2)) != first
-    for _ in range(5):
-        drawn = learn_from(sampler, model, optimizer, monitor, points, given)
-    counts = np.bincount(drawn, minlength=len(given))
-    assert counts.sum() == len(given) and counts[wrong].mean() < 0.7 * counts[~wrong].mean()
-    assert monitor.faults == {}
 
-
-def learn_from(sampler, model, optimizer, monitor, points, given):
-    drawn = torch.tensor(list(sampler))
-    for ids in drawn.split(BATCH):
+    model, optimizer, monitor, (points, given, wrong) = learned.resume()
+    sampler = InfluenceSampler(monitor, range(len(given)), seed=1)
+    for ids in torch.tensor(list(sampler)).split(BATCH):
         with monitor.step(ids, given[ids]):
             F.cross_entropy(model(points[ids]), given[ids]).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return drawn.numpy()
+    counts = np.bincount(list(sampler), minlength=len(given))
+    assert counts.sum() == len(given) and counts[wrong].mean() < 0.7 * counts[~wrong].mean()
+    assert monitor.faults == {}
 
 
-def test_a_sampler_goes_on_in_the_middle_of_an_epoch_by_the_weights_of_its_start():
-    model, optimizer, monitor, (points, given, _) = clouds()
-    learn(model, optimizer, monitor, points, given, stop=4)
+def test_a_sampler_goes_on_in_the_middle_of_an_epoch_by_the_weights_of_its_start(learned):
+    model, optimizer, monitor, (points, given, _) = learned.resume()
 
     def make():
         dataset = TensorDataset(torch.arange(len(given)))
@@ -227,12 +234,9 @@ def test_a_sampler_goes_on_in_the_middle_of_an_epoch_by_the_weights_of_its_start
         return StatefulDataLoader(dataset, batch_size=BATCH, sampler=sampler)
 
     whole = [batch.tolist() for (batch,) in make()]
-    loader, seen, state = make(), [], None
-    for number, (batch,) in enumerate(loader):
-        seen.append(batch.tolist())
-        if number == 3:
-            state = loader.state_dict()
-            break
+    loader = make()
+    seen = [batch.tolist() for _, (batch,) in zip(range(4), loader)]
+    state = loader.state_dict()
     learn(model, optimizer, monitor, points, given, start=4, stop=6)  # weights are renewed
     resumed = make()
     resumed.load_state_dict(state)
