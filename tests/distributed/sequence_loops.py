@@ -1,18 +1,17 @@
 """A small training of a language model that runs on any number of ranks, with the same global batches."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
 import sgoif
-from sgoif.errors import SgoifError
+from tests.distributed.loops import hear, rank_and_size, wrapped
 from tests.language_models import build, padded_batch
 
 PLAN = sgoif.Plan(refresh_every=3, examples_per_refresh=6, observe_every=2, early_steps=0)
@@ -57,14 +56,8 @@ def watch(model, optimizer, recipe):
     )  # fmt: skip
 
 
-def wrapped(model, recipe):
-    """The model as several ranks train it."""
-    if recipe.wrap != "fsdp":
-        return DistributedDataParallel(model)
-    mesh, policy = init_device_mesh("cpu", (dist.get_world_size(),)), MixedPrecisionPolicy(recipe.mixed)
-    for part in next(part for part in model.modules() if isinstance(part, ModuleList) and len(part) > 1):
-        fully_shard(part, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
+def layers(model):
+    return next(part for part in model.modules() if isinstance(part, ModuleList) and len(part) > 1)
 
 
 def weights(model):
@@ -75,12 +68,12 @@ def weights(model):
 
 def trained(recipe):
     """Train, and give what this rank has at the end."""
-    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    rank, size = rank_and_size()
     model = build(recipe.family, lora=recipe.lora)
     model = model if recipe.mixed else model.double()
     if recipe.checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    whole = wrapped(model, recipe) if size > 1 else model
+    whole = wrapped(model, recipe, layers(model)) if size > 1 else model
     kind, rate = (torch.optim.Adam, 0.01) if recipe.adam else (torch.optim.SGD, 0.05)
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=rate)
     monitor = watch(whole, optimizer, recipe) if recipe.is_watched else None
@@ -88,7 +81,7 @@ def trained(recipe):
         broken = monitor.engine if recipe.breaks_at == "measure" else monitor.engine.groups
         setattr(broken, recipe.breaks_at, lambda *_: 1 / 0)
     data, generator = padded_batch(recipe.family, "right", count=COUNT, seed=3), torch.Generator().manual_seed(0)
-    saved, begin = None, 0
+    begin = 0
     if recipe.state is not None:
         begin = recipe.state["step"]
         set_model_state_dict(model, recipe.state["model"], options=StateDictOptions(full_state_dict=True))
@@ -102,29 +95,21 @@ def trained(recipe):
             mine = chosen[:-1] if recipe.uneven and rank == 0 else chosen[-1:] if recipe.uneven else chosen[rank::size]
             tokens = int((data["labels"][chosen][:, 1:] != -100).sum()) * recipe.accumulate
             part = {name: value[mine] for name, value in data.items()}
-
             if size > 1 and recipe.wrap == "fsdp":
                 whole.set_requires_gradient_sync(micro == recipe.accumulate - 1)
-
             ids = [str(id) for id in mine.tolist()] if recipe.strings and rank == 1 else mine
 
-            def backward(part=part, tokens=tokens, step=step):
+            watched = monitor.step(ids, part["labels"], grad_factor=tokens / size) if monitor else nullcontext()
+            with watched:
                 logits = whole(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits
                 wanted = part["labels"][:, 1:]
                 loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).double(), wanted.flatten(), reduction="sum")
                 loss = loss / 2 if recipe.halved and rank == 1 and step > 5 else loss
                 (loss * size / tokens).backward()  # DDP divides by the number of ranks
-
-            if monitor is None:
-                backward()
-            else:
-                with monitor.step(ids, part["labels"], grad_factor=tokens / size):
-                    backward()
         optimizer.step()
         optimizer.zero_grad()
         if recipe.saves_at == step + 1:
-            saved = {"step": step + 1, "model": weights(model), "monitor": monitor.state_dict()}
-            return saved
+            return {"step": step + 1, "model": weights(model), "monitor": monitor.state_dict()}
     found = {"weights": {name: value.numpy() for name, value in weights(model).items()}, "rank": rank}
     if monitor is not None and not recipe.closes:  # as at the end of a process
         monitor.flush()
@@ -142,40 +127,19 @@ def trained(recipe):
     }
 
 
-def refused(out):
-    """The message of every rank where the folder holds another run."""
-    try:
-        trained(Recipe(steps=1, out=out))
-    except SgoifError as error:
-        return str(error)
-    return None
-
-
 def with_other_groups():
     """The message of every rank where the second has no group called b."""
     model, batch = DistributedDataParallel(build("llama", lora=True)), padded_batch("llama", "right", count=3)
     items = [{name: value[i] for name, value in batch.items()} for i in range(3)]
-    names = "ab" if dist.get_rank() == 0 else "ac"
-    try:
-        sgoif.watch(model, None, anchors={name: items for name in names}, train_size=COUNT, task=TASK)
-    except SgoifError as error:
-        return str(error)
-    return None
+    groups = dict.fromkeys("ab" if dist.get_rank() == 0 else "ac", items)
+    return hear(lambda: sgoif.watch(model, None, anchors=groups, train_size=COUNT, task=TASK))
 
 
 def needing_the_whole():
     """The messages of what cannot be done with a model in pieces."""
-    model = wrapped(build("llama", lora=False), Recipe(wrap="fsdp"))
+    model = build("llama", lora=False)
+    model = wrapped(model, Recipe(wrap="fsdp"), layers(model))
     monitor, batch = watch(model, None, Recipe()), padded_batch("llama", "right", count=3)
     items = [{name: value[i] for name, value in batch.items()} for i in range(3)]
-    messages = []
-    asked = [
-        lambda: monitor.explain_tokens(items[0]),
-        lambda: sgoif.audit(model, items, anchors={"a": items}, task=TASK),
-    ]
-    for ask in asked:
-        try:
-            ask()
-        except SgoifError as error:
-            messages.append(str(error))
-    return messages
+    audited = hear(lambda: sgoif.audit(model, items, anchors={"a": items}, task=TASK))
+    return hear(monitor.explain_tokens, items[0]), audited

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sgoif
-from tests.distributed.loops import Recipe, joined, refused, resumed, stopped, trained, with_odd_rows
+from tests.distributed.loops import Recipe, hear, joined, resumed, stopped, train, trained, with_odd_rows
 
 RECIPE = Recipe(steps=11, saves_at=6)  # between two refreshes
 
@@ -64,7 +64,7 @@ def test_a_resumed_run_on_disk_counts_nothing_twice(worlds, tmp_path):
 def test_all_ranks_refuse_a_folder_that_holds_a_run_and_overwrite_it_together(worlds, tmp_path):
     settings = {"out": str(tmp_path / "run")}
     worlds.run(2, trained, Recipe(steps=4), settings)
-    said = worlds.run(2, refused, Recipe(steps=4), settings)
+    said = worlds.run(2, hear, train, Recipe(steps=4), settings)
     assert said[0] == said[1] and "a finished run of" in said[0] and "64 visits" in said[0]
     assert len(sgoif.load(settings["out"]).visits["id"]) == 4 * 16
     worlds.run(2, trained, Recipe(steps=2), settings | {"overwrite": True})
@@ -75,7 +75,7 @@ def test_all_ranks_refuse_a_folder_that_holds_a_run_and_overwrite_it_together(wo
 
 def test_all_ranks_hear_of_a_folder_that_cannot_hold_a_run(worlds, tmp_path):
     (tmp_path / "run.json").write_text("{")
-    said = worlds.run(2, refused, RECIPE, {"out": str(tmp_path)}, timeout_s=60)
+    said = worlds.run(2, hear, train, RECIPE, {"out": str(tmp_path)}, timeout_s=60)
     assert said[0] == said[1] and "not valid JSON" in said[0]
 
 

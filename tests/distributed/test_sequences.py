@@ -9,7 +9,8 @@ import torch
 import sgoif
 from sgoif.closing import close_run
 from tests.distributed import trainer_loops
-from tests.distributed.sequence_loops import Recipe, needing_the_whole, refused, trained, with_other_groups
+from tests.distributed.loops import hear
+from tests.distributed.sequence_loops import Recipe, needing_the_whole, trained, with_other_groups
 from tests.distributed.test_ddp import assert_same, assert_trained_as_bare
 
 SCORES = ("harm", "worst", "cosine", "loss", "loss_first", "loss_last")
@@ -61,7 +62,7 @@ def test_rank_0_writes_the_run_of_all_and_a_used_folder_is_refused_by_all(worlds
     run = sgoif.load(recipe.out)
     assert run.sql("select * from examples order by id")["harm"].to_pylist() == parts[0]["examples"]["harm"]
     assert run.info["world_size"] == 2 and run.sequence_issues().num_rows == parts[1]["info"]["num_examples"]
-    messages = worlds.run(2, refused, recipe.out)
+    messages = worlds.run(2, hear, trained, replace(recipe, steps=1))
     assert messages[0] == messages[1] and "run" in messages[0]
 
 

@@ -5,6 +5,7 @@ import runpy
 from itertools import count
 from pathlib import Path
 
+IMPORTED = ["torch.distributed.checkpoint", "torch.distributed.fsdp", "tests.distributed.loops"]  # once for all of them
 SERVER = Path(__file__).with_name("server.py")
 
 
@@ -17,7 +18,8 @@ class Worlds:
     """
 
     def __init__(self, most: int, folder: Path) -> None:
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(IMPORTED)
         self._members = [self._start() for _ in range(most)]
         self._folder, self._numbers = folder, count()
         self._shared = {}
