@@ -1,6 +1,5 @@
 """Disks that fill up, runs that cannot be joined, attempts that die early: what is lost is counted, nothing twice."""
 
-import json
 import resource
 import threading
 import time
@@ -25,10 +24,6 @@ def no_room(limit=100_000):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def info_of(path):
-    return json.loads((path / "run.json").read_text())
-
-
 def test_a_disk_that_is_full_for_a_while(tmp_path, caplog):
     sink = ParquetSink(tmp_path, pace=Pace(retry_after_s=(0.0,), rest_s=0.0))
     with no_room():
@@ -39,7 +34,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path, caplog):
     assert sink.checkpoint()["complete"]
     sink.close()
     assert pairs(RunFiles(tmp_path)) == expected_pairs(range(20, 40), size=100, num_examples=2000)
-    info = info_of(tmp_path)
+    info = RunFiles(tmp_path).info
     assert info["dropped_rows"] == 2000 and sum(info["faults"].values()) == 2 and info["state"] == "finished"
     assert sink.is_finished
     assert len([record for record in caplog.records if "the training goes on" in record.message]) == 1
@@ -52,7 +47,8 @@ def test_what_an_attempt_lost_is_still_told_after_a_resume(tmp_path):
         first.checkpoint()
     kill(first)
     store(tmp_path, range(20, 25), start_step=20)
-    assert info_of(tmp_path)["dropped_rows"] == 2000 and sum(info_of(tmp_path)["faults"].values()) == 1
+    info = RunFiles(tmp_path).info
+    assert info["dropped_rows"] == 2000 and sum(info["faults"].values()) == 1
     assert store(tmp_path).info["dropped_rows"] == 0  # from the start: nothing of that is left
 
 
@@ -92,7 +88,7 @@ def test_a_run_that_cannot_be_joined_is_tried_again_and_what_it_missed_is_counte
     monkeypatch.setattr(sink, "_resting_until", 0.0)  # a minute later
     sink.write(batch(range(8), 2))
     sink.close()
-    assert sink.is_finished and info_of(tmp_path / "run")["dropped_rows"] == 16
+    assert sink.is_finished and RunFiles(tmp_path / "run").info["dropped_rows"] == 16
     assert RunFiles(tmp_path / "run").sql("select distinct step from visits")["step"].to_pylist() == [2]
 
 
@@ -115,4 +111,4 @@ def test_the_last_word_in_run_json_is_tried_again(tmp_path, monkeypatch, failure
 
     monkeypatch.setattr(Place, "write", failing)
     sink.close()
-    assert sink.is_finished == (failures == 1) == (info_of(tmp_path)["state"] == "finished")
+    assert sink.is_finished == (failures == 1) == (RunFiles(tmp_path).info["state"] == "finished")
