@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
+from sgoif.files.locations import Place
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge_evidence
 from sgoif.tables import MemoryTables
 from tests.store.visits import batch, begin, expected_pairs, pairs, store, write_steps
@@ -242,6 +244,22 @@ def test_a_part_whose_columns_are_of_other_types_is_named_and_passed_over(tmp_pa
     assert files.sql("select count(*) as n from visits")["n"].to_pylist() == [24]
     assert [item.path[-9:-8] for item in files.skipped] == ["7", "8"]
     assert "id_hash" in files.skipped[0].reason and "schema version" in files.skipped[1].reason
+
+
+class Plain(MemoryFileSystem):
+    """A filesystem that shows files that are half written, and that DuckDB does not know."""
+
+    protocol = "plain"
+
+
+def test_files_of_a_plain_filesystem_are_written_beside_and_moved(monkeypatch):
+    place = Place(Plain(), "/plain/run", "plain://run")
+    for module in ("reader", "writer"):
+        monkeypatch.setattr(f"sgoif.store.{module}.place_of", lambda url: place)
+    found = store(place.url, range(3)).table("visits", ["id", "step"]).to_pydict()
+    assert sorted(zip(found["id"], found["step"])) == sorted(expected_pairs(range(3)))
+    assert not [path for path in place.fs.find("/plain") if path.endswith(".tmp")]
+    place.fs.rm("/plain", recursive=True)
 
 
 def test_a_query_reads_no_other_objects_of_a_registered_filesystem():
