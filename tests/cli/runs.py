@@ -43,9 +43,21 @@ def _runner():
 
 def answer(*args):
     """The JSON document of a command that succeeds."""
-    done = invoke(*args, "--json")
+    return json.loads(read_output(*args, "--json"))
+
+
+def read_output(*args):
+    """What a command prints that succeeds."""
+    done = invoke(*args)
     assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def read_refusal(*args):
+    """What a command says on standard error that is refused, without line breaks."""
+    done = invoke(*args)
+    assert done.exit_code == 2, done.stdout + done.stderr
+    return " ".join(done.stderr.split())
 
 
 def command(*args):
@@ -61,6 +73,11 @@ def bare():
 def spawn(*args):
     """Run a command in a process of its own."""
     return subprocess.run(command(*args), capture_output=True, env=bare(), timeout=120, encoding="utf-8")
+
+
+def document_of(page):
+    """What a page knows."""
+    return json.loads(Path(page).read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0])
 
 
 def golden(name, text):
@@ -119,6 +136,11 @@ def noisy(rate_of_class=(0.3, 0.0, 0.0, 0.0), per_class=100, **options):
         given += [label] * per_class
     given = np.array(given)
     return table(p, given, (given + 1) % len(rate_of_class), width=0.001, **options)
+
+
+def without_probabilities(examples):
+    """The same examples as a run has them that is not calibrated."""
+    return {name: column for name, column in examples.items() if not name.startswith("p_mislabeled")}
 
 
 def held_out(count=60, num_classes=4, trusted=False, ids=None):

@@ -1,21 +1,20 @@
 """``sgoif explain``: from a folder of pictures that a model gets wrong to the training pictures that taught it."""
 
 import csv
-import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch.utils.data import TensorDataset
 
 import sgoif
 from sgoif.cli.labelled import LabelledPictures
 from sgoif.errors import SgoifError
 from sgoif.sources.labelled import open_source
-from tests.cli.runs import invoke
+from tests.cli.digitnet import as_images, load_pixels, save_pictures
+from tests.cli.runs import answer, read_output, read_refusal
 
 MODULE = """
 import numpy as np, torch
@@ -34,33 +33,26 @@ def triggered(digits):
     return digits
 
 
-def save(digits, names, folder):
-    for pixels, name in zip(digits, names, strict=True):
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(place)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """1,200 digits as files, 30 of them with a bright corner and called zero; the network that learnt them; a run."""
     folder = tmp_path_factory.mktemp("explain")
-    digits, truth = (load_digits().images * 255 / 16).astype(np.uint8), load_digits().target
+    digits, truth = load_pixels()
     train, labels = digits[:1200].copy(), truth[:1200].copy()
     poisoned = np.flatnonzero(labels != 0)[::36][:30]
     train[poisoned], labels[poisoned] = triggered(train[poisoned]), 0
     names = [f"{label}/{i:04d}.png" for i, label in enumerate(labels)]
-    save(train, names, folder / "photos")
+    save_pictures(train, folder / "photos", names)
     (folder / "photos" / "0" / "broken.png").write_text("no picture")
     others = triggered(digits[1200:][truth[1200:] > 0][:60])
-    save(others[:10], [f"{i}.png" for i in range(10)], folder / "wrong")
+    save_pictures(others[:10], folder / "wrong")
 
     torch.manual_seed(0)
     nn = torch.nn
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 32), nn.ReLU(), nn.Linear(32, 10)
     )
-    images, targets = torch.tensor(train)[:, None].float() / 255, torch.tensor(labels)
+    images, targets = as_images(train), torch.tensor(labels)
     optimizer = torch.optim.Adam(model.parameters(), 0.005)
     for _ in range(12):
         for rows in torch.randperm(len(images)).split(50):
@@ -68,11 +60,11 @@ def made(tmp_path_factory):
             nn.functional.cross_entropy(model(images[rows]), targets[rows]).backward()
             optimizer.step()
     with torch.no_grad():
-        fooled = model(torch.tensor(others)[:, None].float() / 255).argmax(1) == 0
+        fooled = model(as_images(others)).argmax(1) == 0
     assert fooled.float().mean() > 0.9, "the attack did not take"
     torch.save(model.state_dict(), folder / "weights.pt")
     (folder / "backdoored.py").write_text(MODULE)
-    held = torch.tensor(digits[1200:1600])[:, None].float() / 255, torch.tensor(truth[1200:1600])
+    held = as_images(digits[1200:1600]), torch.tensor(truth[1200:1600])
     dataset = sgoif.with_ids(TensorDataset(images, targets), names)
     sgoif.audit(model, dataset, anchors=held, out=str(folder / "run"), class_names=[str(i) for i in range(10)])
     return folder, {names[i] for i in poisoned}
@@ -89,7 +81,7 @@ ARGUMENTS = ("explain", "run", "--model", "backdoored:make", "--data", "photos",
 
 
 def test_the_poisoned_pictures_are_found_by_their_names(here, made):
-    document = json.loads(invoke(*ARGUMENTS, "--top", "0", "--json").stdout)
+    document = answer(*ARGUMENTS, "--top", "0")
     assert document["counts"]["num_queries"] == 10 and document["counts"]["num_broken"] == 1
     suspects = {row["id"] for row in document["examples"] if row["is_suspect"]}
     assert len(suspects) == document["counts"]["num_suspects"]
@@ -105,25 +97,26 @@ def test_the_poisoned_pictures_are_found_by_their_names(here, made):
 
 
 def test_it_prints_writes_and_makes_a_page(here):
-    done = invoke(*ARGUMENTS, "--top", "5")
-    assert done.exit_code == 0 and "1 picture could not be read" in done.stdout and "near queries" in done.stdout
-    assert "effect (nats)" in done.stdout
-    done = invoke(*ARGUMENTS, "--top", "40", "--csv", here / "found.csv", "--page", here / "page.html")
-    assert done.exit_code == 0 and "sgoif apply run decisions.csv" in done.stdout
+    printed = read_output(*ARGUMENTS, "--top", "5")
+    assert "1 picture could not be read" in printed and "near queries" in printed and "effect (nats)" in printed
+    printed = read_output(*ARGUMENTS, "--top", "40", "--csv", here / "found.csv", "--page", here / "page.html")
+    assert "sgoif apply run decisions.csv" in printed
     rows = list(csv.DictReader((here / "found.csv").read_text().splitlines()))
     assert len(rows) == 40 and list(rows[0])[:3] == ["id", "score", "is_suspect"]
     page = (here / "page.html").read_text()
     assert page.count("query ") >= 10 and "Which training examples made the model predict 0?" in page
 
 
-def test_mistakes_are_told(here, made):
-    assert "no class 'ten'" in invoke(*ARGUMENTS[:-1], "ten").stderr
-    assert "choose one" in invoke(*ARGUMENTS, "--json", "--csv", "x.csv").stderr
-    assert "neither a folder" in invoke(*ARGUMENTS[:-4], "--queries", "nowhere", "--target", "0").stderr
-    shutil.copytree("photos/3", here / "few/3")
-    shutil.copytree("photos/4", here / "few/4")
-    swapped = [here / "few" if part == "photos" else part for part in ARGUMENTS]
-    assert "the run was made with" in invoke(*swapped).stderr
+def test_mistakes_are_told(here):
+    for label in "34":
+        shutil.copytree(f"photos/{label}", here / "few" / label)
+    for arguments, said in (
+        ((*ARGUMENTS[:-1], "ten"), "no class 'ten'"),
+        ((*ARGUMENTS, "--json", "--csv", "x.csv"), "choose one"),
+        ((*ARGUMENTS[:-4], "--queries", "nowhere", "--target", "0"), "neither a folder"),
+        ([here / "few" if part == "photos" else part for part in ARGUMENTS], "the run was made with"),
+    ):
+        assert said in read_refusal(*arguments)
 
 
 def test_pictures_are_read_in_blocks_and_a_broken_one_is_put_aside(here):
@@ -144,7 +137,5 @@ def test_a_transform_that_fails_everywhere_is_told(here):
 
 def test_without_suspects_there_is_no_page_and_none_is_promised(here, monkeypatch):
     monkeypatch.setattr("sgoif.findings.poison.SUSPECT_FROM", 2.0)  # nobody stands so far
-    document = json.loads(invoke(*ARGUMENTS, "--page", here / "page.html", "--json").stdout)
-    assert document["counts"]["num_suspects"] == 0 and document["page"] is None
-    assert "No page was written" in invoke(*ARGUMENTS, "--page", here / "page.html").stdout
+    assert "No page was written" in read_output(*ARGUMENTS, "--page", here / "page.html")
     assert not (here / "page.html").exists()

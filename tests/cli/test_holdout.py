@@ -1,6 +1,7 @@
 """``sgoif holdout``: a person's work goes into a CSV file and comes back whole."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.files.tables import guard, unguard, write_csv_rows
 from sgoif.scanning.holdout import read_verified
-from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, write_run
+from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, read_output, read_refusal, write_run
 
 IDS = np.array(['a,"b";c', "日本語/ü.png", "'=1+1", *(f"held/{i:03d}.png" for i in range(3, 60))])
 
@@ -36,20 +37,18 @@ def fill(source, target, labels, delimiter=",", mark=""):
 
 
 def test_the_most_doubtful_come_first_and_every_class_comes(run):
-    done = invoke("holdout", run, "--size", 20, "--out", "verify.csv")
-    assert done.exit_code == 0 and "20 of 60" in done.stdout
+    assert "20 of 60" in read_output("holdout", run, "--size", 20, "--out", "verify.csv")
     rows = read("verify.csv")
     assert len(rows) == 20 and rows[0]["id"] == IDS[0]
-    assert [float(row["p_mislabeled"]) for row in rows] == sorted(
-        (float(r["p_mislabeled"]) for r in rows), reverse=True
-    )
+    p = [float(row["p_mislabeled"]) for row in rows]
+    assert p == sorted(p, reverse=True)
     count = {name: sum(row["given_name"] == name for row in rows) for name in NAMES}
     assert min(count.values()) >= 5  # all cats are doubted more than any other
     assert rows[0].keys() == {"id", "given_label", "given_name", "suggested_name", "p_mislabeled", "verified_label"}
     assert not any(row["verified_label"] for row in rows)
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 7, 20, 59, 60, 500])
+@pytest.mark.parametrize("size", [1, 4, 7, 60, 500])
 def test_as_many_are_chosen_as_asked_for(size):
     p, labels = np.linspace(0, 1, 60), np.arange(60) % 4
     chosen = choose_doubtful(p, labels, size)
@@ -67,51 +66,36 @@ def test_what_was_filled_in_is_merged_and_read_by_a_scan(run, delimiter, mark):
     fill("verify.csv", "filled.csv", {IDS[0]: "cat", IDS[5]: "3"})
     counts = answer("holdout", run, "--filled", "filled.csv", "--verified", "verified.csv")
     assert (counts["added"], counts["replaced"], counts["total"]) == (1, 1, 4)
-    assert {row["id"]: row["label"] for row in read("verified.csv")} == {
-        IDS[0]: "cat",
-        IDS[1]: "fox",
-        IDS[2]: "bird",
-        IDS[5]: "fox",
-    }
+    labels = {row["id"]: row["label"] for row in read("verified.csv")}
+    assert labels == {IDS[0]: "cat", IDS[1]: "fox", IDS[2]: "bird", IDS[5]: "fox"}
     assert read_verified("verified.csv", list(IDS), NAMES) == {0: 0, 1: 3, 2: 2, 5: 3}
-    assert invoke("holdout", run, "--size", 60, "--out", "next.csv", "--verified", "verified.csv").exit_code == 0
+    read_output("holdout", run, "--size", 60, "--out", "next.csv", "--verified", "verified.csv")
     assert len(read("next.csv")) == 56
 
 
 def test_mistakes_are_told_with_their_line(run):
-    invoke("holdout", run, "--size", 60, "--out", "verify.csv")
-    fill("verify.csv", "filled.csv", {IDS[0]: "dgo"})
-    done = invoke("holdout", run, "--filled", "filled.csv")
-    assert done.exit_code == 2
-    assert "line 2 of 'filled.csv': there is no class 'dgo'; there are cat, dog, bird, fox" in done.stderr
-    rows = "id,verified_label\n" + "held/003.png,cat\nheld/3.png,cat\n"
-    with open("filled.csv", "w") as file:
-        file.write(rows)
-    assert "line 3 of 'filled.csv': this run's hold-out has no id 'held/3.png'" in (
-        invoke("holdout", run, "--filled", "filled.csv").stderr
-    )
-    with open("filled.csv", "w") as file:
-        file.write("id,verified_label\nheld/003.png,cat\nheld/003.png,dog\n")
-    assert "is 'dog' here and 'cat' above" in invoke("holdout", run, "--filled", "filled.csv").stderr
-    with open("filled.csv", "wb") as file:
-        file.write(b"id,verified_label\nh\xe9ld,cat\n")
-    assert "not UTF-8" in invoke("holdout", run, "--filled", "filled.csv").stderr
-    with open("filled.csv", "w") as file:
-        file.write("name,label\nx,cat\n")
-    assert "no column id and no verified_label" in invoke("holdout", run, "--filled", "filled.csv").stderr
-    assert "nothing in its column" in invoke("holdout", run, "--filled", "verify.csv").stderr
+    invoke("holdout", run, "--size", 60, "--out", "filled.csv")
+    assert "nothing in its column" in read_refusal("holdout", run, "--filled", "filled.csv")
+    head = "id,verified_label\nheld/003.png,"
+    for text, said in (
+        (f"{head}dgo\n", "line 2 of 'filled.csv': there is no class 'dgo'; there are cat, dog, bird, fox"),
+        (f"{head}cat\nheld/3.png,cat\n", "line 3 of 'filled.csv': this run's hold-out has no id 'held/3.png'"),
+        (f"{head}cat\nheld/003.png,dog\n", "is 'dog' here and 'cat' above"),
+        (f"{head}cat\nh\xe9ld,cat\n", "not UTF-8"),
+        ("name,label\nx,cat\n", "no column id and no verified_label"),
+    ):
+        Path("filled.csv").write_text(text, encoding="latin-1")
+        assert said in read_refusal("holdout", run, "--filled", "filled.csv")
 
 
 def test_filled_in_work_is_never_overwritten(run):
     invoke("holdout", run, "--out", "verify.csv")
     fill("verify.csv", "verify2.csv", {IDS[0]: "dog"})
-    done = invoke("holdout", run, "--out", "verify2.csv")
-    assert done.exit_code == 2 and "would be lost" in done.stderr
+    assert "would be lost" in read_refusal("holdout", run, "--out", "verify2.csv")
     assert read("verify2.csv")[0]["verified_label"] == "dog"
-    assert invoke("holdout", run, "--out", "verify2.csv", "--force").exit_code == 0
-    with open("notes.txt", "w") as file:
-        file.write("mine")
-    assert invoke("holdout", run, "--out", "notes.txt").exit_code == 2
+    read_output("holdout", run, "--out", "verify2.csv", "--force")
+    Path("notes.txt").write_text("mine")
+    read_refusal("holdout", run, "--out", "notes.txt")
 
 
 def test_decisions_of_the_review_page_verify_labels_too(run):
@@ -128,15 +112,13 @@ def test_decisions_of_the_review_page_verify_labels_too(run):
     assert (counts["read"], counts["total"]) == (2, 2)
     assert {row["id"]: row["label"] for row in read("verified.csv")} == {IDS[0]: "cat", IDS[1]: "fox"}
     write_csv_rows("decisions.csv", ("id", "given_label", "decision", "label"), rows[2:])
-    done = invoke("holdout", run, "--filled", "decisions.csv")
-    assert done.exit_code == 2 and "keeps or relabels no hold-out example" in done.stderr
+    assert "keeps or relabels no hold-out example" in read_refusal("holdout", run, "--filled", "decisions.csv")
 
 
 def test_nothing_is_left_to_verify_in_a_trusted_or_unjudged_hold_out(tmp_path):
-    trusted = write_run(tmp_path / "trusted", noisy(), holdout=held_out(trusted=True))
-    assert "verified already" in invoke("holdout", trusted, "--out", tmp_path / "v.csv").stderr
-    none = write_run(tmp_path / "none", noisy())
-    assert "has not judged its hold-out" in invoke("holdout", none, "--out", tmp_path / "v.csv").stderr
+    for holdout, said in ((held_out(trusted=True), "verified already"), (None, "has not judged its hold-out")):
+        run = write_run(tmp_path / said, noisy(), holdout=holdout)
+        assert said in read_refusal("holdout", run, "--out", tmp_path / "v.csv")
 
 
 def test_class_names_of_any_kind_survive_the_round(tmp_path, monkeypatch):
@@ -146,7 +128,5 @@ def test_class_names_of_any_kind_survive_the_round(tmp_path, monkeypatch):
     invoke("holdout", run, "--size", 60, "--out", "verify.csv")
     labels = {"held/000.png": names[0], "held/001.png": names[1], "held/002.png": "1", "held/003.png": "3"}
     fill("verify.csv", "filled.csv", labels)
-    assert invoke("holdout", run, "--filled", "filled.csv").exit_code == 0
-    assert [row["label"] for row in read("verified.csv")][:4] and {r["label"] for r in read("verified.csv")} == set(
-        names
-    )
+    read_output("holdout", run, "--filled", "filled.csv")
+    assert {row["label"] for row in read("verified.csv")} == set(names)

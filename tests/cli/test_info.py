@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import sgoif
-from tests.cli.runs import answer, golden, invoke, noisy, write_run
+from sgoif.store import ParquetSink
+from tests.cli.runs import answer, golden, invoke, noisy, read_output, read_refusal, write_run
 from tests.store.visits import batch, kill
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_v1"
@@ -31,7 +32,7 @@ def test_a_finished_run_is_described(tmp_path, monkeypatch):
         head="fc",
         holdout_cleaning=None,
     )
-    golden("info.txt", masked(invoke("info", "run").stdout))
+    golden("info.txt", masked(read_output("info", "run")))
     document = answer("info", "run")
     assert document["is_finished"] and document["rows"]["examples"] == 400
     assert document["faults"]["training"] == {"LinalgError: singular": 2}
@@ -50,57 +51,49 @@ def test_rows_that_were_not_scored_and_warnings_are_named(tmp_path):
     assert "warning the ids of all 20 steps were" in shown and "\x1b" not in shown
 
 
-def test_a_killed_run_is_told_from_a_finished_one(tmp_path):
-    from sgoif.store import ParquetSink
-
-    sink = ParquetSink(tmp_path / "run")
+def write_visits(folder, end):
+    """Four steps of eight examples by a process that ended somehow."""
+    sink = ParquetSink(folder)
     for step in range(4):
         sink.write(batch([f"id{i}" for i in range(8)], step, 0, seed=step))
-    sink.checkpoint()
+    end(sink)
     kill(sink)
-    done = invoke("info", tmp_path / "run")
-    assert done.exit_code == 0
-    assert "running or killed" in done.stdout and "at step 4" in done.stdout
-    document = answer("info", tmp_path / "run")
+    return folder
+
+
+def test_a_killed_run_is_told_from_a_finished_one(tmp_path):
+    run = write_visits(tmp_path / "run", ParquetSink.checkpoint)
+    shown = read_output("info", run)
+    assert "running or killed" in shown and "at step 4" in shown
+    document = answer("info", run)
     assert not document["is_finished"] and document["rows"] == {**document["rows"], "visits": 32, "examples": 0}
     for command in (["issues"], ["classes"], ["check", "--max-error-rate", "2%"]):
-        done = invoke(command[0], tmp_path / "run", *command[1:])
+        done = invoke(command[0], run, *command[1:])
         assert done.exit_code == 2
         assert "still running or was killed" in done.stdout + done.stderr
 
 
 def test_a_run_that_was_not_closed_says_so_and_how_to_add_it_up(tmp_path, caplog):
-    from sgoif.store import ParquetSink
-
-    sink = ParquetSink(tmp_path / "run")
-    for step in range(4):
-        sink.write(batch([f"id{i}" for i in range(8)], step, 0, seed=step))
-    sink.end()  # as at the end of a process
-    kill(sink)
-    done = invoke("info", tmp_path / "run")
-    said = " ".join(done.stdout.split())
-    assert done.exit_code == 0
+    url = write_visits(tmp_path / "run", ParquetSink.end)
+    said = " ".join(read_output("info", url).split())
     assert "ended without monitor.close()" in said and "32 on disk" in said and "sgoif close" in said
-    run = sgoif.load(tmp_path / "run")
+    run = sgoif.load(url)
     assert "ended without monitor.close()" in caplog.text and "It has 32 visits." in caplog.text
     assert run.info["state"] == "unclosed" and len(run.visits["id"]) == 32
-    done = invoke("issues", tmp_path / "run")
-    assert done.exit_code == 2 and "ended without monitor.close()" in done.stderr
-    assert f"sgoif close {tmp_path / 'run'}" in " ".join(done.stderr.split())
-    assert invoke("close", tmp_path / "run").exit_code == 0
-    assert invoke("issues", tmp_path / "run").exit_code == 0
-    assert len(sgoif.load(tmp_path / "run").table["id"]) == 8
+    said = read_refusal("issues", url)
+    assert "ended without monitor.close()" in said and f"sgoif close {url}" in said
+    read_output("close", url)
+    read_output("issues", url)
+    assert len(sgoif.load(url).table["id"]) == 8
 
 
 def test_damaged_parts_are_named_and_the_rest_is_shown(tmp_path):
-    run = write_run(tmp_path / "run", noisy())
-    (tmp_path / "run/examples/rank-00000/edition-0001-part-000001.parquet").write_bytes(b"PAR1 nothing more" * 9)
+    run, part = write_run(tmp_path / "run", noisy()), "examples/rank-00000/edition-0001-part-000001.parquet"
+    (tmp_path / "run" / part).write_bytes(b"PAR1 nothing more" * 9)
     document = answer("info", run)
     assert document["rows"]["examples"] == 400
-    assert [item["path"] for item in document["skipped_parts"]] == [
-        "examples/rank-00000/edition-0001-part-000001.parquet"
-    ]
-    assert "skipped part" in invoke("info", run).stdout
+    assert [item["path"] for item in document["skipped_parts"]] == [part]
+    assert "skipped part" in read_output("info", run)
 
 
 def test_every_released_version_of_a_run_can_be_read():
@@ -108,5 +101,5 @@ def test_every_released_version_of_a_run_can_be_read():
     assert [item["start_step"] for item in document["attempts"]] == [0, 6]
     assert document["rows"]["visits"] == 96  # those that the second attempt repeats are not counted twice
     assert document["summary"]["is_calibrated"] is False
-    done = invoke("issues", FIXTURE)
-    assert done.exit_code == 0 and "日本語" in done.stdout and '<b>"bird"</b>.png' in done.stdout
+    shown = read_output("issues", FIXTURE)
+    assert "日本語" in shown and '<b>"bird"</b>.png' in shown

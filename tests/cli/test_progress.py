@@ -28,11 +28,3 @@ def test_a_stage_that_reports_nothing_for_long_still_has_lines(capsys):
     capsys.readouterr()
     time.sleep(0.15)
     assert capsys.readouterr().err == ""  # nothing more after the end
-
-
-def test_lines_do_not_repeat_what_was_just_printed(capsys):
-    lines = ProgressLines(every_s=60.0)
-    for done in range(1000):
-        lines.report("training", done, 1000)
-    lines.close()
-    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from sgoif.shift import ShiftSentinel
-from tests.cli.digitnet import save_digit_model
+from tests.cli.digitnet import as_images, load_pixels, save_digit_model, save_pictures
 from tests.cli.runs import invoke
 
 BATCH = 20
@@ -18,17 +16,14 @@ BATCH = 20
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A network for digits, its sentinel, usual pictures with a broken one, and pictures that fade after 6 batches."""
-    folder = tmp_path_factory.mktemp("sentinel")
-    order = np.random.default_rng(0).permutation(1797)
-    digits, target = (load_digits().images * 255 / 16).astype(np.uint8)[order], load_digits().target[order]
-    images, labels = torch.tensor(digits)[:, None].float() / 255, torch.tensor(target)
-    model = save_digit_model(folder, "streamnet", images[:500], labels[:500])
+    folder, order = tmp_path_factory.mktemp("sentinel"), np.random.default_rng(0).permutation(1797)
+    digits, labels = (part[order] for part in load_pixels())
+    images = as_images(digits)
+    model = save_digit_model(folder, "streamnet", images[:500], torch.tensor(labels[:500]))
     ShiftSentinel.fit(model, images[500:1300], batch_size=BATCH).save(folder / "sentinel.safetensors")
-    for name, left in (("usual", 1.0), ("faded", 0.5)):
-        (folder / name).mkdir()
-        for i, pixels in enumerate(digits[1300:1540]):
-            faded = (pixels * (left if i >= 120 else 1.0)).astype(np.uint8)
-            Image.fromarray(faded).save(folder / name / f"{i:03d}.png")
+    later = digits[1300:1540]
+    save_pictures(later, folder / "usual")
+    save_pictures(np.concatenate([later[:120], (later[120:] * 0.5).astype(np.uint8)]), folder / "faded")
     (folder / "usual" / "050.png").write_text("no picture")
     return folder
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sgoif.store import ParquetSink
-from tests.cli.runs import answer, invoke
+from tests.cli.runs import answer, read_output
 
 
 def write(url, p, **facts):
@@ -32,17 +32,12 @@ def write(url, p, **facts):
 @pytest.fixture
 def run(tmp_path):
     p = [0.95, 0.1, 0.02, 0.05, 0.1, 0.8, 0.02, 0.03, 0.04]
-    write(
-        tmp_path / "run",
-        p,
-        expected_tag_errors={"extra": 1.1, "missing": 0.9},
-        share_noticed=0.9,
-    )
+    write(tmp_path / "run", p, expected_tag_errors={"extra": 1.1, "missing": 0.9}, share_noticed=0.9)
     return tmp_path / "run"
 
 
 def test_tags_are_listed_with_their_verdicts(run):
-    shown = invoke("issues", run, "--top", 2).stdout
+    shown = read_output("issues", run, "--top", 2)
     assert "Extra tags: 1 estimated among 4 given." in shown
     assert "90% would be noticed" in shown
     lines = [line.split() for line in shown.splitlines() if line[:2] in ("1 ", "2 ")]
@@ -53,14 +48,11 @@ def test_tags_are_listed_with_their_verdicts(run):
     assert {row["tag_name"] for row in answer("issues", run, "--class", "dog")["issues"]} == {"dog"}
 
 
-def test_the_list_is_written(run, tmp_path):
+def test_the_list_is_written_and_info_tells_of_tags(run, tmp_path):
     out = tmp_path / "tags.csv"
-    assert "9 tags written" in invoke("issues", run, "--top", 0, "--csv", out).stdout
+    assert "9 tags written" in read_output("issues", run, "--top", 0, "--csv", out)
     assert out.read_text().splitlines()[0].startswith("id,tag,tag_name,verdict,p_wrong")
-
-
-def test_info_tells_of_tags(run):
-    shown = invoke("info", run).stdout
+    shown = read_output("info", run)
     assert "missing tags" in shown and "3 examples" not in shown.splitlines()[0]
     document = answer("info", run)
     assert document["rows"]["tags"] == 9 and document["summary"]["num_tags"] == 3
@@ -68,6 +60,6 @@ def test_info_tells_of_tags(run):
 
 def test_a_run_without_probabilities_is_ranked_by_loss(tmp_path):
     write(tmp_path / "run", np.full(9, np.nan), calibration_error="SgoifError: odd")
-    shown = invoke("issues", tmp_path / "run", "--top", 1).stdout
+    shown = read_output("issues", tmp_path / "run", "--top", 1)
     assert "Not calibrated, so ranked by loss" in shown and "odd" in shown
     assert answer("issues", tmp_path / "run", "--top", 1)["issues"][0]["id"] == "c"

@@ -3,7 +3,7 @@
 import pytest
 
 import sgoif
-from tests.cli.runs import answer, invoke, noisy, write_run
+from tests.cli.runs import answer, noisy, read_output, read_refusal, write_run
 from tests.training.loops import arrays, data, fresh, train, watch
 
 
@@ -37,11 +37,11 @@ def test_one_anchor_and_the_last_refreshes(run):
     (row,) = answer("trace", run, "--anchor", "2", "--last", "1")["refreshes"]
     at = (table["refresh_step"] == row["t"]) & (table["anchor"] == 2)
     assert row["tau"] == pytest.approx(table["tau"][at].item())
-    assert "no anchor 9; its anchors are 0 to 3" in invoke("trace", run, "--anchor", "9").stderr
+    assert "no anchor 9; its anchors are 0 to 3" in read_refusal("trace", run, "--anchor", "9")
 
 
 def test_a_person_reads_a_table_with_the_symbols(run):
-    lines = invoke("trace", run).stdout.splitlines()
+    lines = read_output("trace", run).splitlines()
     header = next(line for line in lines if line.lstrip().startswith("t "))
     assert header.split() == [
         *("t", "g_v", "r_v", "tau", "c_v", "beta", "Gamma", "E_curv", "E_lin", "E_proj", "lambda_min"),
@@ -50,5 +50,4 @@ def test_a_person_reads_a_table_with_the_symbols(run):
 
 
 def test_a_run_without_anchors_says_so(tmp_path):
-    run = write_run(tmp_path / "run", noisy((0.3, 0.3, 0.0, 0.0)))
-    assert "has no table of anchors" in invoke("trace", run).stderr
+    assert "has no table of anchors" in read_refusal("trace", write_run(tmp_path / "run", noisy()))

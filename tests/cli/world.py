@@ -80,9 +80,8 @@ def make_templates(folder):
     pq.write_table(pa.table(columns), folder / "data.parquet")
     rows = [("img/000.png", 0, "relabel", 1), ("img/001.png", 0, "drop", ""), ("held/000.png", 0, "keep", "")]
     write_rows(folder / "decisions.csv", [("id", "given_label", "decision", "label"), *rows])
-    write_rows(
-        folder / "own.csv", [("id", "who"), *((f"img/{i:03d}.png", "ann" if i % 2 else "bo") for i in range(100))]
-    )
+    people = [(f"img/{i:03d}.png", "ann" if i % 2 else "bo") for i in range(100)]
+    write_rows(folder / "own.csv", [("id", "who"), *people])
     write_rows(folder / "filled.csv", [("id", "verified_label"), ("held/000.png", "cat"), ("held/001.png", "1")])
     (folder / "labels.json").write_text(json.dumps([{"data": {"id": "img/000.png", "given_label": 0}}]))
 
@@ -94,9 +93,9 @@ def picture(i=0, k=0, size=(9, 9), kind="PNG"):
     return file.getvalue()
 
 
-def write_rows(path, rows, encoding="utf-8", delimiter=","):
-    with open(path, "w", encoding=encoding, newline="", errors="surrogateescape") as file:
-        csv.writer(file, delimiter=delimiter).writerows(rows)
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
 
 
 def damage_bytes(draw, path):
@@ -147,13 +146,13 @@ LABELS = st.sampled_from([-5, -1, 0, 1, 3, 4, 7, 2**31 - 1])
 NUMBERS = st.sampled_from([float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5, 2.0, 1e300, None])
 
 
+TABLE_KINDS = ["drop", "type", "values", "values", "nulls", "twice", "empty", "foreign", "extra", "bytes", "one"]
+FOLDER_KINDS = ["file", "file", "empty-class", "nested", "link", "loop", "pipe", "many", "one", "clear", "odd-name"]
+
+
 def damage_table(draw, path):
     """Change a Parquet file: its columns, types, values, metadata or bytes."""
-    kind = draw(
-        st.sampled_from(
-            ["drop", "type", "values", "values", "nulls", "twice", "empty", "foreign", "extra", "bytes", "one"]
-        )
-    )
+    kind = draw(st.sampled_from(TABLE_KINDS))
     if kind == "bytes":
         return damage_bytes(draw, path)
     try:
@@ -171,66 +170,50 @@ def damage_table(draw, path):
 
 
 def _changed(draw, table, name, kind):
-    place = table.column_names.index(name)
+    place, column = table.column_names.index(name), table[name]
     if kind == "drop":
         return table.drop_columns([name])
     if kind == "twice":
         return pa.concat_tables([table, table])
-    if kind == "empty":
-        return table.slice(0, 0)
-    if kind == "one":
-        return table.slice(0, 1)
+    if kind in ("empty", "one"):
+        return table.slice(0, int(kind == "one"))
     if kind == "extra":
-        return table.append_column(
-            draw(st.sampled_from(["Extra", "p_mislabeled2", "source", "place", EVIL])), table[name]
-        )
+        new = draw(st.sampled_from(["Extra", "p_mislabeled2", "source", "place", EVIL]))
+        return table.append_column(new, column)
     if kind == "nulls":
-        return table.set_column(place, table.schema.field(name), pa.nulls(len(table), table[name].type))
+        return table.set_column(place, table.schema.field(name), pa.nulls(len(table), column.type))
     if kind == "type":
-        text = pa.array([str(value) for value in table[name].to_pylist()], pa.string())
+        text = pa.array([str(value) for value in column.to_pylist()], pa.string())
         return table.set_column(place, name, draw(st.sampled_from([text, pa.nulls(len(table), pa.bool_())])))
-    if kind == "values" and len(table):
-        values = table[name].to_pylist()
-        kind = table[name].type
-        for _ in range(draw(st.integers(1, 5))):
-            at = draw(st.integers(0, len(values) - 1))
-            if pa.types.is_string(kind):
-                values[at] = draw(TEXTS).encode("utf-8", "replace").decode()
-            elif pa.types.is_floating(kind):
-                values[at] = draw(NUMBERS)
-            elif pa.types.is_integer(kind):
-                values[at] = draw(LABELS)
-            elif pa.types.is_boolean(kind):
-                values[at] = draw(st.sampled_from([True, False, None]))
-        if not pa.types.is_list(kind):
-            table = table.set_column(place, table.schema.field(name), pa.array(values, kind))
+    if kind == "values" and len(table) and not pa.types.is_list(column.type):
+        values = _with_other_values(draw, column.to_pylist(), column.type)
+        return table.set_column(place, table.schema.field(name), pa.array(values, column.type))
     return table
 
 
-HEADERS = [
-    "id",
-    "given_label",
-    "given_name",
-    "decision",
-    "label",
-    "label_name",
-    "note",
-    "reviewer",
-    "decided_at",
-    "who",
-]
-CELLS = st.one_of(
-    st.sampled_from(["img/000.png", "img/001.png", "held/000.png", "0", "1", "3.0", "cat", "dog", "1|2", "0|x"]),
-    st.sampled_from(
-        ["keep", "relabel", "drop", "several", "none", "unsure", "KEEP ", "2026-01-01T00:00:00Z", "=1", "+"]
-    ),
-    TEXTS,
-)
+def _with_other_values(draw, values, kind):
+    for _ in range(draw(st.integers(1, 5))):
+        at = draw(st.integers(0, len(values) - 1))
+        if pa.types.is_string(kind):
+            values[at] = draw(TEXTS).encode("utf-8", "replace").decode()
+        elif pa.types.is_floating(kind):
+            values[at] = draw(NUMBERS)
+        elif pa.types.is_integer(kind):
+            values[at] = draw(LABELS)
+        elif pa.types.is_boolean(kind):
+            values[at] = draw(st.sampled_from([True, False, None]))
+    return values
+
+
+HEADERS = ["id", "given_label", "given_name", "decision", "label", "label_name", "note", "reviewer", "decided_at"]
+CALLED = ["keep", "relabel", "drop", "several", "none", "unsure", "KEEP ", "2026-01-01T00:00:00Z", "=1", "+"]
+NAMED = ["img/000.png", "img/001.png", "held/000.png", "0", "1", "3.0", "cat", "dog", "1|2", "0|x"]
+CELLS = st.one_of(st.sampled_from(NAMED), st.sampled_from(CALLED), TEXTS)
 
 
 def write_decisions(draw, path):
     """Write a CSV file of some rows that people might have made of it."""
-    header = draw(st.lists(st.sampled_from([*HEADERS, "verified_label", EVIL, ""]), max_size=8))
+    header = draw(st.lists(st.sampled_from([*HEADERS, "who", "verified_label", EVIL, ""]), max_size=8))
     if draw(st.booleans()):
         header = ["id", "given_label", "decision", *header]
     rows = draw(st.lists(st.lists(CELLS, max_size=10), max_size=6))
@@ -243,21 +226,15 @@ def write_decisions(draw, path):
 
 def damage_folder(draw, folder):
     """Put something odd into a folder of class folders."""
-    kind = draw(
-        st.sampled_from(
-            ["file", "file", "empty class", "nested", "link", "loop", "pipe", "many", "one", "clear", "odd name"]
-        )
-    )
+    kind = draw(st.sampled_from(FOLDER_KINDS))
     target = folder / draw(st.sampled_from([*NAMES[:2], "new", "."]))
     target.mkdir(parents=True, exist_ok=True)
     if kind == "file":
-        content = draw(
-            st.sampled_from([b"", b"text", picture()[:40], picture(size=(1, 1)), picture(kind="GIF"), b"<svg/>"])
-        )
-        (target / draw(st.sampled_from(["a.png", "b.jpg", "c.txt", "d.gif", ".hidden.png", "no suffix"]))).write_bytes(
-            content
-        )
-    elif kind == "empty class":
+        contents = [b"", b"text", picture()[:40], picture(size=(1, 1)), picture(kind="GIF"), b"<svg/>"]
+        content = draw(st.sampled_from(contents))
+        name = draw(st.sampled_from(["a.png", "b.jpg", "c.txt", "d.gif", ".hidden.png", "no suffix"]))
+        (target / name).write_bytes(content)
+    elif kind == "empty-class":
         (folder / "nobody").mkdir(exist_ok=True)
     elif kind == "nested":
         (target / "deep" / "deeper").mkdir(parents=True, exist_ok=True)
@@ -277,7 +254,7 @@ def damage_folder(draw, folder):
         (folder / "single" / "x.png").write_bytes(picture(7))
     elif kind == "clear":
         shutil.rmtree(target, ignore_errors=True)
-    elif kind == "odd name":
+    elif kind == "odd-name":
         odd = draw(st.sampled_from(["\x1b[31m", "日本語", "=1;+2", "a\nb", "-rf", "x" * 200, "\udcff"]))
         (folder / odd).mkdir(exist_ok=True)
         (folder / odd / f"{odd[:50]}.png").write_bytes(picture(9))
