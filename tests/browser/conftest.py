@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import shutil
+import subprocess
+import tarfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from sgoif.evidence import LIKENESS_COLUMNS
+from sgoif.report import make
 from sgoif.run import load
-from tests.cli.runs import held_out, table, write_run
+from tests.cli.runs import NAMES, held_out, table, write_run
 
-NAMES = ["cat", "dog", "bird", "fox"]
 FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
 
 
@@ -31,6 +35,41 @@ def reload(page):
     page.evaluate(FRAME)
     page.reload()
     page.evaluate(FRAME)
+
+
+def make_report(run, out, **options):
+    return make.make_report(run, out, make.ReportSettings(**options))[0]
+
+
+def press(page, *keys):
+    """Press one key after another."""
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def downloaded(page, folder, button="#download"):
+    with page.expect_download() as waiting:
+        page.click(button)
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    return path
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def decisions(page):
+    return dict(page.evaluate("[...sgoif.decided].map(([i, value]) => [i, value.decision])"))
+
+
+def cards_of(page):
+    return page.evaluate("sgoif.document.cards")
+
+
+def width_of(page):
+    return page.evaluate("document.documentElement.scrollWidth")
 
 
 @pytest.fixture(scope="session")
@@ -75,24 +114,36 @@ def open_page(chromium):
     assert not trouble, trouble
 
 
-@pytest.fixture
-def pictures(tmp_path):
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
     """Pictures of 60 training and 60 held-out examples, each of one colour."""
-    rng = np.random.default_rng(0)
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for name in [f"{kind}/{i:03d}.png" for kind in ("img", "held") for i in range(60)]:
-        place = tmp_path / "photos" / name
+        place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (48, 48), tuple(int(c) for c in rng.integers(0, 255, 3))).save(place)
-    return tmp_path / "photos"
+    return folder
+
+
+def colour(ident):
+    """A picture of one colour for any example."""
+    value = sum(str(ident).encode()) * 37
+    return np.full((32, 32, 3), (value % 256, value // 3 % 256, value // 7 % 256), np.uint8)
 
 
 SHARES = {"": 0.98, "_2": 0.01, "_3": 0.01}  # of p_mislabeled, by suggestion
 
 
-@pytest.fixture
-def alike(tmp_path):
-    """A run of :func:`write_alike`."""
-    return load(write_alike(tmp_path / "alike"))
+@pytest.fixture(scope="session")
+def alike(tmp_path_factory):
+    """A run of :func:`write_alike`; nothing is written into it, so that all tests read the same one."""
+    return load(write_alike(tmp_path_factory.mktemp("alike") / "run"))
+
+
+@pytest.fixture(scope="session")
+def alike_report(alike, tmp_path_factory):
+    """Its page, with pictures."""
+    return alike.report(tmp_path_factory.mktemp("alike_report") / "report.html", images=colour, top=60)[0]
 
 
 def write_alike(folder, *, num_wrong=60, first_share=None):
@@ -134,14 +185,47 @@ def write_alike(folder, *, num_wrong=60, first_share=None):
     return write_run(folder, examples, holdout=held_out(trusted=True), names=NAMES, **facts)
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run of 60 examples of four classes: the first 30 suspicious, in falling order."""
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """A run of 60 examples of four classes: the first 30 suspicious, in falling order; nothing is written into it."""
     count = 60
     given = np.arange(count) % 4
     p = np.concatenate([np.linspace(0.97, 0.5, 30), np.linspace(0.3, 0.001, 30)])
     examples = table(p, given, (given + 1) % 4, suggested_label_2=(given + 2) % 4, suggested_label_3=(given + 3) % 4)
     transition = (np.eye(4) * 0.8 + 0.05).tolist()
     facts = {"expected_errors": float(p.sum()), "transition": transition, "overhead": 0.04, "trusted": False}
-    url = write_run(tmp_path / "run", examples, holdout=held_out(), names=NAMES, **facts)
-    return load(url)
+    return load(write_run(tmp_path_factory.mktemp("run") / "run", examples, holdout=held_out(), names=NAMES, **facts))
+
+
+@pytest.fixture
+def own_run(run, tmp_path):
+    """A copy for commands that write into the run: plans of reviewers, samples to check."""
+    return load(shutil.copytree(run.url, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def report(run, pictures, tmp_path_factory):
+    """The page of the run with pictures."""
+    return make_report(run, tmp_path_factory.mktemp("report") / "report.html", images=pictures, top=60)
+
+
+@pytest.fixture(scope="session")
+def bare_report(run, tmp_path_factory):
+    """The page of the run without pictures."""
+    return make_report(run, tmp_path_factory.mktemp("bare_report") / "report.html", top=60)
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory):
+    """The source of axe-core, fetched by npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("axe-core: this machine has no npm")
+    folder = tmp_path_factory.mktemp("axe-core")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
+    packed = next(iter(folder.glob("axe-core-*.tgz")), None)
+    if packed is None:
+        pytest.skip("axe-core: npm cannot fetch it")
+    with tarfile.open(packed) as archive:
+        return archive.extractfile("package/axe.min.js").read().decode()

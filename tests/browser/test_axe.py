@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import subprocess
-import tarfile
 
 import pytest
 
 from sgoif.run import load
-from tests.browser.test_page import make_report
-from tests.browser.test_workbench import colours, path  # noqa: F401
+from tests.browser.conftest import colour, make_report, press
 from tests.report.test_queues import write_queued
 
 VIEWS = ("overview", "batches", "focus", "cards", "result")
-
-
-@pytest.fixture(scope="session")
-def axe(tmp_path_factory):
-    """The source of axe-core, fetched by npm."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("axe-core: this machine has no npm")
-    folder = tmp_path_factory.mktemp("axe-core")
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=120)
-    packed = next(iter(folder.glob("axe-core-*.tgz")), None)
-    if packed is None:
-        pytest.skip("axe-core: npm cannot fetch it")
-    with tarfile.open(packed) as archive:
-        return archive.extractfile("package/axe.min.js").read().decode()
 
 
 def serious(page, axe):
@@ -45,8 +25,7 @@ def serious(page, axe):
 
 def check_views(page, axe, views):
     """Decide on some cards, and look at every view."""
-    for key in "k1du":
-        page.keyboard.press(key)
+    press(page, *"k1du")
     for name in views:
         page.evaluate("name => (location.hash = name)", name)
         page.wait_for_timeout(150)
@@ -54,8 +33,8 @@ def check_views(page, axe, views):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_no_view_has_a_serious_fault(axe, path, open_page, width, scheme):  # noqa: F811
-    page = open_page(path, "cards", width=width, height=850, scheme=scheme)
+def test_no_view_has_a_serious_fault(axe, alike_report, open_page, width, scheme):
+    page = open_page(alike_report, "cards", width=width, height=850, scheme=scheme)
     check_views(page, axe, VIEWS)
     page.evaluate("location.hash = 'cards'")
     for key in ("?", "/"):
@@ -83,20 +62,20 @@ def test_no_view_of_texts_and_rows_has_a_serious_fault(axe, alike, tmp_path, ope
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
-def test_the_page_of_a_reviewer_has_no_serious_fault(axe, alike, colours, tmp_path, open_page, width, scheme):  # noqa: F811
-    (report,) = alike.report(tmp_path / "r.html", images=colours, reviewers=["ann"], top=60)
+def test_the_page_of_a_reviewer_has_no_serious_fault(axe, alike, tmp_path, open_page, width, scheme):
+    own = load(shutil.copytree(alike.url, tmp_path / "run"))
+    (report,) = own.report(tmp_path / "r.html", images=colour, reviewers=["ann"], top=60)
     page = open_page(report, "cards", width=width, height=850, scheme=scheme)
     check_views(page, axe, VIEWS[1:-1])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
-def test_other_queues_have_no_serious_fault(axe, colours, tmp_path, open_page, width, scheme):  # noqa: F811
-    report = make_report(load(write_queued(tmp_path / "run")), tmp_path / "report.html", images=colours, top=10)
+def test_other_queues_have_no_serious_fault(axe, tmp_path, open_page, width, scheme):
+    report = make_report(load(write_queued(tmp_path / "run")), tmp_path / "report.html", images=colour, top=10)
     page = open_page(report, "duplicates", width=width, height=850, scheme=scheme)
     for name, key in (("duplicates", "1"), ("outliers", "d")):
         page.evaluate("name => (location.hash = name)", name)
         page.wait_for_timeout(150)
         assert serious(page, axe) == [], name
-        page.keyboard.press(key)
-        page.keyboard.press("ArrowLeft")
+        press(page, key, "ArrowLeft")
         assert serious(page, axe) == [], name

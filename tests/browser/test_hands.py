@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from sgoif.run import load
-from tests.browser.conftest import reload, state_of
-from tests.browser.test_page import downloaded, make_report, rows_of
+from tests.browser.conftest import downloaded, make_report, press, reload, rows_of, state_of
 from tests.cli.runs import table, write_run
 
 
 @pytest.fixture
-def path(run, tmp_path):
-    return make_report(run, tmp_path / "report.html", top=60)
-
-
-@pytest.fixture
-def page(path, open_page):
-    return open_page(path)
+def page(bare_report, open_page):
+    return open_page(bare_report)
 
 
 def decided(page):
@@ -26,16 +20,13 @@ def decided(page):
 
 
 def write_note(page, text):
-    page.keyboard.press("Enter")
-    page.keyboard.press("t")
+    press(page, "Enter", "t")
     page.keyboard.type(text)
-    page.keyboard.press("Escape")
-    page.keyboard.press("Escape")
+    press(page, "Escape", "Escape")
 
 
 def test_undo_leaves_notes(page):
-    page.keyboard.press("k")
-    page.keyboard.press("ArrowLeft")
+    press(page, "k", "ArrowLeft")
     write_note(page, "blurred")
     page.keyboard.press("z")
     assert decided(page) == [[0, None, [], "blurred"]]
@@ -77,49 +68,50 @@ def test_after_the_last_card_comes_the_first_undecided_one_and_then_rest(page):
     assert [kind for _, kind, *_ in decided(page)] == ["keep"] * 10
     page.keyboard.press("d")  # nothing is left
     assert all(kind == "keep" for _, kind, *_ in decided(page))
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("d")
+    press(page, "ArrowLeft", "d")
     assert sum(kind == "drop" for _, kind, *_ in decided(page)) == 1
 
 
-def test_an_empty_enter_ends_several_classes(page):
+def test_an_empty_enter_ends_several_classes(page, tmp_path):
     page.keyboard.press("s")
     page.keyboard.type("fox")
-    page.keyboard.press("Enter")
-    page.keyboard.press("Enter")
+    press(page, "Enter", "Enter")
     assert decided(page) == [] and page.locator("#finder").is_visible()  # one class is not several
     page.keyboard.type("bird")
-    page.keyboard.press("Enter")
-    page.keyboard.press("Enter")
+    press(page, "Enter", "Enter")
     assert decided(page)[0][1:3] == ["several", [2, 3]]
+    row = rows_of(downloaded(page, tmp_path))[0]
+    assert (row["decision"], row["label"], row["label_name"]) == ("several", "2|3", "bird | fox")
+
+
+def page_of_names(folder, open_page, names):
+    """A page of labels of the first class that might be the second."""
+    given = np.zeros(4, int)
+    url = write_run(folder / "run", table(np.full(4, 0.9), given, given + 1), names=names)
+    return open_page(make_report(load(url), folder / "report.html"))
+
+
+def find_class(page, typed):
+    page.keyboard.press("/")
+    page.keyboard.type(typed)
+    page.keyboard.press("Enter")
+    return decided(page)[-1][2]
 
 
 def test_the_very_name_is_found_first_whatever_accents_are_typed(tmp_path, open_page):
-    names = [f"caterpillar {i}" for i in range(100)] + ["cat", "e\u0301tude"]
-    given = np.zeros(4, int)
-    url = write_run(tmp_path / "run", table(np.full(4, 0.9), given, given + 1), names=names)
-    page = open_page(make_report(load(url), tmp_path / "report.html"))
-    for typed, label in (("cat", 100), ("\u00c9TUDE", 101)):
-        page.keyboard.press("/")
-        page.keyboard.type(typed)
-        page.keyboard.press("Enter")
-        assert decided(page)[-1][2] == [label]
+    page = page_of_names(tmp_path, open_page, [f"caterpillar {i}" for i in range(100)] + ["cat", "e\u0301tude"])
+    assert find_class(page, "cat") == [100] and find_class(page, "\u00c9TUDE") == [101]
 
 
 def test_names_from_right_to_left_keep_their_places(tmp_path, open_page):
-    given = np.zeros(4, int)
-    names = ["\u05d7\u05ea\u05d5\u05dc", "\u05db\u05dc\u05d1"]
-    url = write_run(tmp_path / "run", table(np.full(4, 0.9), given, given + 1), names=names)
-    page = open_page(make_report(load(url), tmp_path / "report.html"))
+    page = page_of_names(tmp_path, open_page, ["\u05d7\u05ea\u05d5\u05dc", "\u05db\u05dc\u05d1"])
     page.select_option("#sort", "p")  # else the group's heading has the names
     given_box, best_box = (page.locator(".card .names bdi").nth(n).bounding_box() for n in (0, 1))
     assert given_box["x"] < best_box["x"]
 
 
-def test_what_a_browser_kept_badly_costs_only_itself(path, open_page):
-    page = open_page(path)
-    for key in "kkk":
-        page.keyboard.press(key)
+def test_what_a_browser_kept_badly_costs_only_itself(page):
+    press(page, *"kkk")
     assert len(decided(page)) == 3, state_of(page)
     page.evaluate(
         """() => { const keys = Object.keys(localStorage).filter((key) => key.includes("img/"));
@@ -127,25 +119,22 @@ def test_what_a_browser_kept_badly_costs_only_itself(path, open_page):
     )
     reload(page)
     assert len(decided(page)) == 1, state_of(page)
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("d")
+    press(page, "ArrowRight", "d")
     assert len(decided(page)) == 2
 
 
-def test_two_tabs_share_their_decisions(path, open_page):
-    one = open_page(path)
-    other = open_page(path, profile=one.context)
-    one.keyboard.press("k")
+def test_two_tabs_share_their_decisions(page, bare_report, open_page):
+    other = open_page(bare_report, profile=page.context)
+    page.keyboard.press("k")
     other.wait_for_selector(".card.decided")
     assert decided(other)[0][1] == "keep"
 
 
 def test_a_full_browser_is_told_of_for_good(page):
     page.evaluate("() => { Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }; }")
-    page.keyboard.press("k")
-    assert "Download them often" in page.locator("#trouble").inner_text()
-    page.keyboard.press("k")
-    assert page.locator("#trouble").is_visible()
+    for _ in range(2):
+        page.keyboard.press("k")
+        assert "Download them often" in page.locator("#trouble").inner_text()
 
 
 def loaded(page, tmp_path, text):
@@ -181,10 +170,8 @@ def test_newer_decisions_win(page, tmp_path):
 
 
 def test_messages_are_seen_above_an_opened_card(page):
-    page.keyboard.press("Enter")
-    page.keyboard.press("z")
-    box = page.locator("#message")
-    assert box.is_visible() and "Nothing to take back" in box.inner_text()
+    press(page, "Enter", "z")
+    assert "Nothing to take back" in page.locator("#message:visible").inner_text()
 
 
 def test_cards_are_reached_with_the_tab_key_and_said_in_order(page):
@@ -194,12 +181,10 @@ def test_cards_are_reached_with_the_tab_key_and_said_in_order(page):
         if page.evaluate("document.activeElement.classList.contains('card')"):
             break
         page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.dataset.card") == page.locator(".card.current").get_attribute(
-        "data-card"
-    )
+    current = page.locator(".card.current").get_attribute("data-card")
+    assert page.evaluate("document.activeElement.dataset.card") == current
     for _ in range(3):
-        page.keyboard.press("End")
-        page.keyboard.press("Home")
+        press(page, "End", "Home")
     places = [int(n) for n in page.locator(".card").evaluate_all("cards => cards.map(card => card.dataset.place)")]
     assert places == sorted(places)
 
@@ -235,7 +220,4 @@ def test_ten_thousand_classes_make_a_page_that_opens(tmp_path, open_page):
     url = write_run(tmp_path / "run", table(np.linspace(0.9, 0.1, count), given, (given + 1) % count), names=names)
     page = open_page(make_report(load(url), tmp_path / "report.html", top=200))
     assert page.locator("table.classes tbody tr").count() <= 100
-    page.keyboard.press("/")
-    page.keyboard.type("class 9999")
-    page.keyboard.press("Enter")
-    assert decided(page)[0][2] == [9999]
+    assert find_class(page, "class 9999") == [9999]

@@ -6,28 +6,29 @@ import numpy as np
 import pytest
 
 from sgoif.findings.keys import LEAST_SHARE, ClassKeys, choose_least_share
-from sgoif.report import make
 from sgoif.run import load
-from tests.browser.conftest import reload, write_alike
-from tests.browser.test_page import downloaded, make_report
-from tests.browser.test_workbench import cards_of, colours, decisions, path  # noqa: F401
+from tests.browser.conftest import cards_of, colour, decisions, downloaded, make_report, reload, write_alike
 
 NUM_WRONG = 150
 
 
-@pytest.fixture
-def doubted(tmp_path):
+@pytest.fixture(scope="module")
+def doubted(tmp_path_factory):
     """A run with 150 wrong labels. The neighbours agree with about 90 suggestions, the model is sure of few of them."""
     agreed = np.flatnonzero(np.arange(NUM_WRONG) % 3 != 0)
     share = np.full(NUM_WRONG, 0.78)
     share[agreed[:20]] = 0.98
-    return load(write_alike(tmp_path / "doubted", num_wrong=NUM_WRONG, first_share=share))
+    return load(write_alike(tmp_path_factory.mktemp("doubted") / "run", num_wrong=NUM_WRONG, first_share=share))
+
+
+@pytest.fixture(scope="module")
+def doubted_report(doubted, tmp_path_factory):
+    return make_report(doubted, tmp_path_factory.mktemp("page") / "report.html", images=colour, top=NUM_WRONG)
 
 
 @pytest.fixture
-def opened(doubted, colours, tmp_path, open_page):  # noqa: F811
-    report = make_report(doubted, tmp_path / "report.html", images=colours, top=NUM_WRONG)
-    return lambda at: open_page(report, at)
+def opened(doubted_report, open_page):
+    return lambda at: open_page(doubted_report, at)
 
 
 def agreeing(page, *, offered):
@@ -38,7 +39,7 @@ def agreeing(page, *, offered):
     return sorted(found, key=lambda i: -share[i])
 
 
-def write_relabelled(page, chosen, path, *, wrong=()):  # noqa: F811
+def write_relabelled(page, chosen, path, *, wrong=()):
     """A file of decisions in which the first suggestion is right, or in some cases the given label."""
     cards = cards_of(page)
     lines = ["id,given_label,decision,label"]
@@ -53,8 +54,8 @@ def tiles_of(page):
     return [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.dataset.card)")]
 
 
-def test_the_page_chooses_the_share_as_python_does(path, open_page):  # noqa: F811
-    page = open_page(path, "batches")
+def test_the_page_chooses_the_share_as_python_does(alike_report, open_page):
+    page = open_page(alike_report, "batches")
     rng = np.random.default_rng(5)
     cases, expected = [], []
     for number in range(400):
@@ -124,7 +125,7 @@ def test_growth_is_told_one_at_a_time_and_undone(opened, tmp_path):
     page.wait_for_function("() => sgoif.leastShare() === 0.85")
 
 
-def test_earlier_decisions_and_reloads_start_from_the_same_share(doubted, colours, opened, tmp_path, open_page):  # noqa: F811
+def test_earlier_decisions_and_reloads_start_from_the_same_share(doubted, opened, tmp_path, open_page):
     page = opened("cards")
     doubtful = agreeing(page, offered=False)
     page.set_input_files("#load", write_relabelled(page, doubtful[-52:], tmp_path / "some.csv", wrong=doubtful[-9:-7]))
@@ -132,8 +133,7 @@ def test_earlier_decisions_and_reloads_start_from_the_same_share(doubted, colour
     file = downloaded(page, tmp_path)
     reload(page)
     assert page.evaluate("sgoif.leastShare()") < LEAST_SHARE
-    settings = make.ReportSettings(images=colours, top=NUM_WRONG, decisions=[file])
-    (later,) = make.make_report(doubted, tmp_path / "later.html", settings)
+    later = make_report(doubted, tmp_path / "later.html", images=colour, top=NUM_WRONG, decisions=[file])
     page = open_page(later, "batches")
     past = page.evaluate("sgoif.document.past_keys")
     assert len(past) == 52 and sum(right for _, right in past) == 50

@@ -1,46 +1,19 @@
 from __future__ import annotations
 
-import csv
-import json
+import shutil
 
 import numpy as np
 import pytest
 
-from sgoif.report import make
 from sgoif.review.estimate import count_left_over, recalibrate
 from sgoif.run import load
-from tests.browser.conftest import reload, state_of
-from tests.cli.runs import table, write_run
-
-
-def make_report(run, out, **options):
-    return make.make_report(run, out, make.ReportSettings(**options))[0]
+from tests.browser.conftest import downloaded, make_report, press, reload, rows_of, state_of, width_of
+from tests.cli.runs import document_of, table, write_run
 
 
 @pytest.fixture
-def page(run, pictures, tmp_path, open_page):
-    return open_page(make_report(run, tmp_path / "report.html", images=pictures, top=60))
-
-
-def visible(page):
-    return page.locator("#grid .card").count()
-
-
-def downloaded(page, folder, button="#download"):
-    with page.expect_download() as waiting:
-        page.click(button)
-    path = folder / waiting.value.suggested_filename
-    waiting.value.save_as(path)
-    return path
-
-
-def rows_of(path):
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def current_id(page):
-    return page.locator(".card.current .id").inner_text()
+def page(report, open_page):
+    return open_page(report)
 
 
 def test_cards_are_grouped_by_pair_and_filtered(page):
@@ -51,7 +24,7 @@ def test_cards_are_grouped_by_pair_and_filtered(page):
     assert page.locator(".group h3").count() == 1
     page.click("#clear")
     page.locator("#filter-p").fill("95")
-    assert 0 < visible(page) < 6
+    assert 0 < page.locator("#grid .card").count() < 6
     page.click("#clear")
     page.fill("#filter-id", "img/007")
     assert page.locator(".card .id").all_inner_texts() == ["img/007.png"]
@@ -59,8 +32,12 @@ def test_cards_are_grouped_by_pair_and_filtered(page):
     assert page.locator("#nothing").is_visible()
 
 
-def test_a_class_of_the_table_filters_the_cards(page):
+def test_the_overview_tells_health_and_leads_to_the_cards_of_a_class(page):
     page.click("#tab-overview")
+    page.locator("#health summary").click()
+    text = page.locator("#health").inner_text()
+    assert "Overhead" in text and "4.0% of the bare step" in text and "Faults" in text
+    assert not page.locator("#grid").is_visible()
     page.locator("[data-class='0']").first.click()
     assert all("cat" in text for text in page.locator(".group h3").all_inner_texts())
 
@@ -82,8 +59,7 @@ def test_opened_card_shows_the_picture_and_why(page):
 
 
 def test_ten_decisions_by_keyboard_alone(page, tmp_path):
-    for key in ["k", "1", "1", "1", "d", "u", "n", "k", "1"]:
-        page.keyboard.press(key)
+    press(page, *"k111dunk1")
     page.keyboard.press("/")
     page.keyboard.type("fox")
     page.keyboard.press("Enter")
@@ -96,20 +72,8 @@ def test_ten_decisions_by_keyboard_alone(page, tmp_path):
     assert "found" in page.locator("#progress").inner_text()
 
 
-def test_several_classes(page, tmp_path):
-    page.keyboard.press("s")
-    for name in ("cat", "dog"):
-        page.keyboard.type(name)
-        page.keyboard.press("Enter")
-    page.keyboard.press("Enter")
-    row = rows_of(downloaded(page, tmp_path))[0]
-    assert (row["decision"], row["label"], row["label_name"]) == ("several", "0|1", "cat | dog")
-
-
 def test_many_cards_at_once_and_undo(page, tmp_path):
-    page.keyboard.press("x")
-    page.keyboard.press("Shift+ArrowRight")
-    page.keyboard.press("Shift+ArrowRight")
+    press(page, "x", "Shift+ArrowRight", "Shift+ArrowRight")
     assert page.locator(".card.selected").count() == 3
     page.keyboard.press("d")
     assert page.locator(".card.decided").count() == 3
@@ -121,17 +85,13 @@ def test_many_cards_at_once_and_undo(page, tmp_path):
     assert page.locator(".card.selected").count() == 0
 
 
-def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures, tmp_path, open_page):
-    path = make_report(run, tmp_path / "report.html", images=pictures, top=60)
-    page = open_page(path)
-    for key in "k1d":
-        page.keyboard.press(key)
+def test_decisions_survive_a_reload_and_travel_to_another_machine(page, report, tmp_path, open_page):
+    press(page, *"k1d")
     assert page.locator(".card.decided").count() == 3, state_of(page)
     page.locator(".card").first.click()
     page.keyboard.press("t")
     page.keyboard.type("blurred; ask Bo")
-    page.keyboard.press("Escape")
-    page.keyboard.press("Escape")
+    press(page, "Escape", "Escape")
     page.wait_for_function("() => location.hash === '#cards' && !document.getElementById('grid').hidden")
     reload(page)
     assert page.locator(".card.decided").count() == 3, state_of(page)
@@ -140,7 +100,7 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     assert "not downloaded" not in page.locator("#saved").inner_text()
     assert "blurred; ask Bo" in {row["note"] for row in rows_of(file)}
 
-    elsewhere = open_page(path)  # a browser that has never seen the page
+    elsewhere = open_page(report)  # a browser that has never seen the page
     assert elsewhere.locator(".card.decided").count() == 0
     elsewhere.set_input_files("#load", str(file))
     elsewhere.wait_for_selector(".card.decided")
@@ -148,8 +108,7 @@ def test_decisions_survive_a_reload_and_travel_to_another_machine(run, pictures,
     assert rows_of(again) == rows_of(file)
 
 
-def test_a_page_keeps_the_address_that_it_is_opened_at(run, tmp_path, open_page):
-    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+def test_a_page_keeps_the_address_that_it_is_opened_at(page):
     page.add_init_script(
         """window.addresses = []; const replace = history.replaceState;
         history.replaceState = (...given) => (addresses.push(given[2]), replace.apply(history, given));"""
@@ -158,7 +117,7 @@ def test_a_page_keeps_the_address_that_it_is_opened_at(run, tmp_path, open_page)
     assert page.evaluate("[location.hash, addresses]") == ["#cards", []]
 
 
-def test_closing_with_unsaved_decisions_is_warned_of(page, tmp_path):
+def test_closing_with_unsaved_decisions_is_warned_of(page):
     asked = []
     page.on("dialog", lambda dialog: asked.append(dialog.type))
     page.reload()
@@ -169,11 +128,11 @@ def test_closing_with_unsaved_decisions_is_warned_of(page, tmp_path):
 
 
 def test_pictures_that_are_missing_are_grey_cards(run, pictures, tmp_path, open_page):
+    some = shutil.copytree(pictures, tmp_path / "photos")
     for name in ("000", "001"):
-        (pictures / f"img/{name}.png").unlink()
-    (pictures / "img/002.png").write_bytes(b"no picture at all")
-    path = make_report(run, tmp_path / "report.html", images=pictures, top=60)
-    page = open_page(path)
+        (some / f"img/{name}.png").unlink()
+    (some / "img/002.png").write_bytes(b"no picture at all")
+    page = open_page(make_report(run, tmp_path / "report.html", images=some, top=60))
     page.fill("#filter-id", "img/00")
     assert page.locator(".card .missing").count() == 3
     assert "img/000.png" in page.locator(".card .missing").first.inner_text()
@@ -195,8 +154,8 @@ def test_pages_without_embedded_pictures(run, pictures, tmp_path, open_page, mod
 
 def test_blind_pages_tell_nothing(run, pictures, tmp_path, open_page):
     path = make_report(run, tmp_path / "report.html", images=pictures, blind=True)
-    data = json.loads(path.read_text().split('id="document">')[1].split("</script>")[0])
-    assert not any(data["cards"]["suggested"]) and not any(data["cards"]["why"])
+    cards = document_of(path)["cards"]
+    assert not any(cards["suggested"]) and not any(cards["why"])
     page = open_page(path)
     page.locator(".card").first.click()
     assert "looks like" not in page.locator("body").inner_text()
@@ -220,9 +179,7 @@ def test_nothing_of_the_data_is_markup(tmp_path, open_page):
     page.locator(".card").first.click()
     page.keyboard.press("t")
     page.keyboard.type('=HYPERLINK("http://x") <script>window.hurt=1</script>')
-    page.keyboard.press("Escape")
-    page.keyboard.press("k")
-    page.keyboard.press("Escape")
+    press(page, "Escape", "k", "Escape")
     assert page.evaluate("window.hurt") is None
     assert "<i>title</i>" in page.locator("h1").inner_text()
     assert "<b>cat</b>" in page.locator("body").inner_text() and "{{ 7*7 }}" in page.locator("body").inner_text()
@@ -241,40 +198,12 @@ def test_estimate_falls_when_decisions_say_so(page):
     assert left() < before - 5
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_needs_no_sideways_scrolling(run, pictures, tmp_path, open_page, scheme):
-    path = make_report(run, tmp_path / "report.html", images=pictures)
-    page = open_page(path, width=375, height=700, scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+def test_a_dark_phone_needs_no_sideways_scrolling(report, open_page):
+    page = open_page(report, width=375, height=700, scheme="dark")
+    assert width_of(page) <= 375
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.locator(".card").first.click()
     assert page.locator("#opened").is_visible()
-
-
-def test_health_tells_overhead_and_faults(page):
-    page.click("#tab-overview")
-    page.locator("#health summary").click()
-    text = page.locator("#health").inner_text()
-    assert "Overhead" in text and "4.0% of the bare step" in text and "Faults" in text
-    assert not page.locator("#grid").is_visible()
-
-
-def test_many_cards_scroll_without_being_drawn(tmp_path, open_page):
-    count = 20_000
-    given = np.arange(count) % 4
-    url = write_run(tmp_path / "run", table(np.linspace(1, 0, count), given, (given + 1) % 4))
-    page = open_page(make_report(load(url), tmp_path / "report.html", top=None))
-    assert visible(page) < 120
-    page.keyboard.press("End")
-    assert visible(page) < 120
-    took = page.evaluate(
-        """() => {
-            const start = performance.now();
-            document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "k", bubbles: true }));
-            return performance.now() - start;
-        }"""
-    )
-    assert took < 500  # 10-20 where nothing else runs; benchmarks/page.py measures it
 
 
 def test_the_page_estimates_as_python_does(page):

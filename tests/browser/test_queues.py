@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from sgoif.run import load
-from tests.browser.conftest import reload
-from tests.browser.test_page import downloaded, make_report, rows_of
-from tests.browser.test_workbench import colours, decisions  # noqa: F401
-from tests.cli.runs import answer
+from tests.browser.conftest import (
+    colour,
+    decisions,
+    downloaded,
+    make_report,
+    press,
+    reload,
+    rows_of,
+    width_of,
+)
+from tests.cli.runs import answer, document_of
 from tests.report.test_queues import write_queued
 
 WORDS = {
@@ -38,9 +44,10 @@ def scanned(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def path(tmp_path, colours):  # noqa: F811
-    return make_report(load(write_queued(tmp_path / "run")), tmp_path / "report.html", images=colours, top=10)
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("queued")
+    return make_report(load(write_queued(folder / "run")), folder / "report.html", images=colour, top=10)
 
 
 def entries(page):
@@ -104,8 +111,7 @@ def test_what_is_decided_changes_only_on_request(path, open_page):
     assert decisions(page) == before and "2 examples are decided already" in page.locator("#ask").inner_text()
     page.keyboard.press("Escape")
     assert decisions(page) == before
-    page.keyboard.press("d")
-    page.keyboard.press("Enter")
+    press(page, "d", "Enter")
     assert sorted(decisions(page).values()) == ["drop", "drop"]
     page.keyboard.press("z")
     assert decisions(page) == before and entries(page) == first
@@ -125,8 +131,7 @@ def test_a_card_and_an_entry_share_one_decision(path, open_page):
     assert page.locator("#grid").is_hidden() and page.locator(".filters").is_hidden()
     page.keyboard.press("z")
     assert "among the labels" in page.locator("#message").inner_text() and decisions(page) == {}
-    page.keyboard.press("u")
-    page.keyboard.press("g")
+    press(page, "u", "g")
     assert page.locator("#grid").is_visible()
     page.keyboard.press("z")
     assert "among the duplicates" in page.locator("#message").inner_text() and decisions(page) == {}
@@ -135,8 +140,7 @@ def test_a_card_and_an_entry_share_one_decision(path, open_page):
 def test_estimates_and_lists_leave_out_other_queues(path, open_page):
     page = open_page(path, "outliers")
     before = page.evaluate("sgoif.estimate()")
-    for key in ("d", "d"):
-        page.keyboard.press(key)
+    press(page, "d", "d")
     after, numbers = page.evaluate("sgoif.estimate()"), page.evaluate("sgoif.document.queues.outliers.entries.flat()")
     assert before["open"] == 10 and len(decisions(page)) == 2 and max(numbers) >= 10
     assert after["reviewed"] == after["wrong"] == sum(i < 10 for i in numbers)
@@ -144,10 +148,9 @@ def test_estimates_and_lists_leave_out_other_queues(path, open_page):
 
 
 @pytest.mark.parametrize("options", [{"reviewers": ["ann"]}, {"blind": True}, {"ids": ["img/000.png"]}])
-def test_only_owners_see_other_queues(tmp_path, colours, open_page, options):  # noqa: F811
-    run = load(write_queued(tmp_path / "run"))
-    (path,) = run.report(tmp_path / "r.html", images=colours, top=10, **options)
-    data = json.loads(path.read_text(encoding="utf-8").split('id="document">')[1].split("</script>")[0])
+def test_only_owners_see_other_queues(tmp_path, open_page, options):
+    (path,) = load(write_queued(tmp_path / "run")).report(tmp_path / "r.html", images=colour, top=10, **options)
+    data = document_of(path)
     assert not any(queue["entries"] or queue["count"] for queue in data["queues"].values())
     assert not any(data["extras"].values())
     assert open_page(path, "cards").locator("#queues").is_hidden()
@@ -155,7 +158,7 @@ def test_only_owners_see_other_queues(tmp_path, colours, open_page, options):  #
 
 def test_two_copies_fit_a_phone(path, open_page):
     page = open_page(path, "duplicates", width=390, height=800)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert width_of(page) <= 390
     boxes = [box.bounding_box() for box in page.locator("#queue .large").all()]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
     assert page.locator("#queue .sheet-actions button").last.bounding_box()["y"] < 800

@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
-from PIL import Image
 
 from sgoif.review.plan import read_plans
-from tests.browser.test_page import downloaded, rows_of
+from tests.browser.conftest import cards_of, downloaded, press, rows_of
 from tests.cli.runs import NAMES, answer, held_out, table, write_run
-
-
-@pytest.fixture
-def reviewed(tmp_path):
-    """A run of 80 examples, 40 of them listed, and a verified hold-out of 60."""
-    given = np.arange(80) % 4
-    p = np.concatenate([np.linspace(0.97, 0.6, 40), np.linspace(0.2, 0.001, 40)])
-    held = held_out(trusted=True)
-    for name in [f"img/{i:03d}.png" for i in range(80)] + held["id"].tolist():
-        place = tmp_path / "photos" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40, 40), (hash(name) % 256, 90, 120)).save(place)
-    transition = (np.eye(4) * 0.8 + 0.05).tolist()
-    examples = table(p, given, (given + 1) % 4, suggested_label_2=(given + 2) % 4, suggested_label_3=(given + 3) % 4)
-    url = write_run(tmp_path / "run", examples, holdout=held, names=NAMES, transition=transition)
-    return url, tmp_path
 
 
 def decide_on_all(page, key_of):
     """Press a key on every card, as a person would who knows what each is."""
-    cards = page.evaluate("sgoif.document.cards")
+    cards = cards_of(page)
     for _ in cards["id"]:
         i = int(page.locator(".card.current").get_attribute("data-card"))
         page.keyboard.press(key_of(cards["id"][i], cards["suggested"][i]))
 
 
-def test_two_reviewers_one_manifest_and_a_second_page(reviewed, open_page):
-    url, tmp_path = reviewed
+def test_two_reviewers_one_manifest_and_a_second_page(pictures, tmp_path, open_page):
+    given, p = np.arange(60) % 4, np.concatenate([np.linspace(0.97, 0.6, 40), np.linspace(0.2, 0.001, 20)])
+    examples = table(p, given, (given + 1) % 4, suggested_label_2=(given + 2) % 4, suggested_label_3=(given + 3) % 4)
+    transition = (np.eye(4) * 0.8 + 0.05).tolist()
+    held = held_out(trusted=True)
+    url = write_run(tmp_path / "run", examples, holdout=held, names=NAMES, transition=transition)
     pages = answer(
-        *("report", url, "--out", tmp_path / "r.html", "--images", tmp_path / "photos", "--top", "40"),
+        *("report", url, "--out", tmp_path / "r.html", "--images", pictures, "--top", "40"),
         *("--reviewers", "ann,bo", "--overlap", "20%", "--checks", "20%"),
     )["pages"]
     plan = read_plans(url)[0]
@@ -67,12 +53,12 @@ def test_two_reviewers_one_manifest_and_a_second_page(reviewed, open_page):
 
     out = tmp_path / "manifest.parquet"
     second = tmp_path / "second.html"
-    found = answer("apply", url, *files, "--out", out, "--disagreements", second, "--images", tmp_path / "photos")
+    found = answer("apply", url, *files, "--out", out, "--disagreements", second, "--images", pictures)
     assert len(found["disagreements"]) == 8 and found["second_page"] == str(second)
     assert all(score["num_right"] == score["num_shown"] > 4 for score in found["canaries"].values())
     manifest = pq.read_table(out).to_pylist()
     actions = {row["id"]: row["action"] for row in manifest}
-    assert len(manifest) == 80 and not any(ident.startswith("held/") for ident in actions)
+    assert len(manifest) == 60 and not any(ident.startswith("held/") for ident in actions)
     assert sum(action == "relabel" for action in actions.values()) == 32
     assert {ident for ident, action in actions.items() if action == "unsure"} == shared
     assert all(row["label"] == (row["given_label"] + 1) % 4 for row in manifest if row["action"] == "relabel")
@@ -92,9 +78,7 @@ def test_a_hold_out_is_verified_on_the_page(tmp_path, open_page):
     page = tmp_path / "verify.html"
     assert answer("holdout", url, "--size", 12, "--page", page)["written"] == 12
     opened = open_page(page)
-    opened.keyboard.press("k")
-    opened.keyboard.press("1")
-    opened.keyboard.press("u")
+    press(opened, "k", "1", "u")
     file = downloaded(opened, tmp_path)
     merged = answer("holdout", url, "--filled", file, "--verified", tmp_path / "verified.csv")
     assert merged["total"] == 2

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 
+from tests.browser.conftest import downloaded, press
 from tests.cli.runs import answer, invoke
 
 
-def _downloaded(page, tmp_path):
-    with page.expect_download() as found:
-        page.locator("#download").click()
-    path = tmp_path / found.value.suggested_filename
-    found.value.save_as(path)
-    return path
-
-
-def test_labels_are_checked_on_the_page_and_judged_by_the_command(run, pictures, tmp_path, open_page):
-    answer("verify", run.url, "--page", tmp_path / "check.html", "--images", pictures)
+def test_labels_are_checked_on_the_page_and_judged_by_the_command(own_run, pictures, tmp_path, open_page):
+    answer("verify", own_run.url, "--page", tmp_path / "check.html", "--images", pictures)
     page = open_page(tmp_path / "check.html")
     # nothing but the example and its label: no probability, no suggestion, no interval, no selection, one order
     text = page.locator("body").inner_text()
@@ -28,21 +21,20 @@ def test_labels_are_checked_on_the_page_and_judged_by_the_command(run, pictures,
     for key in ["d", "1", "x"]:  # keys of a review do nothing here
         page.keyboard.press(key)
     assert page.evaluate("sgoif.decided.size") == 0
-    page.keyboard.press("n")
-    page.keyboard.press("u")
+    press(page, "n", "u")
     for _ in range(58):
         page.keyboard.press("k")
     page.get_by_text("60 of 60 labels checked.").wait_for()
-    verdicts = _downloaded(page, tmp_path)
+    verdicts = downloaded(page, tmp_path)
     assert verdicts.name == "verdicts.csv"
-    found = answer("verify", run.url, "--verdicts", verdicts)
+    found = answer("verify", own_run.url, "--verdicts", verdicts)
     assert (found["all"]["num_wrong"], found["all"]["num_unsure"], found["all"]["num_checked"]) == (1, 1, 59)
-    checked = json.loads(invoke("check", run.url, "--max-error-rate", "10%", "--json").stdout)
+    checked = json.loads(invoke("check", own_run.url, "--max-error-rate", "10%", "--json").stdout)
     assert checked["state"] == "fine"  # all 60 examples were seen
 
 
-def test_an_opened_card_is_answered_and_the_next_one_follows(run, pictures, tmp_path, open_page):
-    answer("verify", run.url, "--page", tmp_path / "check.html", "--images", pictures)
+def test_an_opened_card_is_answered_and_the_next_one_follows(own_run, pictures, tmp_path, open_page):
+    answer("verify", own_run.url, "--page", tmp_path / "check.html", "--images", pictures)
     page = open_page(tmp_path / "check.html")
     page.locator(".card").first.click()
     assert "1 of 60" in page.locator("#opened").inner_text()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sgoif
-from tests.browser.conftest import reload
-from tests.browser.test_axe import axe, serious  # noqa: F401
-from tests.browser.test_page import downloaded
+from tests.browser.conftest import downloaded, press, reload, width_of
+from tests.browser.test_axe import serious
 from tests.cli.runs import answer
 from tests.report.test_sequences import EVIL, write_lines
 from tests.sequence_runs import write_sequence_run
@@ -24,19 +25,19 @@ ROWS = [
 ROWS[1] = {"id": "s01", "prompt": EVIL, "completion": EVIL}
 
 
-@pytest.fixture
-def run(tmp_path):
-    rng = np.random.default_rng(0)
-    harm = rng.normal(size=(COUNT, 2))
-    return sgoif.load(write_sequence_run(tmp_path / "run", IDS, harm, np.linspace(3, 1, COUNT), ("math", EVIL)))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder, harm = tmp_path_factory.mktemp("sequences"), np.random.default_rng(0).normal(size=(COUNT, 2))
+    write_lines(folder / "train.jsonl", ROWS)
+    return sgoif.load(write_sequence_run(folder / "run", IDS, harm, np.linspace(3, 1, COUNT), ("math", EVIL)))
 
 
-@pytest.fixture
-def path(run, tmp_path):
-    texts = write_lines(tmp_path / "train.jsonl", ROWS)
+@pytest.fixture(scope="module")
+def path(run):
+    folder = Path(run.url).parent
     words = [{"text": text, "loss": 1.0, "harm": harm} for text, harm in ((EVIL, 2.0), (" two", -0.5), (" x", 0.0))]
-    tokens = write_lines(tmp_path / "tokens.jsonl", [{"id": "s00", "group": EVIL, "tokens": words}])
-    (found,) = run.report(tmp_path / "report.html", images=texts, tokens=tokens, by="loss_last")
+    tokens = write_lines(folder / "tokens.jsonl", [{"id": "s00", "group": EVIL, "tokens": words}])
+    (found,) = run.report(folder / "report.html", images=folder / "train.jsonl", tokens=tokens, by="loss_last")
     return found
 
 
@@ -62,8 +63,7 @@ def test_decisions_are_made_by_key_and_button_and_applied(page, run, tmp_path, m
     page.keyboard.press("e")
     page.keyboard.type("kdu")  # letters are text here
     page.fill(".new-completion", "3\nby counting")
-    page.keyboard.press("Control+Enter")
-    page.keyboard.press("u")
+    press(page, "Control+Enter", "u")
     assert page.locator("#progress").inner_text() == "Reviewed 4 of 30: 1 kept, 1 dropped, 1 edited, 1 unsure."
     assert card(page, "s02").locator(".edited .written").inner_text() == "3\nby counting"
     found = downloaded(page, tmp_path)
@@ -77,26 +77,24 @@ def test_decisions_are_made_by_key_and_button_and_applied(page, run, tmp_path, m
     assert [cleaned[i]["completion"] for i in range(2)] == ["0", "3\nby counting"]
 
 
-def test_a_sample_is_checked_by_key_and_becomes_a_rate(run, path, tmp_path, open_page, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert answer("verify", run.url, "--show", "train.jsonl", "--page", "check.html")["cards"] == COUNT
+def test_a_sample_is_checked_by_key_and_becomes_a_rate(run, tmp_path, open_page, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(Path(run.url).parent, tmp_path, dirs_exist_ok=True))  # it is written into the run
+    assert answer("verify", "run", "--show", "train.jsonl", "--page", "check.html")["cards"] == COUNT
     page = open_page(tmp_path / "check.html", "list")
     shown = page.locator(".sequence").first.inner_text()
     assert "Right" in shown and "Cannot tell" in shown and "harm" not in shown.lower() and "loss" not in shown.lower()
     for _ in range(COUNT - 2):
         page.keyboard.press("k")
-    page.keyboard.press("d")
-    page.keyboard.press("u")
+    press(page, "d", "u")
     assert page.locator("#progress").inner_text() == "Reviewed 30 of 30: 28 right, 1 wrong, 1 unsure."
     found = downloaded(page, tmp_path)
-    assert page.locator("#command").inner_text() == f"sgoif verify {run.url} --verdicts {found.name}"
-    figures = answer("verify", run.url, "--verdicts", found.name)["all"]
+    assert page.locator("#command").inner_text() == f"sgoif verify run --verdicts {found.name}"
+    figures = answer("verify", "run", "--verdicts", found.name)["all"]
     assert (figures["num_checked"], figures["num_wrong"], figures["num_unsure"]) == (29, 1, 1)
 
 
 def test_decisions_stay_are_taken_back_and_loaded(page, path, tmp_path, open_page):
-    page.keyboard.press("d")
-    page.keyboard.press("e")
+    press(page, "d", "e")
     page.fill(".new-completion", "new")
     page.get_by_role("button", name="Save").click()
     reload(page)
@@ -172,14 +170,12 @@ def test_without_texts_nothing_can_be_edited(run, tmp_path, open_page):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_the_page_has_no_serious_fault(axe, path, open_page, width, scheme):  # noqa: F811
+def test_the_page_has_no_serious_fault(axe, path, open_page, width, scheme):
     page = open_page(path, "list", width=width, height=850, scheme=scheme)
-    for key in "kdu":
-        page.keyboard.press(key)
+    press(page, *"kdu")
     page.evaluate("document.querySelectorAll('details').forEach((e) => (e.open = true))")
     page.keyboard.press("e")
     assert serious(page, axe) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.keyboard.press("Escape")
-    page.keyboard.press("?")
+    assert width_of(page) <= width
+    press(page, "Escape", "?")
     assert serious(page, axe) == []

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.errors import SgoifError
-from tests.browser.test_page import downloaded
+from tests.browser.conftest import downloaded
 from tests.cli.runs import answer
 
 

@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.browser.conftest import reload
-from tests.browser.test_page import downloaded, make_report, rows_of
-from tests.cli.runs import answer
+from sgoif.run import load
+from tests.browser.conftest import (
+    cards_of,
+    colour,
+    decisions,
+    downloaded,
+    press,
+    reload,
+    rows_of,
+    width_of,
+)
+from tests.cli.runs import NAMES, answer, document_of
 
 
-@pytest.fixture
-def path(alike, colours, tmp_path):
-    return alike.report(tmp_path / "report.html", images=colours, top=60)[0]
-
-
-@pytest.fixture
-def colours():
-    """Pictures of all examples by a function, each of one colour."""
-    import numpy as np
-
-    def colour(ident):
-        value = sum(str(ident).encode()) * 37
-        return np.full((32, 32, 3), (value % 256, value // 3 % 256, value // 7 % 256), np.uint8)
-
-    return colour
-
-
-def decisions(page):
-    return dict(page.evaluate("[...sgoif.decided].map(([i, value]) => [i, value.decision])"))
-
-
-def cards_of(page):
-    return page.evaluate("sgoif.document.cards")
-
-
-def test_bulk_keys_change_nothing_out_of_sight(run, tmp_path, open_page):
-    page = open_page(make_report(run, tmp_path / "report.html", top=60), height=420)
+def test_bulk_keys_change_nothing_out_of_sight(bare_report, open_page):
+    page = open_page(bare_report, height=420)
     page.keyboard.press("a")
     selected = page.evaluate("document.querySelector('.actions .target').textContent")
     page.keyboard.press("1")
@@ -53,8 +37,8 @@ def test_bulk_keys_change_nothing_out_of_sight(run, tmp_path, open_page):
     assert len(decisions(page)) > len(first)
 
 
-def test_bulk_keys_ask_before_they_change_decisions(run, tmp_path, open_page):
-    page = open_page(make_report(run, tmp_path / "report.html", top=60))
+def test_bulk_keys_ask_before_they_change_decisions(bare_report, open_page):
+    page = open_page(bare_report)
     page.keyboard.press("d")
     page.keyboard.press("a")  # selects what is undecided
     assert page.locator(".card.selected.decided").count() == 0
@@ -67,61 +51,60 @@ def test_bulk_keys_ask_before_they_change_decisions(run, tmp_path, open_page):
     assert found.pop(0) == "drop" and len(found) > 5 and set(found.values()) == {"keep"}
 
 
-@pytest.mark.parametrize("sort", ["pair", "p", "doubt"])
-def test_the_next_hundred_are_those_that_come_next(run, tmp_path, open_page, sort):
-    page = open_page(make_report(run, tmp_path / "report.html", top=60))
-    page.select_option("#sort", sort)
-    order = [int(i) for i in page.locator("#grid .card").evaluate_all("cards => cards.map(c => c.dataset.card)")]
-    assert page.evaluate("sgoif.comingUp()")[: len(order)] == order
+def test_the_next_hundred_are_those_that_come_next(bare_report, open_page):
+    page = open_page(bare_report)
     cards = cards_of(page)
-    expected = sum(cards["p"][i] for i in page.evaluate("sgoif.comingUp()")[:100])
-    assert page.evaluate("sgoif.estimate().next") == pytest.approx(expected, abs=1e-6)
-    shown = [cards["p"][i] for i in order]
-    assert sort != "p" or shown == sorted(shown, reverse=True)
+    for sort in ("pair", "p", "doubt"):
+        page.select_option("#sort", sort)
+        order = [int(i) for i in page.locator("#grid .card").evaluate_all("cards => cards.map(c => c.dataset.card)")]
+        coming = page.evaluate("sgoif.comingUp()")
+        assert coming[: len(order)] == order
+        expected = sum(cards["p"][i] for i in coming[:100])
+        assert page.evaluate("sgoif.estimate().next") == pytest.approx(expected, abs=1e-6)
+        shown = [cards["p"][i] for i in order]
+        assert sort != "p" or shown == sorted(shown, reverse=True)
 
 
 @pytest.mark.parametrize("way", ["batches", "focus", "cards"])
-def test_a_filter_keeps_the_keyboard_while_it_is_typed(path, open_page, way):
-    page = open_page(path, way)
+def test_a_filter_keeps_the_keyboard_while_it_is_typed(alike_report, open_page, way):
+    page = open_page(alike_report, way)
     page.evaluate("document.querySelector('details.filters').open = true")
     page.locator("#filter-id").press_sequentially("img/00")
     assert page.locator("#filter-id").input_value() == "img/00"
     assert page.evaluate("sgoif.comingUp().length") == 10 and decisions(page) == {}
 
 
-def test_small_pictures_are_smooth_until_their_pixels_are_asked_for(path, open_page):
-    page = open_page(path, "focus")
+def test_small_pictures_are_smooth_until_their_pixels_are_asked_for(alike_report, open_page):
+    page = open_page(alike_report, "focus")
     image = page.locator("#opened .large img.tiny")
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "auto"
     page.keyboard.press("p")
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
 
 
-def test_decisions_differ_in_shape(run, tmp_path, open_page):
-    page = open_page(make_report(run, tmp_path / "report.html", top=60))
-    for key in "k1du":
-        page.keyboard.press(key)
+def test_decisions_differ_in_shape(bare_report, open_page):
+    page = open_page(bare_report)
+    press(page, *"k1du")
     shape = "badge => { const s = getComputedStyle(badge); return [s.borderStyle, s.borderRadius, s.clipPath].join(); }"
     badges = page.locator(".card .badge")
     assert len({badge.evaluate(shape) for badge in badges.all()}) == badges.count() == 4
     assert len({text[0] for text in badges.all_inner_texts()}) == 4
 
 
-def test_reviewers_see_the_review_alone(alike, colours, tmp_path, open_page):
-    options = {"images": colours, "reviewers": ["ann"], "top": 60}
-    page = open_page(alike.report(tmp_path / "r.html", **options)[0], "overview")
+def test_reviewers_see_the_review_alone(alike, tmp_path, open_page):
+    own = load(shutil.copytree(alike.url, tmp_path / "run"))  # the plan of who sees what is written into it
+    (path,) = own.report(tmp_path / "r.html", images=colour, reviewers=["ann"], top=60)
+    page = open_page(path, "overview")
     assert page.locator("[role=tab], #overview, #result").count() == 0
     assert page.locator("#batches").is_visible()
-    source, data = (tmp_path / "r-ann.html").read_text(encoding="utf-8").split('id="document">')
-    assert (
-        "error rate" not in source.lower() and "Class" not in source.split('<div id="review"')[0].split("</style>")[1]
-    )
-    data = json.loads(data.split("</script>")[0])
-    assert not set(data) & {"sizes", "sentence", "map", "run", "beyond", "checked"}
+    source = path.read_text(encoding="utf-8").split('id="document">')[0]
+    assert "error rate" not in source.lower()
+    assert "Class" not in source.split('<div id="review"')[0].split("</style>")[1]
+    assert not set(document_of(path)) & {"sizes", "sentence", "map", "run", "beyond", "checked"}
 
 
-def test_views_have_addresses_and_keys(path, open_page):
-    page = open_page(path, "overview")
+def test_views_have_addresses_and_keys(alike_report, open_page):
+    page = open_page(alike_report, "overview")
     assert "60 cards" in page.locator("#sentence").inner_text()
     for name in ("review", "result", "overview"):
         page.evaluate("name => (location.hash = name)", name)
@@ -134,17 +117,15 @@ def test_views_have_addresses_and_keys(path, open_page):
     assert page.locator("#result").is_visible()
 
 
-def test_a_batch_is_accepted_but_for_its_exceptions(path, tmp_path, open_page):
-    page = open_page(path, "batches")
+def test_a_batch_is_accepted_but_for_its_exceptions(alike_report, tmp_path, open_page):
+    page = open_page(alike_report, "batches")
     cards = cards_of(page)
     tiles = [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.dataset.card)")]
     (answer_,) = {cards["suggested"][i][0] for i in tiles}
     assert len(tiles) > 3 and all(cards["agrees"][i] for i in tiles)
     assert page.locator(".tile").first.inner_text() == ""  # no caption
     page.locator(".tile").nth(1).click()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("x")
-    page.keyboard.press("Enter")
+    press(page, "ArrowRight", "x", "Enter")
     rest = {i for n, i in enumerate(tiles) if n not in (1, 2)}
     assert decisions(page) == dict.fromkeys(rest, "relabel")
     reload(page)  # what was excepted stays out of the batches
@@ -154,26 +135,25 @@ def test_a_batch_is_accepted_but_for_its_exceptions(path, tmp_path, open_page):
     assert {row["label"] for row in rows} == {str(answer_)}
 
 
-def test_a_batch_is_taken_back_with_its_exceptions(path, open_page):
-    page = open_page(path, "batches")
+def test_a_batch_is_taken_back_with_its_exceptions(alike_report, open_page):
+    page = open_page(alike_report, "batches")
     tiles = page.locator(".tile").count()
-    page.keyboard.press("x")
-    page.keyboard.press("Enter")
+    press(page, "x", "Enter")
     assert len(decisions(page)) == tiles - 1
     page.keyboard.press("z")
     assert decisions(page) == {} and page.locator(".tile").count() == tiles
     assert page.locator(".tile.excepted").count() == 1
 
 
-def test_a_batch_fits_the_window(path, open_page):
-    page = open_page(path, "batches", width=390, height=700)
+def test_a_batch_fits_the_window(alike_report, open_page):
+    page = open_page(alike_report, "batches", width=390, height=700)
     boxes = page.locator(".tile").evaluate_all("tiles => tiles.map(tile => tile.getBoundingClientRect().bottom)")
-    assert max(boxes) <= 700 and page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert max(boxes) <= 700 and width_of(page) <= 390
     assert page.evaluate("document.querySelector('.tile').getBoundingClientRect().top") < 420
 
 
-def test_batches_then_one_at_a_time_by_keyboard_alone(path, open_page):
-    page = open_page(path, "batches")
+def test_batches_then_one_at_a_time_by_keyboard_alone(alike_report, open_page):
+    page = open_page(alike_report, "batches")
     for _ in range(10):
         page.keyboard.press("Enter")
     assert page.locator(".tile").count() == 0
@@ -186,8 +166,8 @@ def test_batches_then_one_at_a_time_by_keyboard_alone(path, open_page):
     assert len(decisions(page)) == 60
 
 
-def test_class_keys_show_their_shares(path, open_page):
-    page = open_page(path, "focus")
+def test_class_keys_show_their_shares(alike_report, open_page):
+    page = open_page(alike_report, "focus")
     shares = page.locator("#opened .class-key .share").all_inner_texts()
     assert len(shares) == 3 and [float(text[:-1]) for text in shares] == cards_shares(page)
     assert "nearest examples are labelled" in page.locator("#opened .why").inner_text()
@@ -198,8 +178,8 @@ def cards_shares(page):
     return [round(share) if share >= 9.95 else round(share, 1) for share in found]
 
 
-def test_a_swipe_decides_on_a_phone(path, open_page):
-    page = open_page(path, "focus", width=390, height=844, has_touch=True)
+def test_a_swipe_decides_on_a_phone(alike_report, open_page):
+    page = open_page(alike_report, "focus", width=390, height=844, has_touch=True)
     swipe = """(x) => {
         const panel = document.querySelector("#opened .large");
         const touch = (x) => new Touch({ identifier: 1, target: panel, clientX: x, clientY: 300 });
@@ -215,8 +195,8 @@ def test_a_swipe_decides_on_a_phone(path, open_page):
     assert sorted(decisions(page).values()) == ["keep", "relabel"]
 
 
-def test_the_matrix_and_the_map_lead_to_their_cards(path, open_page):
-    page = open_page(path, "overview")
+def test_the_matrix_and_the_map_lead_to_their_cards(alike_report, open_page):
+    page = open_page(alike_report, "overview")
     cell = page.locator("#matrix button").first
     number = int(cell.inner_text())
     cell.click()
@@ -232,8 +212,8 @@ def test_the_matrix_and_the_map_lead_to_their_cards(path, open_page):
     assert page.evaluate("sgoif.comingUp().length") == 60
 
 
-def test_the_map_is_walked_by_keys_and_heard(path, open_page):
-    page = open_page(path, "overview")
+def test_the_map_is_walked_by_keys_and_heard(alike_report, open_page):
+    page = open_page(alike_report, "overview")
     for _ in range(200):
         if page.evaluate("document.activeElement.id") == "map":
             break
@@ -267,18 +247,17 @@ def test_the_map_is_walked_by_keys_and_heard(path, open_page):
     assert page.locator("#review").is_visible() and page.locator("#grid .card .id").all_inner_texts() == [ids[59]]
 
 
-def test_the_result_follows_the_decisions(path, alike, tmp_path, open_page):
-    page = open_page(path)
+def test_the_result_follows_the_decisions(alike_report, alike, tmp_path, open_page):
+    page = open_page(alike_report)
     cards = cards_of(page)
-    page.keyboard.press("1")
-    page.keyboard.press("d")
+    press(page, "1", "d")
     page.click("#tab-result")
     assert "2 of 60 cards decided: 1 relabelled, 1 dropped" in page.locator("#done").inner_text()
-    after = {row[0]: int(row[2]) for row in table_of(page)}
-    before = {row[0]: int(row[1]) for row in table_of(page)}
+    rows = page.locator("#sizes tr").evaluate_all("rows => rows.map(r => [...r.children].map(c => c.textContent))")
+    before, after = ({row[0]: int(row[place]) for row in rows} for place in (1, 2))
     assert sum(before.values()) == 420 and sum(after.values()) == 419
     first = page.evaluate("[...sgoif.decided.keys()][0]")
-    to = ["cat", "dog", "bird", "fox"][cards["suggested"][first][0]]
+    to = NAMES[cards["suggested"][first][0]]
     assert after[to] == before[to] + 1
     command = page.locator("#command").inner_text()
     assert command == f"sgoif apply {alike.url} decisions.csv --out manifest.parquet"
@@ -288,12 +267,8 @@ def test_the_result_follows_the_decisions(path, alike, tmp_path, open_page):
     assert (actions.count("relabel"), actions.count("drop")) == (1, 1)
 
 
-def table_of(page):
-    return page.locator("#sizes tr").evaluate_all("rows => rows.map(row => [...row.children].map(c => c.textContent))")
-
-
-def test_pages_are_the_same_every_time(alike, colours, tmp_path):
-    one, two = (make_report(alike, tmp_path / f"{n}.html", images=colours, top=60).read_bytes() for n in (1, 2))
-    assert one == two
-    places = json.loads(one.decode().split('id="document">')[1].split("</script>")[0])["map"]
+def test_pages_are_the_same_every_time(alike, alike_report, tmp_path):
+    (again,) = alike.report(tmp_path / "again.html", images=colour, top=60)
+    assert again.read_bytes() == alike_report.read_bytes()
+    places = document_of(again)["map"]
     assert len(places["cards"]) == 60 and all(places["cards"]) and places["count"] == 420

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sgoif.run import load
+from tests.browser.conftest import downloaded, make_report, press, rows_of, width_of
 from tests.browser.test_axe import row_of, text_of
-from tests.browser.test_page import downloaded, make_report, rows_of
 from tests.cli.runs import answer, table, write_run
 
 EVIL = "<img src=x onerror=window.hurt=1><script>window.hurt=1</script> </script><!-- {{ 7*7 }} &lt;b&gt;"
@@ -18,18 +18,24 @@ IDS = [f"{kind}/{i:03d}.png" for kind in ("img", "held") for i in range(60)]  # 
 LONG = "first line\nsecond line\n" + "word " * 700 + "the very end"
 
 
-@pytest.fixture
-def texts(run, tmp_path):
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
     """Texts of the run's examples in a table; some of them nasty."""
     found = [f"play song number {i} in the kitchen" for i in range(120)]
     found[:5] = [EVIL, HEBREW, LONG, "", "Crème brûlée at the café"]
-    pq.write_table(pa.table({"id": IDS, "text": found, "label": ["cat"] * 120}), tmp_path / "texts.parquet")
-    return tmp_path / "texts.parquet"
+    path = tmp_path_factory.mktemp("texts") / "texts.parquet"
+    pq.write_table(pa.table({"id": IDS, "text": found, "label": ["cat"] * 120}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts_report(run, texts):
+    return make_report(run, texts.parent / "report.html", images=texts, top=60)
 
 
 @pytest.fixture
-def page(run, texts, tmp_path, open_page):
-    return open_page(make_report(run, tmp_path / "report.html", images=texts, top=60))
+def page(texts_report, open_page):
+    return open_page(texts_report)
 
 
 def search(page, text):
@@ -80,8 +86,7 @@ def test_an_opened_card_shows_all_of_a_long_text_and_texts_beside_it(page):
 
 
 def test_deciding_on_texts_and_downloading(page, tmp_path):
-    for key in ["k", "1", "d"]:
-        page.keyboard.press(key)
+    press(page, *"k1d")
     rows = rows_of(downloaded(page, tmp_path))
     assert sorted(row["decision"] for row in rows) == ["drop", "keep", "relabel"]
     assert all(len(row["content"]) == 16 for row in rows)
@@ -89,9 +94,9 @@ def test_deciding_on_texts_and_downloading(page, tmp_path):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_cards_of_texts_are_of_one_height_and_fit(run, texts, tmp_path, open_page, width):
-    page = open_page(make_report(run, tmp_path / "report.html", images=texts), width=width, height=900)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_cards_of_texts_are_of_one_height_and_fit(texts_report, open_page, width):
+    page = open_page(texts_report, width=width, height=900)
+    assert width_of(page) <= width
     sizes = page.locator(".card").evaluate_all("cards => cards.map((card) => card.getBoundingClientRect().height)")
     assert len(set(sizes)) == 1
     font = page.locator(".card .written").first.evaluate("part => parseFloat(getComputedStyle(part).fontSize)")
@@ -100,33 +105,34 @@ def test_cards_of_texts_are_of_one_height_and_fit(run, texts, tmp_path, open_pag
     assert page.evaluate("document.querySelector('#opened').scrollWidth") <= width
 
 
-def test_several_reviewers_search_words_and_see_no_ids(run, texts, tmp_path, open_page):
-    found = answer("report", run.url, "--images", texts, "--out", tmp_path / "r.html", "--reviewers", "ann")["pages"]
-    page = open_page(f"file://{found[0]['page']}")
+def test_several_reviewers_search_words_and_see_no_ids(own_run, texts, tmp_path, open_page):
+    how = ("--images", texts, "--out", tmp_path / "r.html", "--reviewers", "ann")
+    (found,) = answer("report", own_run.url, *how)["pages"]
+    page = open_page(f"file://{found['page']}")
     page.fill("#filter-id", "brulee")
     assert page.locator(".card").count() == 1 and "img/" not in page.locator("#grid").inner_text()
     page.fill("#filter-id", "img/004")
     assert page.locator(".card").count() == 0
 
 
-@pytest.fixture
-def rows(run, tmp_path):
+@pytest.fixture(scope="module")
+def rows_report(run, tmp_path_factory):
     """Rows of the run's examples: the first has an unusual age, the second none, the third nasty cells."""
-    rng = np.random.default_rng(0)
+    folder, rng = tmp_path_factory.mktemp("rows"), np.random.default_rng(0)
     ages = rng.normal(40, 3, 120).round(1).tolist()
     ages[0], ages[1] = 95.0, None
     jobs = ["cook" if i % 2 else "clerk" for i in range(120)]
     jobs[2] = EVIL
     columns = {f"<b>c{i}</b>": rng.normal(0, 1, 120).round(2) for i in range(12)}
     data = {"id": IDS, **columns, "age": ages, "job": jobs, "label": ["cat"] * 120}
-    pq.write_table(pa.table(data), tmp_path / "rows.parquet")
-    return tmp_path / "rows.parquet"
+    pq.write_table(pa.table(data), folder / "rows.parquet")
+    return make_report(run, folder / "report.html", images=folder / "rows.parquet", top=60)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_rows_are_tables_with_the_most_unusual_columns_first(run, rows, tmp_path, open_page, width):
-    page = open_page(make_report(run, tmp_path / "report.html", images=rows, top=60), width=width, height=900)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_rows_are_tables_with_the_most_unusual_columns_first(rows_report, open_page, width):
+    page = open_page(rows_report, width=width, height=900)
+    assert width_of(page) <= width
     card = card_of(page, "img/000.png")
     first = card.locator("tr").first
     assert first.locator("th").inner_text() == "age" and first.locator("td").inner_text().split() == ["95", "high"]
@@ -144,57 +150,35 @@ def test_rows_are_tables_with_the_most_unusual_columns_first(run, rows, tmp_path
     assert page.evaluate("window.hurt") is None
 
 
-def test_rows_are_decided_on(run, rows, tmp_path, open_page):
-    page = open_page(make_report(run, tmp_path / "report.html", images=rows, top=60))
+def test_rows_are_decided_on(rows_report, tmp_path, open_page):
+    page = open_page(rows_report)
     assert search(page, "age 95") == ["img/000.png"]
     page.keyboard.press("Escape")
     page.locator(".card").first.click()
-    page.keyboard.press("1")
-    (row,) = rows_of(downloaded_after_closing(page, tmp_path))
+    press(page, "1", "Escape")
+    (row,) = rows_of(downloaded(page, tmp_path))
     assert (row["id"], row["decision"], len(row["content"])) == ("img/000.png", "relabel", 16)
 
 
-def downloaded_after_closing(page, folder):
-    page.keyboard.press("Escape")
-    return downloaded(page, folder)
-
-
-def test_three_thousand_texts_stay_quick(tmp_path, open_page):
+def test_of_three_thousand_texts_those_in_sight_are_drawn(tmp_path, open_page):
+    """Drawing all would make every key wait; benchmarks/page.py measures for how long."""
     count = 3000
     given = np.arange(count) % 4
     url = write_run(tmp_path / "run", table(np.linspace(1, 0, count), given, (given + 1) % 4))
-    rng = np.random.default_rng(0)
-    words = np.array(["play", "musique", "weather", "café", "alarm", "tomorrow", "straße", "light"])
-    texts = {f"img/{i:03d}.png": " ".join(rng.choice(words, rng.integers(5, 120))) for i in range(count)}
-    path = make_report(load(url), tmp_path / "report.html", images=texts.get, top=None)
+    path = make_report(load(url), tmp_path / "report.html", images=lambda ident: f"{ident} café " * 30, top=None)
     assert path.stat().st_size < 5e6
     page = open_page(path)
-    assert page.locator("#grid .card").count() < 120
-    took = page.evaluate(
-        """() => {
-            const timed = (work) => {
-                const start = performance.now();
-                work();
-                return performance.now() - start;
-            };
-            const type = (text) => {
-                const box = document.getElementById("filter-id");
-                box.value = text;
-                box.dispatchEvent(new Event("input"));
-            };
-            const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-            const typed = ["cafe", "cafe alarm", ""].map((text) => timed(() => type(text)));
-            return [...typed, ...["k", "End"].map((key) => timed(() => press(key)))];
-        }"""
-    )
-    print("steps in ms:", took)
-    assert max(took) < 500, took  # below 100 where nothing else runs
+    for _ in range(2):
+        assert 0 < page.locator("#grid .card").count() < 120
+        page.keyboard.press("End")
+    page.fill("#filter-id", "2999.png cafe")
+    assert page.locator("#grid .card .id").all_inner_texts() == ["img/2999.png"]
 
 
 @pytest.mark.parametrize(("width", "least"), [(1280, 6), (390, 3)])
 def test_a_batch_of_rows_is_a_table_of_the_same_columns(alike, tmp_path, open_page, width, least):
     page = open_page(make_report(alike, tmp_path / "report.html", images=row_of, top=60), "batches", width=width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert width_of(page) <= width
     columns = page.locator("#tile-head span").all_inner_texts()
     assert least <= len(columns) == len(set(columns)) <= 8
     tiles = page.locator(".tile")
