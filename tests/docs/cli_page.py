@@ -62,7 +62,7 @@ def run(command, folder, digits, truth):
         _, number, name = words
         return "\n".join(Path(name).read_text().splitlines()[: int(number)]) + "\n"
     if "--verdicts" in words:
-        check_labels(truth)
+        write_verdicts("runs/first", truth)
     if "--filled" in words:
         fill_in(Path(words[words.index("--filled") + 1]), truth)
     if "runs/fixed" in words:
@@ -114,15 +114,14 @@ def write(place, features, names, digits):
     np.save(features, digits.data[order].astype(np.float32))
 
 
-def check_labels(truth):
-    """Say of the sample what a person who knows would say."""
-    (found,) = read_lists("runs/first")
-    rows = [
-        f"{card.id},{card.given_label},{'keep' if truth[card.id] == card.given_label else 'none'}"
-        for card in found.cards
-    ]
-    head = "id,given_label,decision,list"
-    Path("verdicts.csv").write_text("\n".join([head, *(f"{row},{found.list_id}" for row in rows), ""]))
+def write_verdicts(url, truth=None):
+    """Say of the samples of a run what a person who knows would say, or that all labels are right."""
+    rows = ["id,given_label,decision,list"]
+    for found in read_lists(url):
+        for card in found.cards:
+            is_right = truth is None or truth[card.id] == card.given_label
+            rows.append(f"{card.id},{card.given_label},{'keep' if is_right else 'none'},{found.list_id}")
+    Path("verdicts.csv").write_text("\n".join([*rows, ""]))
 
 
 def fill_in(path, truth):

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import tests.integrations.torchvision_operators  # noqa: F401 - Lightning imports torchvision where it is
-from sgoif.review.verify import read_lists
 from tests.cli.runs import invoke
-from tests.docs.cli_page import SHOWN
+from tests.docs.cli_page import SHOWN, write_verdicts
 from tests.docs.world import make
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,10 +21,15 @@ TOO_LONG = {  # lines that are shown in other tests or benchmarks
     "sgoif scan photos --out runs/photos": "the same",
     "docs/clean_a_folder.md": "the whole way on 5,000 pictures: python -m benchmarks run review",
 }
+ELSEWHERE = {
+    "docs/checkpoints.md": "killed and resumed in tests/test_checkpoints.py",
+    "docs/index.md": "below, in a folder of its own",
+    "docs/start.md": "the fixture `started`, before all other pages",
+}
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "docs").rglob("*.md")
-    if BLOCK.search(path.read_text()) and str(path.relative_to(ROOT)) not in {*TOO_LONG, "docs/index.md"}  # below
+    if BLOCK.search(path.read_text()) and str(path.relative_to(ROOT)) not in {*TOO_LONG, *ELSEWHERE}
 )
 
 
@@ -68,17 +72,11 @@ def run_command(line):
     if "--filled verify.csv" in line:
         fill_in(Path("verify.csv"))
     if "--verdicts verdicts.csv" in line:
-        check_labels(shlex.split(line)[2], Path("verdicts.csv"))
+        write_verdicts(shlex.split(line)[2])
     done = invoke(*shlex.split(line)[1:])
     # whether a limit is kept depends on the data; an error in sgoif itself is 3
     expected = (0, 1, 2) if line.startswith("sgoif check") else (0,)
     assert done.exit_code in expected, (line, done.stderr, done.stdout)
-
-
-def check_labels(run, path):
-    """Say of every label of the samples that it is right."""
-    rows = [f"{card.id},{card.given_label},keep,{found.list_id}" for found in read_lists(run) for card in found.cards]
-    path.write_text("\n".join(["id,given_label,decision,list", *rows, ""]))
 
 
 def fill_in(path):
@@ -93,8 +91,6 @@ def fill_in(path):
 def test_the_code_of_a_page_runs(page, started, tmp_path, monkeypatch, capsys):
     folder, names = started
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    if page == "docs/start.md":
-        shutil.rmtree(tmp_path / "runs" / "start")  # the page's own run, which it would not write over
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     torch.manual_seed(0)
@@ -112,19 +108,14 @@ def blocks_of(page):
     return [text for kind, text in BLOCK.findall((ROOT / page).read_text()) if kind == "python"]
 
 
-def test_the_six_lines_find_what_the_front_page_says(tmp_path, monkeypatch, capsys):
+def test_the_six_lines_find_what_the_front_page_says_and_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (six,) = blocks_of("docs/index.md")
+    (six,), names = blocks_of("docs/index.md"), {"__name__": "__main__"}
     exec(compile(six, "docs/index.md", "exec"), {"__name__": "__main__"})
     found = re.fullmatch(r"(\d+) of 90 found\n", capsys.readouterr().out)
     assert int(found[1]) >= 85  # 88 on the machine that wrote the page
-    assert six in blocks_of("README.md")
-
-
-def test_the_code_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}
-    blocks = [text for text in blocks_of("README.md") if text not in blocks_of("docs/index.md")]
-    assert blocks
+    blocks = blocks_of("README.md")
+    assert six in blocks and len(blocks) > 1
     for text in blocks:
-        exec(compile(text, "README.md", "exec"), names)
+        if text != six:
+            exec(compile(text, "README.md", "exec"), names)

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 INSTEAD = {
     r"usual (images|inputs|batches|ones)": "in-distribution",
@@ -32,8 +30,7 @@ WORDS = re.compile(r"\b(" + "|".join(INSTEAD) + ")", re.I)
 
 def prose(path):
     """The text of a page outside fenced code and generated tables."""
-    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.S | re.M)
-    return [re.sub(r"<!-- table.*?<!-- end -->", "", text, flags=re.S)]
+    return [re.sub(r"^```.*?^```$|<!-- table.*?<!-- end -->", "", path.read_text(), flags=re.S | re.M)]
 
 
 def strings(path):
@@ -47,23 +44,20 @@ def find_words(texts):
     return [match[0].lower() for text in flat for match in WORDS.finditer(text)]
 
 
-def instead(found):
-    return {word: plain for word in found for old, plain in INSTEAD.items() if re.search(old, word, re.I)}
+def name_instead(paths, read):
+    """What to write instead of the words that are found, by file."""
+    found = ((path, word) for path in paths for word in find_words(read(path)))
+    return {
+        (str(path), word): [new for old, new in INSTEAD.items() if re.search(old, word, re.I)] for path, word in found
+    }
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = sorted({path.parent for path in (ROOT / "src" / "sgoif").rglob("*.py")})
+def test_pages_use_the_words_of_the_field():
+    assert name_instead([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], prose) == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_uses_the_words_of_the_field(page):
-    assert instead(find_words(prose(page))) == {}
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT / "src")))
-def test_strings_of_the_source_use_the_words_of_the_field(folder):
-    found = {path.name: instead(find_words(strings(path))) for path in sorted(folder.glob("*.py"))}
-    assert {name: words for name, words in found.items() if words} == {}
+def test_strings_of_the_source_use_the_words_of_the_field():
+    assert name_instead((ROOT / "src" / "sgoif").rglob("*.py"), strings) == {}
 
 
 def test_a_word_of_our_own_is_found_across_lines():
