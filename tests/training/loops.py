@@ -83,6 +83,22 @@ def watch(model, holdout, train_size=48, **settings):
     return sgoif.watch(model, anchors=holdout, train_size=train_size, **grouped({"plan": PLAN, **settings}))
 
 
+def train_watched(*, epochs=3, apart=0.0, **settings):
+    """The monitor of a training of the usual model on the usual data."""
+    train_set, holdout = data(apart=apart)
+    model = fresh()
+    monitor = watch(model, holdout, **settings)
+    train(model, train_set, monitor, epochs=epochs)
+    return monitor
+
+
+def take_step(monitor, ids, pixels, labels, *, loss=F.cross_entropy, **settings):
+    """One step that leaves the weights as they are."""
+    with monitor.step(ids, labels, **settings):
+        loss(monitor.model(pixels), labels).backward()
+    monitor.model.zero_grad()
+
+
 def arrays(table):
     """The columns of a table; null becomes NaN."""
     return {name: table[name].to_numpy() for name in table.column_names}
@@ -122,6 +138,31 @@ def run_twins(make, loop, holdout, *, dtype=torch.float64, **settings):
     assert np.isfinite(run.visits["harm"]).all()
     assert np.abs(run.visits["harm"][judged]).max() > 0
     return monitor, run
+
+
+def make_loop(parts, *, loss=F.cross_entropy, call=None, prepare=None, settings=lambda targets: {}):
+    """Plain SGD over ``parts``, each of ids, inputs and targets, as ``run_twins`` asks for a loop.
+
+    Args:
+        parts: the batches.
+        loss: of outputs and targets.
+        call: ``call(model, inputs)`` gives the outputs.
+        prepare: what is done with the model first.
+        settings: further arguments of ``step`` for these targets.
+    """
+    parts = list(parts)
+
+    def loop(model, step):
+        if prepare is not None:
+            prepare(model)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+        for ids, x, targets in parts:
+            with step(ids, targets, **settings(targets)):
+                loss(model(x) if call is None else call(model, x), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
 
 
 def batches(train_set, *, size=12, count=12, seed=3):
