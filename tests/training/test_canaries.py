@@ -8,8 +8,7 @@ from torch import nn
 
 import sgoif
 from benchmarks.metrics import average_precision, calibration_of_top
-from sgoif.records import SIGNALS
-from sgoif.training.canaries import CALIBRATED_SIGNALS
+from tests.training.loops import take_step
 
 
 def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
@@ -55,32 +54,43 @@ def watched_run(train, holdout, *, trusted, epochs=12):
     return monitor, monitor.close()
 
 
-def test_probabilities_find_planted_errors_and_are_right_about_the_first():
-    train, holdout = world()
-    monitor, run = watched_run(train, holdout, trusted=True)
+@pytest.fixture(scope="module")
+def clean():
+    """A training whose hold-out is right, and trusted."""
+    train, holdout = world(held=500)
+    return train, holdout, *watched_run(train, holdout, trusted=True)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """A training whose hold-out has as many wrong labels as the training set, and is not trusted."""
+    train, holdout = world(holdout_rate=0.2, held=500)
+    return train, holdout, *watched_run(train, holdout, trusted=False, epochs=20)
+
+
+def in_order(run, name="p_mislabeled"):
+    return run.table[name][np.argsort(run.table["id"])]
+
+
+def test_probabilities_find_planted_errors_and_are_right_about_the_first(clean):
+    (_, _, wrong), _, monitor, run = clean
     assert monitor.counters["faults"] == 0
     assert "calibration_error" not in run.info
-    table = run.table
-    order = np.argsort(table["id"])
-    p, wrong = table["p_mislabeled"][order], train[2]
     # the clouds overlap by about 5%; chance is 0.20, p of the true posterior about 0.9
-    assert average_precision(p, wrong) > 0.8
-    for item in calibration_of_top(p, wrong):
+    assert average_precision(in_order(run), wrong) > 0.8
+    for item in calibration_of_top(in_order(run), wrong):
         assert abs(item["value"] - item["true"]) < 0.15
     assert 0.6 < run.info["expected_errors"] / wrong.sum() < 1.5
     top = run.worst(50)
     assert (top["suggested_label"] != top["given_label"]).all()
 
 
-def test_a_noisy_hold_out_loses_trust_where_it_is_wrong():
-    train, holdout = world(holdout_rate=0.2, held=500)
-    monitor, run = watched_run(train, holdout, trusted=False, epochs=20)
+def test_a_noisy_hold_out_loses_trust_where_it_is_wrong(noisy):
+    train, (_, _, wrong), monitor, run = noisy
     assert run.info["holdout_cleaning"]["clean"]
-    trust, wrong = monitor.engine.anchors.trust.numpy(), holdout[2]
+    trust = monitor.engine.anchors.trust.numpy()
     assert trust[wrong].mean() < 0.5 < trust[~wrong].mean()
-    table = run.table
-    p = table["p_mislabeled"][np.argsort(table["id"])]
-    assert average_precision(p, train[2]) > 0.75
+    assert average_precision(in_order(run), train[2]) > 0.75
 
 
 def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classes():
@@ -88,12 +98,11 @@ def test_many_classes_are_calibrated_too_and_hold_no_table_of_examples_by_classe
     monitor, run = watched_run(train, holdout, trusted=True, epochs=7)
     assert monitor.counters["faults"] == 0
     assert "calibration_error" not in run.info
-    table = run.table
-    order = np.argsort(table["id"])
-    p, worst, wrong = table["p_mislabeled"][order], table["worst"][order], train[2]
+    p, worst, wrong = in_order(run), in_order(run, "worst"), train[2]
     assert average_precision(p, wrong) > max(0.8, average_precision(worst, wrong))
     for item in calibration_of_top(p, wrong):
         assert abs(item["value"] - item["true"]) < 0.15
+    assert monitor.engine.directions()[monitor.engine.head.name].shape[0] == 1  # none per class
     state = monitor.ledger.state_dict()
     assert state["total"].shape[1] == 6  # its own label and the five most probable
     assert state["predicted"]["sums"].shape == (800, 16) and not state["recent"]  # a trusted hold-out is not cleaned
@@ -113,30 +122,23 @@ def test_a_class_without_a_held_out_example_is_not_judged_and_the_others_are(how
     train, holdout, monitor, run = without_a_class
     if how == "audit":
         run = sgoif.audit(monitor.model, train[:2], anchors=holdout, trusted=True)
-    order = np.argsort(run.table["id"])
-    p, given = run.table["p_mislabeled"][order], run.table["given_label"][order]
+    p, given = in_order(run), in_order(run, "given_label")
     assert (np.isnan(p) == (given == 3)).all()  # before, nobody had a probability
     assert average_precision(p[given != 3], train[2][given != 3]) > 0.7
 
 
-@pytest.mark.parametrize(("trusted", "holdout_rate", "floor"), [(True, 0.0, 0.8), (False, 0.2, 0.7)])
-def test_an_audit_is_calibrated_by_its_own_hold_out(trusted, holdout_rate, floor):
-    train, holdout = world(holdout_rate=holdout_rate, held=500)
-    monitor, _ = watched_run(train, holdout, trusted=trusted)
+@pytest.mark.parametrize(("world_of", "floor"), [("clean", 0.8), ("noisy", 0.7)])
+def test_an_audit_is_calibrated_by_its_own_hold_out(world_of, floor, request):
+    train, holdout, monitor, _ = request.getfixturevalue(world_of)
+    trusted = world_of == "clean"
     run = sgoif.audit(monitor.model, train[:2], anchors=holdout[:2], trusted=trusted)
     assert "calibration_error" not in run.info
     assert (run.info["holdout_cleaning"] is not None) == (not trusted)
-    table = run.table
-    assert average_precision(table["p_mislabeled"][np.argsort(table["id"])], train[2]) > floor
+    assert average_precision(in_order(run), train[2]) > floor
 
 
-def test_the_calibration_sees_columns_that_visits_have():
-    assert set(CALIBRATED_SIGNALS) <= set(SIGNALS)
-
-
-def test_canaries_and_training_examples_are_scored_by_one_curvature():
-    train, holdout = world(held=500)
-    monitor, _ = watched_run(train, holdout, trusted=True, epochs=3)
+def test_canaries_and_training_examples_are_scored_by_one_curvature(clean):
+    train, holdout, monitor, _ = clean
     plain, diagonal = (
         sgoif.audit(
             monitor.model, train[:2], anchors=holdout[:2], trusted=True, method=sgoif.Method(curvature=name)
@@ -149,8 +151,8 @@ def test_canaries_and_training_examples_are_scored_by_one_curvature():
     np.testing.assert_allclose(plain["p_mislabeled"], diagonal["p_mislabeled"], atol=0.02)
 
 
-def wide_ledger(inputs=600, classes=3, held=120):
-    """The canaries of a wide head, whose hold-out has been looked at a few times."""
+def watch_wide_head(inputs=600, classes=3, held=120):
+    """The monitor of a wide head, whose hold-out has been looked at a few times."""
     torch.manual_seed(0)
     model, rows = nn.Linear(inputs, classes), torch.randn(held + 64, inputs)
     labels = torch.arange(held + 64) % classes
@@ -158,37 +160,22 @@ def wide_ledger(inputs=600, classes=3, held=120):
     monitor = sgoif.watch(model, anchors=(rows[64:], labels[64:]), train_size=64, budget=sgoif.Budget(plan=plan))
     for step in range(12):
         chosen = torch.arange(16) + 16 * (step % 4)
-        with monitor.step(chosen, labels[chosen]):
-            F.cross_entropy(model(rows[chosen]), labels[chosen]).backward()
+        take_step(monitor, chosen, rows[chosen], labels[chosen])
     assert monitor.counters["faults"] == 0
     return monitor
 
 
 def test_looks_at_a_wide_head_keep_no_square_of_its_inputs():
-    monitor = wide_ledger()
+    monitor = watch_wide_head()
     ledger, inverse = monitor.ledger, monitor.engine.curvature.factorise(monitor.engine.head.name).inverse
     last = ledger._recent[-1]
     held = sum(part.nbytes for item in ledger._recent for part in (item.features, item.logits, item.solved_features))
     assert len(ledger._recent) > 2 and held < 8 * 60 * (2 * 601 + 3) * len(ledger._recent)  # one A⁻¹ would be 2.9 MB
     dense = inverse.right.inverse()[0].double().numpy()  # A⁻¹
     np.testing.assert_allclose(last.solved_features, last.features @ dense, rtol=1e-3, atol=1e-4)
-    resumed = wide_ledger().ledger
+    resumed = watch_wide_head().ledger
     older = [{**item, "inverse_factors": (item.pop("output_inverse"), dense)} for item in ledger.state_dict()["recent"]]
     for item in older:
         item.pop("solved_features")
     resumed.load_state_dict({**ledger.state_dict(), "recent": older})
     np.testing.assert_allclose(resumed._recent[-1].solved_features, last.features @ dense, rtol=1e-6, atol=1e-9)
-
-
-def test_a_hold_out_cleans_itself_more_and_more_rarely():
-    ledger = wide_ledger(inputs=4).ledger
-    ledger._refreshes, ledger._cleaned_at, cleaned = 0, 0, []
-    for refresh in range(1, 300):
-        ledger._refreshes = refresh
-        if ledger._is_cleaning_due():
-            cleaned.append(refresh)
-            ledger._cleaned_at = refresh
-    assert cleaned[:6] == [10, 20, 30, 40, 50, 62] and len(cleaned) == 13
-    kept = wide_ledger(inputs=4).ledger
-    kept.load_state_dict(ledger.state_dict())
-    assert kept._cleaned_at == cleaned[-1]

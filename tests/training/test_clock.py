@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 import sgoif
 from sgoif.training.clock import Clock, PairedProbe, StepKind, StepTimer
 from sgoif.training.schedule import Governor
-from tests.training.loops import data, fresh, watch
+from tests.training.loops import data, fresh, make_loop, watch
 
 
 class LateDevice(Clock):
@@ -72,6 +71,7 @@ def test_pairs_of_steps_find_what_the_host_cannot_see(plan, expected):
     governor, _, _ = simulate(plan, 100)
     assert governor.shares == pytest.approx(expected, rel=1e-3)
     assert governor.overhead == pytest.approx(sum(expected.values()), rel=1e-3)
+    assert governor.plan == plan  # which is fixed
 
 
 def test_a_window_gives_up_four_steps_and_waits_in_no_other():
@@ -93,14 +93,9 @@ def test_no_step_that_refreshes_is_bare():
     governor, kinds, _ = simulate(plan, 60)
     assert governor.probe.readings
     assert not any(plan.is_refresh(step) for step, kind in enumerate(kinds) if kind is StepKind.BARE)
-
-
-def test_a_plan_that_refreshes_at_every_step_gives_no_pairs_and_is_not_waited_for_long():
     governor, kinds, waits = simulate(sgoif.Plan(refresh_every=1, observe_every=1), 60)
-    assert StepKind.BARE not in kinds
-    assert not governor.probe.readings
-    assert sum(count > 0 for count in waits) == 3 * 8 + 2
-    assert waits[-1] == 0
+    assert StepKind.BARE not in kinds and not governor.probe.readings
+    assert sum(count > 0 for count in waits) == 3 * 8 + 2 and waits[-1] == 0  # it is not waited for long
 
 
 def test_the_governor_backs_off_once_for_every_reading_that_breaks_the_promise():
@@ -139,30 +134,23 @@ def test_a_block_within_a_block_is_counted_once():
 
 def test_a_real_loop_with_pairs_trains_the_same_weights_and_counts_what_it_gave_up():
     train_set, holdout = data()
-    pixels, labels = train_set
-    weights = []
-    for is_paired in (False, True):
+    loop, weights = make_loop([(torch.arange(48), *train_set)] * 40), []
+    for num_windows in (0, 2):
         model = fresh()
         plan = sgoif.Plan(refresh_every=6, examples_per_refresh=16, observe_every=2)
         monitor = watch(model, holdout, plan=plan)
-        if is_paired:
+        if num_windows:
             clock = Clock("cpu")
             monitor.governor = Governor(plan, fixed=True, clock=clock, probe=PairedProbe(clock, first=5, every=20))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for _ in range(40):
-            with monitor.step(torch.arange(48), labels):
-                F.cross_entropy(model(pixels), labels).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        loop(model, monitor.step)
         weights.append(model.state_dict())
         counters = monitor.counters
         assert counters["faults"] == 0
-        num_windows = len(monitor.governor.probe.readings) if is_paired else 0
         assert counters["visits_given_up"] == 4 * 48 * num_windows
         assert counters["visits"] == 40 * 48 - counters["visits_given_up"]
         assert counters["steps"] == 40
         assert monitor.engine.gate.steps == 40 - 4 * num_windows  # in a bare step not even the directions move
-    assert num_windows == 2
+    assert len(monitor.governor.probe.readings) == 2
     assert all(np.isfinite(list(reading.shares.values())).all() for reading in monitor.governor.probe.readings)
     assert all(torch.equal(one, two) for one, two in zip(weights[0].values(), weights[1].values(), strict=True))
 

@@ -1,6 +1,6 @@
 """Two monitors around one step: neither sees the other's passes, and each scores what it would score alone."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -10,32 +10,22 @@ from torch import nn
 
 import sgoif
 from sgoif.gradients.models import plain_model
-from tests.training.loops import PLAN, GroupNormNet, data, fresh, watch
-from tests.training.multilabel import worlds
+from tests.training.loops import PLAN, batches, data, fresh, make_loop, watch
 
 SCORES = ("id", "step", "loss", "harm", "worst", "confidence")
 
 
-def as_they_are(model):
-    return model
-
-
-def compiled(model):
-    return torch.compile(model, backend="eager", fullgraph=True)
-
-
-def train(model, loss, inputs, targets, monitors, batch=12, epochs=3):
+def train(model, train_set, monitors):
     """Train with the steps of all monitors nested, and give each one's run."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(epochs):
-        for part in torch.randperm(len(inputs), generator=generator).split(batch):
-            with ExitStack() as steps:
-                for monitor in monitors:
-                    steps.enter_context(monitor.step(part, targets[part]))
-                loss(model(inputs[part]), targets[part]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+
+    @contextmanager
+    def step(ids, targets):
+        with ExitStack() as steps:
+            for monitor in monitors:
+                steps.enter_context(monitor.step(ids, targets))
+            yield
+
+    make_loop(batches(train_set))(model, step)
     assert [monitor.faults for monitor in monitors] == [{} for _ in monitors]
     return [monitor.close() for monitor in monitors]
 
@@ -47,18 +37,19 @@ def assert_same_visits(one, two):
         np.testing.assert_array_equal(one.visits[name], two.visits[name], err_msg=name)
 
 
-@pytest.mark.parametrize("prepare", [as_they_are, compiled])
-def test_each_scores_what_it_scores_alone_and_the_weights_are_those_of_the_bare_training(prepare):
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_each_scores_what_it_scores_alone_and_the_weights_are_those_of_the_bare_training(is_compiled):
     """Refreshes of both come at different steps, so that each one's passes meet the open hooks of the other."""
-    (pixels, labels), holdout = data()
+    train_set, holdout = data()
     often = sgoif.Plan(refresh_every=3, examples_per_refresh=8, observe_every=1)
     settings = [{"plan": PLAN, "layers": ["conv"]}, {"plan": often, "layers": ["conv"], "seed": 1}]
 
     def run(*chosen):
-        model = prepare(fresh(GroupNormNet))
+        model = fresh()
+        model = torch.compile(model, backend="eager", fullgraph=True) if is_compiled else model
         torch.manual_seed(7)
         monitors = [watch(model, holdout, **settings[i]) for i in chosen]
-        return train(model, F.cross_entropy, pixels, labels, monitors), plain_model(model).state_dict()
+        return train(model, train_set, monitors), plain_model(model).state_dict()
 
     _, bare = run()
     (outer, inner), weights = run(0, 1)
@@ -66,22 +57,6 @@ def test_each_scores_what_it_scores_alone_and_the_weights_are_those_of_the_bare_
         assert torch.equal(value, weights[key]), key
     assert_same_visits(outer, run(0)[0][0])
     assert_same_visits(inner, run(1)[0][0])
-
-
-def test_two_monitors_of_tags():
-    inputs, given, _, holdout = worlds.data()
-
-    def run(*seeds):
-        model = worlds.fresh().eval()  # without dropout
-        monitors = [worlds.watch(model, holdout, seed=seed) for seed in seeds]
-        runs = train(model, F.binary_cross_entropy_with_logits, inputs, given, monitors, batch=60)
-        return [run.sql("select * from tags order by all").to_pydict() for run in runs]
-
-    both = run(0, 1)
-    for found, alone in zip(both, [*run(0), *run(1)], strict=True):
-        assert found["tag"]
-        for name, values in alone.items():
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
 class TwoHeads(nn.Module):
@@ -99,16 +74,7 @@ def test_a_model_with_two_heads_has_a_monitor_for_each():
     model, inputs = TwoHeads(), torch.randn(72, 8)
     targets = torch.stack([torch.arange(72) % 4, torch.arange(72) % 3], 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    monitors = [
-        sgoif.watch(
-            model,
-            anchors=(inputs[48:], targets[48:, i]),
-            train_size=48,
-            forward=lambda x, i=i: model(x)[i],
-            budget=sgoif.Budget(plan=PLAN),
-        )
-        for i in range(2)
-    ]
+    monitors = [watch(model, (inputs[48:], targets[48:, i]), forward=lambda x, i=i: model(x)[i]) for i in range(2)]
     for _ in range(3):
         for part in torch.arange(48).split(12):
             first, second = targets[part].unbind(1)
@@ -124,8 +90,8 @@ def test_a_model_with_two_heads_has_a_monitor_for_each():
 
 
 def test_an_audit_inside_a_step_is_not_taken_for_the_step():
-    (pixels, labels), holdout = data(dtype=torch.float32)
-    model = fresh(GroupNormNet, dtype=torch.float32)
+    (pixels, labels), holdout = data()
+    model = fresh()
     monitor = watch(model, holdout)
     with monitor.step(torch.arange(12), labels[:12]):
         F.cross_entropy(model(pixels[:12]), labels[:12]).backward()
