@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 import sgoif
 from sgoif.errors import HeadError, SgoifError
 from sgoif.gradients.models import plain_model
-from tests.training.loops import GroupNormNet, TwoParts, batches, data, fresh, run_twins, watch
+from tests.training.loops import GroupNormNet, TwoParts, batches, data, fresh, make_loop, run_twins, take_step, watch
 
 BACKEND = "eager"  # the same graph, run as it was traced; needs no compiler
 
@@ -29,33 +29,24 @@ def in_place(model, backend=BACKEND):
     return model
 
 
-def inside(model):
-    return nn.Sequential(nn.Identity(), whole(model))
-
-
-def inside_in_place(model):
-    return nn.Sequential(nn.Identity(), in_place(model))
-
-
-def head_alone(model):
-    model.fc.compile(backend=BACKEND)
-    return model
-
-
-def backbone_alone(model):
+def compile_backbone(model):
     model.backbone = torch.compile(model.backbone, backend=BACKEND)
     return model
 
 
-def whole_ahead_of_time(model):
-    return whole(model, "aot_eager")
+def compile_head(model):
+    model.fc.compile(backend=BACKEND)
+    return model
 
 
-def in_place_ahead_of_time(model):
-    return in_place(model, "aot_eager")
-
-
-WAYS = [whole_ahead_of_time, in_place_ahead_of_time, inside, inside_in_place, head_alone, backbone_alone]
+WAYS = {
+    "whole, ahead of time": lambda model: whole(model, "aot_eager"),
+    "in place, ahead of time": lambda model: in_place(model, "aot_eager"),
+    "inside": lambda model: nn.Sequential(nn.Identity(), whole(model)),
+    "inside, in place": lambda model: nn.Sequential(nn.Identity(), in_place(model)),
+    "head alone": compile_head,
+    "backbone alone": compile_backbone,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,17 +55,9 @@ def _forget_graphs():
     counters.clear()
 
 
-def loop(model, step, *, call=None, count=6, precision=nullcontext):
-    """Plain SGD."""
-    call, train_set = model if call is None else call, data()[0]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for ids, x, y in batches(train_set, count=count):
-        with step(ids, y):
-            with precision():
-                loss = F.cross_entropy(call(x), y)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+def loop(model, step, *, call=None):
+    """Plain SGD; ``call`` is the compiled model, where it is not the one that is watched."""
+    make_loop(batches(data()[0], count=6), call=None if call is None else lambda _, x: call(x))(model, step)
 
 
 def make_warm(wrap):
@@ -101,7 +84,7 @@ def assert_same_scores(run, other):
     np.testing.assert_allclose(run.visits["harm"], other.visits["harm"], rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize("wrap", WAYS)
+@pytest.mark.parametrize("wrap", WAYS.values(), ids=WAYS)
 def test_a_model_that_was_compiled_and_run_before_is_watched(wrap, plain):
     """Weights to the bit those of the compiled run without a monitor, scores those of the run without a compiler."""
     _, run = run_twins(make_warm(wrap), loop, data()[1])
@@ -138,10 +121,12 @@ def test_a_model_that_is_compiled_after_watch(plain):
 
 
 def test_low_precision():
-    def train(model, step):
-        loop(model, step, precision=lambda: torch.autocast("cpu", torch.bfloat16))
+    def call(model, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
 
-    run_twins(make_warm(whole), train, data()[1])
+    low = make_loop(batches(data()[0], count=6), call=call, loss=lambda z, y: F.cross_entropy(z.float(), y))
+    run_twins(make_warm(whole), low, data()[1])
 
 
 def test_layers_of_a_compiled_backbone_are_scored():
@@ -149,7 +134,7 @@ def test_layers_of_a_compiled_backbone_are_scored():
     _, plain = run_twins(TwoParts, loop, holdout, layers=["backbone.0"])
     _, run = run_twins(make_warm(whole), loop, holdout, layers=["backbone.0"])
     assert_same_scores(run, plain)
-    run_twins(make_warm(backbone_alone), loop, holdout, layers=["backbone._orig_mod.0"])  # projected by its name
+    run_twins(make_warm(compile_backbone), loop, holdout, layers=["backbone._orig_mod.0"])  # projected by its name
 
 
 class Attentive(GroupNormNet):
@@ -176,15 +161,14 @@ def test_two_models_in_one_step():
     """Each monitor is given its own head's gradients, though both heads have one name."""
     (pixels, labels), holdout = data()
     models = [fresh(make_warm(whole), seed=seed) for seed in (0, 1)]
-    alone = []
+    alone, part = [], torch.arange(12)
     for model in models:
         monitor = watch(model, holdout)
-        with monitor.step(torch.arange(12), labels[:12]):
-            F.cross_entropy(model(pixels[:12]), labels[:12]).backward()
+        take_step(monitor, part, pixels[part], labels[part])
         alone.append(monitor.close().visits["loss"])
     first, second = (watch(model, holdout) for model in models)
-    with first.step(torch.arange(12), labels[:12]), second.step(torch.arange(12), labels[:12]):
-        sum(F.cross_entropy(model(pixels[:12]), labels[:12]) for model in models).backward()
+    with first.step(part, labels[part]), second.step(part, labels[part]):
+        sum(F.cross_entropy(model(pixels[part]), labels[part]) for model in models).backward()
     for monitor, losses in zip((first, second), alone, strict=True):
         np.testing.assert_array_equal(monitor.close().visits["loss"], losses)
     assert not np.allclose(*alone)

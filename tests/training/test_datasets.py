@@ -6,7 +6,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch.utils.data import Subset, TensorDataset
 
 import sgoif
@@ -41,14 +40,6 @@ def test_every_class_is_held_out_also_a_rare_one():
     # large classes are cut by their hash alone, as without labels
     alone = sgoif.split([0] * len(labels))[1].indices
     assert set(alone) <= set(held.indices)
-
-
-def test_digits_with_few_nines_hold_out_some():
-    digits = load_digits()
-    kept = np.sort(np.r_[np.flatnonzero(digits.target != 9), np.flatnonzero(digits.target == 9)[:12]])
-    images, labels = torch.tensor(digits.images[kept]).float(), torch.tensor(digits.target[kept])
-    held = sgoif.split(TensorDataset(images, labels))[1]
-    assert counts_of(held, labels)[9] == 4
 
 
 def test_classes_with_few_held_out_are_named(caplog):

@@ -9,14 +9,10 @@ from torch import nn
 import sgoif
 from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings.neighbours import has_likeness
-from sgoif.gradients import find_head
-from sgoif.influence import HoldOut, packed_signs
+from sgoif.influence import packed_signs
 from sgoif.records import VisitFlag
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.tasks.classification import example_losses
-from sgoif.training.audit import AuditPart, audit_engine, audit_examples
-from sgoif.training.recorder import Recorder
-from tests.training.loops import data, fresh, older_state, run_twins, train, watch
+from tests.training.loops import data, fresh, make_loop, older_state, run_twins, take_step, train, train_watched, watch
 
 
 class ConvHead(nn.Sequential):
@@ -36,34 +32,20 @@ def packed(signs):
     return packed_signs(signs).numpy().view(np.int64)
 
 
-def expected_words(model, monitor, train_set, loop):
-    """What the head sees at every visit, sketched by hand; the last of each example."""
-    latest = np.zeros((len(train_set[1]), 4), np.int64)
-    ids = iter([])
+def test_a_run_has_the_signs_of_each_example_at_its_last_visit():
+    """What the head sees at every visit, sketched by hand."""
+    train_set, holdout = data()
+    model, latest, given = fresh().train(), np.zeros((48, 4), np.int64), []
+    monitor = watch(model, holdout)
+    entered = monitor.step
 
     def note(module, args):
         if module.training:
-            latest[next(ids)] = packed(monitor.engine.likeness.signs(args[0]))
+            latest[given[-1]] = packed(monitor.engine.likeness.signs(args[0]))
 
     model.fc.register_forward_pre_hook(note)
-    entered = monitor.step
-
-    def step(part, targets):
-        nonlocal ids
-        ids = iter([part.numpy()])
-        return entered(part, targets)
-
-    monitor.step = step
-    loop()
-    return latest
-
-
-def test_a_run_has_the_signs_of_each_example_at_its_last_visit():
-    train_set, holdout = data()
-    model = fresh()
-    model.train()
-    monitor = watch(model, holdout)
-    latest = expected_words(model, monitor, train_set, lambda: train(model, train_set, monitor))
+    monitor.step = lambda part, targets: given.append(part.numpy()) or entered(part, targets)
+    train(model, train_set, monitor)
     run = monitor.close()
     assert monitor.faults == {}
     assert (words_of(run.table) == latest).all()
@@ -73,16 +55,8 @@ def test_a_run_has_the_signs_of_each_example_at_its_last_visit():
 
 
 def test_sketching_leaves_weights_and_random_numbers_alone_with_a_convolutional_head_too():
-    train_set, holdout = data(dtype=torch.float32)
-
-    def loop(model, step):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for part in torch.arange(48).split(12):
-            with step(part, train_set[1][part]):
-                F.cross_entropy(model(train_set[0][part]), train_set[1][part]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
+    (pixels, labels), holdout = data(dtype=torch.float32)
+    loop = make_loop((part, pixels[part], labels[part]) for part in torch.arange(48).split(12))
     _, run = run_twins(ConvHead, loop, holdout, dtype=torch.float32)
     assert len(np.unique(words_of(run.table), axis=0)) > 40
 
@@ -107,9 +81,7 @@ def test_the_hold_out_of_an_audit_has_the_models_predictions_and_its_features_si
 
 
 def test_likeness_is_written_and_read_like_any_column(tmp_path):
-    train_set, holdout = data()
-    monitor = watch(fresh(), holdout, out=str(tmp_path / "run"), trusted=True, gate="none")
-    train(monitor.model, train_set, monitor)
+    monitor = train_watched(out=str(tmp_path / "run"), trusted=True, gate="none")
     monitor.flush()
     kept = monitor.recorder.likeness.words(48)[np.argsort(monitor.recorder.index.ids)]
     monitor.close()
@@ -122,10 +94,8 @@ def test_likeness_is_written_and_read_like_any_column(tmp_path):
 
 
 def test_a_resumed_run_keeps_the_sketches_and_an_older_state_loads():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    train(model, train_set, monitor, epochs=2)
+    (train_set, holdout), model = data(), fresh()
+    monitor = train_watched(epochs=2)
     state = monitor.state_dict()
     kept = monitor.recorder.likeness.words(48).copy()
     again = watch(model, holdout)
@@ -164,18 +134,13 @@ def test_a_sketch_that_fails_loses_no_score(monkeypatch, caplog):
 
 
 def test_mixed_and_broken_visits_leave_the_last_sound_sketch():
-    (pixels, labels), holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    train(model, (pixels, labels), monitor)
+    monitor, ((pixels, labels), _) = train_watched(), data()
     monitor.flush()
     before = monitor.recorder.likeness.words(48).copy()
     part = torch.arange(12)
     mixed = 0.6 * F.one_hot(labels[part], 4).double() + 0.4 * F.one_hot(labels[part].roll(1), 4)
     for targets, changed in ((mixed, pixels[part].roll(1, 0)), (labels[part], pixels[part] * float("nan"))):
-        with monitor.step(part, targets):
-            F.cross_entropy(model(changed), targets).backward()
-        model.zero_grad()
+        take_step(monitor, part, changed, targets)
     monitor.flush()
     assert monitor.recorder.flag_counts[VisitFlag.MIXED.name] == 12
     assert monitor.recorder.flag_counts[VisitFlag.NOT_FINITE.name] == 12
@@ -193,22 +158,3 @@ def test_examples_of_every_fold_of_a_scan_are_sketched_alike():
     assert (words[120:180] == words[:60]).all()
     assert len(np.unique(words, axis=0)) == 120
     assert LIKENESS_COLUMNS[0] in run._tables.columns("holdout")
-
-
-def test_of_several_models_the_first_sketches_every_example():
-    (pixels, labels), holdout = data()
-    parts = []
-    for seed in (0, 1):
-        model = fresh(seed=seed).eval()
-        head = find_head(model, lambda model=model: model(holdout[0][:2]))
-        engine = audit_engine(head, HoldOut(holdout), train_size=96)
-        batch = pixels, labels, torch.arange(48) + 48 * seed
-        parts.append(AuditPart(model, engine, lambda batch=batch: [batch], model, example_losses))
-    recorder = Recorder(4, 96, None)
-    audit_examples(parts, recorder)
-    words = recorder.likeness.words(96)
-    assert (words[48:] == words[:48]).all()
-    assert len(np.unique(words, axis=0)) == 48
-    alone = Recorder(4, 48, None)
-    audit_examples(parts[1:], alone)
-    assert (alone.likeness.words(48) != words[:48]).any(1).all()

@@ -1,39 +1,29 @@
 """Losses: each is scored with a defined meaning, or refused on the first step with the way out."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from sgoif.errors import HeadError
-from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, train, watch
+from tests.training.loops import GroupNormNet, batches, data, fresh, make_loop, run_twins, take_step, train, watch
 
-
-def test_a_wrong_reduction_is_refused_on_the_first_step_with_the_value_found():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, reduction="sum")
-    with pytest.raises(HeadError, match=r"times what the declared settings say"):
-        train(model, train_set, monitor)
+WEIGHTS = torch.tensor([1.0, 3.0, 0.5, 2.0], dtype=torch.float64)
 
 
 def test_class_weights_need_their_factor_and_then_score():
+    """Scored so, they change no weights of the model."""
     train_set, holdout = data()
-    pixels, labels = train_set
-    weights = torch.tensor([1.0, 3.0, 0.5, 2.0], dtype=torch.float64)
-
-    def per_example(outputs, targets):
-        return F.cross_entropy(outputs, targets, weight=weights.to(outputs.dtype), reduction="none")
-
-    model = fresh()
-    monitor = watch(model, holdout, loss=per_example)
-    with pytest.raises(HeadError, match="times what the declared"), monitor.step(torch.arange(48), labels):
-        F.cross_entropy(model(pixels), labels, weight=weights).backward()
-    monitor = watch(model, holdout, loss=per_example)
-    for _ in range(6):
-        with monitor.step(torch.arange(48), labels, grad_factor=weights[labels].sum()):
-            F.cross_entropy(model(pixels), labels, weight=weights).backward()
-    assert monitor.counters["faults"] == 0
-    assert monitor.counters["visits"] >= 48
+    settings = {"loss": lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS.to(z.dtype), reduction="none")}
+    weighted = partial(F.cross_entropy, weight=WEIGHTS)
+    monitor = watch(fresh(), holdout, **settings)
+    with pytest.raises(HeadError, match="times what the declared"):
+        take_step(monitor, torch.arange(48), *train_set, loss=weighted)
+    loop = make_loop(batches(train_set), loss=weighted, settings=lambda y: {"grad_factor": WEIGHTS[y].sum()})
+    monitor, run = run_twins(GroupNormNet, loop, holdout, **settings)
+    assert monitor.counters["visits"] == len(run.visits["id"]) == 12 * 12
 
 
 def focal(outputs, targets):
@@ -66,47 +56,19 @@ def test_binary_cross_entropy_on_one_hot_targets():
     def bce(outputs, targets):
         return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
 
-    def loop(model, step):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        for ids, x, y in batches(train_set):
-            hot = F.one_hot(y, 4).double()
-            with step(ids, hot):
-                F.binary_cross_entropy_with_logits(model(x), hot).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
+    parts = [(ids, x, F.one_hot(y, 4).double()) for ids, x, y in batches(train_set)]
+    loop = make_loop(parts, loss=F.binary_cross_entropy_with_logits)
     monitor, run = run_twins(GroupNormNet, loop, holdout, loss=bce)
     assert monitor.counters["visits_mixed"] == 0
     assert (run.table["given_label"] == train_set[1].numpy()[run.table["id"]]).all()
 
 
-def test_a_weighted_loss_changes_no_weights_of_the_model():
-    train_set, holdout = data()
-    weights = torch.tensor([1.0, 3.0, 0.5, 2.0], dtype=torch.float64)
-
-    def per_example(outputs, targets):
-        return F.cross_entropy(outputs, targets, weight=weights, reduction="none")
-
-    def loop(model, step):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for ids, x, y in batches(train_set):
-            with step(ids, y, grad_factor=weights[y].sum()):
-                F.cross_entropy(model(x), y, weight=weights).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    run_twins(GroupNormNet, loop, holdout, loss=per_example)
+def zero(z, y):
+    return 0 * F.cross_entropy(z, y)
 
 
-def test_a_loss_that_is_reduced_already_is_refused_with_the_way_out():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, loss=F.cross_entropy)
-    with pytest.raises(HeadError, match="reduction='none'"):
-        train(model, train_set, monitor)
-
-
-WEIGHTS = torch.tensor([1.0, 3.0, 0.5, 2.0], dtype=torch.float64)
+def quarter(z, y):
+    return F.cross_entropy(z, y) / 4
 
 
 def mixed(z, y):
@@ -127,7 +89,7 @@ CAUSES = {
         r"Loss\(label_smoothing=0.2\)",
     ),
     "not smoothed": (F.cross_entropy, {"label_smoothing": 0.1}, "leave label_smoothing=0.1 out"),
-    "divided": (lambda z, y: F.cross_entropy(z, y) / 4, {}, r"Loss\(accumulate=4\)"),
+    "divided": (quarter, {}, r"Loss\(accumulate=4\)"),
     "not divided": (F.cross_entropy, {"accumulate": 4}, "not divided by accumulate=4"),
     "sum": (lambda z, y: F.cross_entropy(z, y, reduction="sum"), {}, r"pass loss=sgoif.Loss\(reduction='sum'\)"),
     "mean": (F.cross_entropy, {"reduction": "sum"}, r"pass loss=sgoif.Loss\(reduction='mean'\)"),
@@ -143,52 +105,43 @@ CAUSES = {
 @pytest.mark.parametrize("start", ["knows nothing", "has opinions"])
 def test_a_wrong_loss_is_named_with_what_to_pass(name, start):
     loss, settings, text = CAUSES[name]
-    (pixels, labels), holdout = data()
+    train_set, holdout = data()
     model = fresh()
     with torch.no_grad():
         model.fc.weight.mul_(0.01 if start == "knows nothing" else 3.0)
-    monitor = watch(model, holdout, **settings)
-    with pytest.raises(HeadError, match=text), monitor.step(torch.arange(48), labels):
-        loss(model(pixels), labels).backward()
+    with pytest.raises(HeadError, match=text):
+        take_step(watch(model, holdout, **settings), torch.arange(48), *train_set, loss=loss)
 
 
 @pytest.mark.parametrize("kind", ["weight of 0", "saturated", "nearly saturated"])
 def test_a_gradient_of_nothing_is_checked_at_the_next_step(kind):
     """Before, each of these raised out of the first step of a sound training."""
-    (pixels, labels), holdout = data()
-    model = fresh(dtype=torch.float32)
-    pixels, holdout = pixels.float(), (holdout[0].float(), holdout[1])
+    (pixels, labels), holdout = data(dtype=torch.float32)
+    model, ids = fresh(dtype=torch.float32), torch.arange(48)
+    kept = copy.deepcopy(model.fc.state_dict())
+    if kind == "weight of 0":
+        targets, loss = labels, zero
+    else:  # sure of class 3
+        targets, loss = torch.full_like(labels, 3), F.cross_entropy
+        bias = torch.tensor([0.0, 0.0, 0.0, 200.0 if kind == "saturated" else 15.0])
+        model.fc.load_state_dict({"weight": torch.zeros_like(model.fc.weight), "bias": bias})
     monitor = watch(model, holdout)
-    kept = [p.detach().clone() for p in model.fc.parameters()]
-    if kind != "weight of 0":
-        with torch.no_grad():
-            model.fc.weight.zero_()
-            model.fc.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 200.0 if kind == "saturated" else 15.0]))
-        sure = torch.full_like(labels, 3)
-    for step in range(3):
-        y = sure if kind != "weight of 0" and step < 2 else labels
-        with monitor.step(torch.arange(48), y):
-            (F.cross_entropy(model(pixels), y) * (0.0 if kind == "weight of 0" and step < 2 else 1.0)).backward()
-        if step == 1 and kind != "weight of 0":
-            assert not monitor._seen.is_checked or kind == "nearly saturated"
-            with torch.no_grad():
-                for p, value in zip(model.fc.parameters(), kept, strict=True):
-                    p.copy_(value)
-    assert monitor._seen.is_checked and monitor.faults == {}
-    monitor = watch(model, holdout)
-    with monitor.step(torch.arange(48), labels):
-        (0 * F.cross_entropy(model(pixels), labels)).backward()
-    with pytest.raises(HeadError, match="accumulate=2"), monitor.step(torch.arange(48), labels):
-        (F.cross_entropy(model(pixels), labels) / 2).backward()
+    for _ in range(2):
+        take_step(monitor, ids, pixels, targets, loss=loss)
+    model.fc.load_state_dict(kept)
+    if kind == "nearly saturated":  # there is a little, which was checked
+        take_step(monitor, ids, pixels, labels)
+        assert monitor.faults == {} and monitor.counters["visits"] == 3 * 48
+        return
+    with pytest.raises(HeadError, match="accumulate=2"):
+        take_step(monitor, ids, pixels, labels, loss=lambda z, y: F.cross_entropy(z, y) / 2)
 
 
 def test_a_wrong_loss_that_shows_late_switches_the_monitor_off_and_never_raises():
-    (pixels, labels), holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
+    train_set, holdout = data()
+    monitor = watch(fresh(), holdout)
     for step in range(40):
-        with monitor.step(torch.arange(48), labels):
-            (F.cross_entropy(model(pixels), labels) * (0.0 if step < 30 else 0.25)).backward()
+        take_step(monitor, torch.arange(48), *train_set, loss=zero if step < 30 else quarter)
     assert not monitor.is_on
     run = monitor.close()
     assert "accumulate=4" in run.info["switched_off"]["reason"]
@@ -196,10 +149,14 @@ def test_a_wrong_loss_that_shows_late_switches_the_monitor_off_and_never_raises(
     assert counters["visits_offered"] == counters["visits"] + counters["visits_refused"] + counters["visits_lost"]
 
 
-def test_a_loss_that_fails_is_named_on_the_first_step():
-    (pixels, labels), holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, loss=lambda z, y: z[y, y, y])
-    step = monitor.step(torch.arange(48), labels)
-    with pytest.raises(HeadError, match=r"loss= failed for outputs \(48, 4\).*IndexError"), step:
-        F.cross_entropy(model(pixels), labels).backward()
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (F.cross_entropy, "reduction='none'"),
+        (lambda z, y: z[y, y, y], r"loss= failed for outputs \(48, 4\).*IndexError"),
+    ],
+)
+def test_a_declared_loss_that_is_no_loss_per_example_is_named_on_the_first_step(loss, words):
+    train_set, holdout = data()
+    with pytest.raises(HeadError, match=words):
+        take_step(watch(fresh(), holdout, loss=loss), torch.arange(48), *train_set)

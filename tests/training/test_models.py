@@ -9,19 +9,11 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
-from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
+from tests.training.loops import GroupNormNet, batches, data, fresh, make_loop, run_twins, watch
 
 
-def loop_over(train_set, call=lambda model, x: model(x), count=10):
-    def loop(model, step):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        for ids, x, y in batches(train_set, count=count):
-            with step(ids, y):
-                F.cross_entropy(call(model, x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return loop
+def loop_over(train_set, call):
+    return make_loop(batches(train_set, count=10), call=call)
 
 
 class DictSet(Dataset):

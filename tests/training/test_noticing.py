@@ -5,22 +5,23 @@ import logging
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.data import Subset, TensorDataset
 
 import sgoif
 from sgoif.training.step_ids import IdNotices
-from tests.training.loops import PLAN, data, fresh, train, watch
+from tests.training.loops import data, fresh, make_loop, take_step, train, train_watched, watch
+from tests.training.multilabel import worlds
 
 
-def one_epoch(model, monitor, dataset, ids_of=None, batch=8):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    pixels, labels = dataset.tensors
-    for part in torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).split(batch):
-        with monitor.step(part if ids_of is None else ids_of(part), labels[part]):
-            F.cross_entropy(model(pixels[part]), labels[part]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+def run_of(dataset, holdout, *, epochs=1, ids_of=lambda part: part):
+    """A run over a dataset in batches of eight; ``ids_of`` names the examples at some positions."""
+    (pixels, labels), model = dataset.tensors, fresh()
+    monitor = watch(model, holdout, train_size=len(labels))
+    parts = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).split(8)
+    for _ in range(epochs):
+        make_loop((ids_of(part), pixels[part], labels[part]) for part in parts)(model, monitor.step)
+        monitor.flush()
+    return monitor.close()
 
 
 @pytest.mark.parametrize("names", [False, True])
@@ -29,12 +30,8 @@ def test_training_on_the_hold_out_is_noticed(caplog, names):
     dataset = TensorDataset(*data(num=80)[0])
     named = [f"{i}.png" for i in range(80)]
     _, holdout = sgoif.split(sgoif.with_ids(dataset, ids=named) if names else dataset, fraction=0.4)
-    model = fresh()
-    monitor = watch(model, holdout, train_size=80)
-    for _ in range(3):
-        one_epoch(model, monitor, dataset, (lambda part: [named[i] for i in part]) if names else None)
     with caplog.at_level(logging.WARNING):
-        run = monitor.close()
+        run = run_of(dataset, holdout, epochs=3, ids_of=lambda part: [named[i] for i in part] if names else part)
     text = run.info["warnings"]["trained_on_anchors"]
     # before, the count was that of the moment when it was noticed
     number = 36 if names else 32
@@ -43,69 +40,51 @@ def test_training_on_the_hold_out_is_noticed(caplog, names):
     assert f"Warning: {text}" in str(run) and "not trained on" not in str(run)  # before, neither
 
 
-def test_a_sound_split_is_not_warned_of(caplog):
+def test_a_sound_split_is_not_warned_of():
     dataset = TensorDataset(*data(num=80)[0])
     train_set, holdout = sgoif.split(dataset, fraction=0.4)
-    model = fresh()
-    monitor = watch(model, holdout, train_size=len(train_set))
     indices = torch.tensor(list(sgoif.inputs.ids.ids_of(train_set)))
-    with caplog.at_level(logging.WARNING):
-        one_epoch(model, monitor, TensorDataset(*(t[indices] for t in dataset.tensors)), lambda part: indices[part])
-        run = monitor.close()
+    run = run_of(TensorDataset(*(t[indices] for t in dataset.tensors)), holdout, ids_of=lambda part: indices[part])
     assert "warnings" not in run.info
 
 
-def test_another_dataset_that_counts_alike_is_not_taken_for_the_training_set(caplog):
+def test_another_dataset_that_counts_alike_is_not_taken_for_the_training_set():
     """Held out of a test set: its positions are ids of training examples, its labels are not theirs."""
     dataset, other = TensorDataset(*data(num=80)[0]), TensorDataset(*data(num=80, seed=5)[0])
     other = TensorDataset(other.tensors[0], (dataset.tensors[1] + torch.arange(80) % 3) % 4)
-    model = fresh()
-    monitor = watch(model, Subset(other, range(10, 50)), train_size=80)
-    one_epoch(model, monitor, dataset)
-    assert "warnings" not in monitor.close().info
+    assert "warnings" not in run_of(dataset, Subset(other, range(10, 50))).info
 
 
 def test_positions_in_a_batch_are_no_ids(caplog):
     """Before, nothing noticed that 80 examples were added up as 8."""
     dataset, holdout = TensorDataset(*data(num=80)[0]), data()[1]
-    model = fresh()
-    monitor = watch(model, holdout, train_size=80)
     with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            one_epoch(model, monitor, dataset, lambda part: torch.arange(len(part)))
-            monitor.flush()
+        run = run_of(dataset, holdout, epochs=3, ids_of=lambda part: torch.arange(len(part)))
     assert sum("positions in a batch" in message for message in caplog.messages) == 1
-    run = monitor.close()
     assert "0..7" in run.info["warnings"]["batch_positions"] and "with_ids" in run.info["warnings"]["batch_positions"]
     assert "8 different ids, where train_size=80" in run.info["warnings"]["few_ids"]
     assert str(run).count("Warning: ") == 2 and "positions in a batch" in str(run)
 
 
-@pytest.mark.parametrize("order", ["whole", "in order"])
-def test_ids_that_begin_at_zero_are_not_taken_for_positions(order):
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    parts = [torch.arange(48)] if order == "whole" else torch.arange(48).split(12)
-    for part in [*parts] * 6:
-        with monitor.step(part, train_set[1][part]):
-            F.cross_entropy(model(train_set[0][part]), train_set[1][part]).backward()
+@pytest.mark.parametrize("size", [48, 12])
+def test_ids_that_begin_at_zero_are_not_taken_for_positions(size):
+    (pixels, labels), holdout = data()
+    monitor = watch(fresh(), holdout)
+    for part in [*torch.arange(48).split(size)] * 6:
+        take_step(monitor, part, pixels[part], labels[part])
     assert "warnings" not in monitor.close().info
 
 
 def test_a_price_far_above_the_promise_is_said_once_with_the_figure(caplog):
-    """Before, a tiny model was watched at four times its own step without a word."""
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, plan=None, max_overhead=0.01)
+    """Before, a tiny model was watched at four times its own step without a word. It says nothing of the findings."""
     with caplog.at_level(logging.WARNING):
-        train(model, train_set, monitor, epochs=6)
-        run = monitor.close()
+        run = train_watched(epochs=6, plan=None, max_overhead=0.01).close()
     assert sum("of the bare step" in message for message in caplog.messages) == 1
     text = run.info["warnings"]["overhead"]
     assert "max_overhead=0.01" in text and "A bare step takes" in text and "scoring" in text
     measured = float(text.split("costs ")[1].split("%")[0]) / 100
     assert measured == pytest.approx(run.info["overhead"], abs=0.02 * run.info["overhead"] + 0.01)
+    assert list(run.info["warnings"]) == ["overhead"] and "Warning" not in str(run)
 
 
 def test_the_rarest_plan_that_is_still_too_dear_is_said_while_training(caplog):
@@ -144,46 +123,18 @@ def test_a_plan_that_scores_some_steps_only_is_said_once_and_its_other_visits_ar
     assert counts["visits_passed_over"] == 30 * len(train_set[1]) - counts["visits"] > 0
     (told,) = [record.message for record in caplog.records if "visits offered" in record.message]
     assert f"{counts['visits_passed_over']} in steps that the plan does not score" in told
-    assert run.info["forecast"]["step_share"] == monitor._first_forecast.step_share > monitor.forecast.step_share
 
 
-def test_a_training_that_diverges_says_so():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, plan=PLAN)
-    train(model, train_set, monitor, epochs=2)
-    with torch.no_grad():
-        next(model.parameters()).fill_(float("nan"))
-    train(model, train_set, monitor, epochs=2)
-    text, count = monitor.close().info["warnings"]["not_finite"], 2 * len(train_set[1])
-    assert f"{count:,} of {2 * count:,} visits had a loss or scores that are not finite" in text
-
-
-def test_a_fixed_plan_promises_no_price(caplog):
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, plan=PLAN)
-    train(model, train_set, monitor, epochs=6)
-    assert "warnings" not in monitor.close().info
-
-
-def test_a_price_is_no_warning_about_the_figures():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout, plan=None, max_overhead=0.001)
-    train(model, train_set, monitor, epochs=6)
-    run = monitor.close()
-    assert list(run.info["warnings"]) == ["overhead"] and "Warning" not in str(run)
+def test_a_fixed_plan_promises_no_price():
+    assert "warnings" not in train_watched(epochs=6).close().info
 
 
 def test_a_run_that_refused_most_of_its_visits_says_so(caplog):
     """Before, `print(run)` was silent about it, and the line in the log was not a warning."""
     (pixels, labels), holdout = data(num=80)
-    model = fresh()
-    monitor = watch(model, holdout, train_size=80)
+    monitor = watch(fresh(), holdout, train_size=80)
     for step, part in enumerate([*torch.arange(80).split(8)] * 3):
-        with monitor.step(part if step < 2 else part[:3], labels[part]):
-            F.cross_entropy(model(pixels[part]), labels[part]).backward()
+        take_step(monitor, part if step < 2 else part[:3], pixels[part], labels[part])
     with caplog.at_level(logging.WARNING):
         run = monitor.close()
     assert any("240 visits offered, 16 recorded, 224 refused" in message for message in caplog.messages)
@@ -191,36 +142,21 @@ def test_a_run_that_refused_most_of_its_visits_says_so(caplog):
     assert "the ids of 16 examples were seen, where train_size is 80" in str(run)
 
 
-def test_rows_that_were_refused_are_a_warning_at_the_end(caplog):
+def test_a_few_rows_that_were_refused_are_a_warning_in_the_log_alone(caplog):
     """Before, it was said below the level that loggers show by default."""
     (pixels, labels), holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    targets = labels.clone()
-    targets[:5] = -100
+    monitor = watch(fresh(), holdout)
+    targets = torch.cat([torch.full((5,), -100), labels[5:]])
     for part in torch.arange(48).split(12):
-        with monitor.step(part, targets[part]):
-            F.cross_entropy(model(pixels[part]), targets[part]).backward()
+        take_step(monitor, part, pixels[part], targets[part])
     with caplog.at_level(logging.WARNING):
         run = monitor.close()
     assert any("5 refused" in message for message in caplog.messages)
     assert "Warning" not in str(run)  # a few rows do no harm to the figures
 
 
-def test_a_plan_says_when_its_cost_will_be_known():
-    train_set, holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    assert "cost: unknown until the first step; pass budget=sgoif.Budget(batch_size=...)" in str(monitor.plan)
-    assert "of the bare step" in str(watch(fresh(), holdout, batch_size=12).plan)
-    train(model, train_set, monitor, epochs=1)
-    assert "of the bare step" in str(monitor.plan) and "unknown" not in str(monitor.plan)
-
-
 def test_anchors_of_tags_are_noticed_by_the_ids_that_the_user_gave():
-    from tests.training.multilabel import worlds
-
-    inputs, given, _, holdout = worlds.data()
+    inputs, given, _, holdout = worlds.data(examples=240, held=60)
     model = worlds.fresh()
     named = sgoif.with_ids(TensorDataset(*holdout), ids=[1000 + i for i in range(len(holdout[0]))])
     monitor = worlds.watch(model, named)
