@@ -27,6 +27,7 @@ from torch import nn
 
 import sgoif
 from sgoif.errors import SgoifError
+from tests.grouped import grouped
 
 NUM_CLASSES, TRAIN_SIZE = 3, 40
 PLAN = sgoif.Plan(refresh_every=3, examples_per_refresh=16, observe_every=2)
@@ -544,3 +545,24 @@ def in_forked_child(action: Callable[[], Any], timeout_s: float = 20.0) -> int:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return -9
+
+
+def train_until_killed(connection: Any, out: str, settings: dict[str, Any]) -> None:
+    """Train in a process of its own until it is killed; tell after every step how many rows the monitor was given."""
+    torch.set_num_threads(1)
+    twins = Twins("mlp", "classification")
+    side, inputs = twins.watched, make_data(24, seed=2)
+    side.monitor = sgoif.watch(
+        side.model,
+        side.optimizer,
+        anchors=inputs,
+        train_size=TRAIN_SIZE,
+        out=out,
+        **grouped({"plan": PLAN, **settings}),
+    )
+    connection.send(0)
+    seed = 0
+    while True:
+        twins._run(side, Batch(seed=seed))
+        connection.send(side.offered)
+        seed += 1
