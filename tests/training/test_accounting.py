@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import sgoif
 from sgoif.records import SIGNALS, VisitFlag
-from sgoif.training.accounting import AFTER_SWITCHED_OFF, OUTSIDE_CLASSES, VisitCounts
+from sgoif.training.accounting import AFTER_SWITCHED_OFF, OUTSIDE_CLASSES
 from sgoif.training.visits import PendingVisits, read_visits
 from tests.training.loops import GroupNormNet, data, fresh, make_loop, run_twins, take_step, train, train_watched, watch
 
@@ -155,13 +155,6 @@ def test_a_repeated_id_is_the_mean_of_its_finite_rows(losses, wanted):
     if wanted is not None:
         assert visits.columns["loss"].tolist() == [wanted, 5.0]
         assert visits.columns["flags"].tolist() == [VisitFlag.REPEATED, 0]
-
-
-def test_counts_of_several_processes_add_up():
-    first, second, both = VisitCounts(), VisitCounts(), VisitCounts()
-    first.offer(5), first.refuse(2, "a"), second.offer(7), second.refuse(1, "a"), second.lose(3, "b")
-    both.load([first.state_dict(), second.state_dict()])
-    assert (both.offered, both.refused, both.lost) == (12, {"a": 3}, {"b": 3})
 
 
 def test_an_error_inside_a_hook_of_a_step_that_the_user_left_is_not_the_next_steps():

@@ -153,9 +153,3 @@ def test_a_real_loop_with_pairs_trains_the_same_weights_and_counts_what_it_gave_
     assert len(monitor.governor.probe.readings) == 2
     assert all(np.isfinite(list(reading.shares.values())).all() for reading in monitor.governor.probe.readings)
     assert all(torch.equal(one, two) for one, two in zip(weights[0].values(), weights[1].values(), strict=True))
-
-
-def test_the_devices_own_wait_is_found():
-    Clock("cpu").synchronise()  # torch.cpu has one too, which does nothing
-    assert Clock("cpu").is_exact
-    assert not Clock("cuda").is_exact

@@ -126,10 +126,14 @@ def test_a_resumed_run_ends_as_the_unbroken_one_to_the_bit(world):
     assert counters[0] == counters[1]
 
 
-def test_switched_off_it_offers_the_same_and_finds_nothing(world, monkeypatch):
+def test_switched_off_it_offers_the_same_says_so_and_finds_nothing(world, monkeypatch, caplog):
+    """Before, a variable left over in a shell was found out by an empty run, at the end."""
     monitor = world.watch(world.fresh())
     monkeypatch.setenv("SGOIF_DISABLE", "1")
+    caplog.clear()
     disabled = world.watch(world.fresh())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "SGOIF_DISABLE=1" in caplog.text and "nothing is scored" in caplog.text
     assert isinstance(monitor, BaseMonitor) and isinstance(disabled, NoMonitor)
     names = {name for name in dir(monitor) if not name.startswith("_")} - INSIDE
     assert names == {name for name in dir(disabled) if not name.startswith("_")}
@@ -140,9 +144,14 @@ def test_switched_off_it_offers_the_same_and_finds_nothing(world, monkeypatch):
             assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
     bare, model = world.train(world.fresh()), world.train(world.fresh(), disabled)
     disabled.load_state_dict(disabled.state_dict())
+    disabled.flush()
+    disabled.detach()
+    assert disabled.plan == monitor.plan and "plan: scores every step" in str(disabled.plan)
+    assert disabled.counters["visits"] == disabled.reading.step == 0
     run = disabled.close()
     assert same(bare, model) and run.info["disabled"] and len(run.table["id"]) == 0
     assert all(not column for column in world.rows(run).values())
+    assert world.task == "multilabel" or len(run.worst(20)["id"]) == 0
 
 
 def test_trouble_of_our_own_leaves_the_training_alone_and_is_told(world, monkeypatch):
@@ -184,7 +193,7 @@ def test_ids_come_back_as_given(world):
     assert sorted(run.table["id"]) == sorted(f"row-{i}" for i in range(SIZE))
 
 
-def test_a_bad_batch_of_ids_costs_its_own_rows_and_every_row_is_counted(world):
+def test_a_bad_batch_costs_its_own_rows_and_every_row_is_counted(world):
     model = world.fresh()
     with pytest.raises(SgoifError):  # at first it is a mistake of the set-up
         world.step(model, world.watch(model), torch.arange(BATCH), list(range(BATCH - 1)))
@@ -192,11 +201,18 @@ def test_a_bad_batch_of_ids_costs_its_own_rows_and_every_row_is_counted(world):
     world.train(model, monitor, epochs=1)
     before = monitor.counters["visits"]
     rows = torch.arange(BATCH)
-    for ids in (rows.float(), [str(i) for i in range(BATCH)], list(range(BATCH - 1)), [None] * BATCH, rows):
+    for ids in (rows.float(), [str(i) for i in range(BATCH)], list(range(BATCH - 1)), [None] * BATCH):
         world.step(model, monitor, rows, ids)
+    for targets in (world.targets[rows], world.targets.flatten()[0]):  # twice backward, and a single number
+        with monitor.step(rows, targets):
+            loss = world.loss(model(world.inputs[rows]), world.targets[rows])
+            loss.backward(retain_graph=True)
+            if targets.dim():
+                loss.backward()
+    world.step(model, monitor, rows)
     run = monitor.close()
     counters, refused = run.info["counters"], run.info["visits_refused"]
-    assert counters["visits"] == before + BATCH and len(monitor.faults) == 4 and counters["visits_waiting"] == 0
+    assert counters["visits"] == before + BATCH and len(monitor.faults) == 6 and counters["visits_waiting"] == 0
     assert sum(refused.values()) == counters["visits_refused"] and any("float32" in cause for cause in refused)
     assert counters["visits_offered"] == sum(counters[name] for name in ("visits", "visits_refused", "visits_lost"))
 
@@ -230,14 +246,3 @@ def test_a_run_on_disk_is_the_one_in_memory_and_is_not_overwritten(world, tmp_pa
     model = world.fresh()
     with pytest.raises(SgoifError, match="holds a finished run"):
         world.step(model, world.watch(model, out=str(tmp_path / "run")), torch.arange(BATCH))
-
-
-def test_settings_that_a_task_would_ignore_are_refused():
-    world = make_world("multilabel")  # classification has all of them
-    for group in (
-        {"method": sgoif.Method(solver="direct")},
-        {"budget": sgoif.Budget(keep_visits="last")},
-        {"loss": sgoif.Loss(label_smoothing=0.1)},
-    ):
-        with pytest.raises(SgoifError, match="leave it out"):
-            world.watch(world.fresh(), **group)

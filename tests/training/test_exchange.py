@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.scale.ranks import Declared
 from sgoif.distributed import SingleProcess
-from sgoif.gradients.contractions import materialise
-from sgoif.records import GradientRows
-from sgoif.training.exchange import _compact, gather_scores
+from sgoif.training.exchange import gather_scores
 
 
 def member(rank, size):
@@ -34,13 +32,6 @@ def test_many_scores_are_sampled_and_visits_counted_in_full():
     kept = found.scores["harm"][np.isfinite(found.scores["harm"])]
     assert found.num_visits == 10_000 and 3000 < len(kept) <= 4096
     assert np.median(kept) == pytest.approx(np.median(scores), abs=0.1)  # five standard errors
-
-
-def test_rows_with_many_positions_are_sent_written_out():
-    rows = GradientRows("conv", torch.randn(3, 2, 4, 50), torch.randn(3, 2, 5, 50))
-    small = _compact(rows)
-    assert small.inputs.numel() + small.output_grads.numel() < rows.inputs.numel() / 4
-    torch.testing.assert_close(materialise(small), materialise(rows))
 
 
 @pytest.mark.parametrize("size", [3, 600, 2000])

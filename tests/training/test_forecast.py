@@ -5,7 +5,6 @@ import logging
 import pytest
 import torch
 
-import sgoif
 from tests.training.loops import PLAN, data, fresh, train_watched, watch
 
 
@@ -33,11 +32,3 @@ def test_a_plan_tells_its_price_once_it_is_known_and_is_the_same_plan(caplog):
 def test_visits_that_are_not_kept_take_no_memory(keep_visits):
     monitor = watch(fresh(), data()[1], keep_visits=keep_visits, batch_size=64)
     assert ("MB of visits" in str(monitor.plan)) == (keep_visits != "none")
-
-
-def test_a_rarer_plan_costs_less():
-    shares = []
-    for plan in (PLAN, sgoif.Plan(refresh_every=80, observe_every=10, stride=2)):
-        found = watch(fresh(), data()[1], batch_size=64, plan=plan).forecast
-        shares.append((found.step_share, found.curvature_share, found.refresh_share, found.total_share))
-    assert all(0 < rarer < often for often, rarer in zip(*shares, strict=True))

@@ -17,6 +17,7 @@ CLASSES, FEATURES, HELD, BATCH, STEPS = 3, 4, 25, 12, 40
 TRAIN = 60
 PLAN = sgoif.Plan(refresh_every=1, observe_every=1, early_steps=0, examples_per_refresh=CLASSES * HELD)
 RATE, DECAY = 0.1, 1e-3
+SYMBOLS = {"residual": "e", "beta": "beta", "gamma": "Gamma", "tau": "tau", "confidence": "c"}
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 
@@ -130,15 +131,8 @@ def run(method, train_size=TRAIN):
     model = Small().double()
     (inputs, labels), holdout = draw(TRAIN // CLASSES, 1), draw(HELD, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, weight_decay=DECAY)
-    monitor = sgoif.watch(
-        model,
-        anchors=holdout,
-        train_size=train_size,
-        optimizer=optimizer,
-        trusted=True,
-        method=method,
-        budget=sgoif.Budget(plan=PLAN),
-    )
+    settings = {"trusted": True, "method": method, "budget": sgoif.Budget(plan=PLAN)}
+    monitor = sgoif.watch(model, optimizer, anchors=holdout, train_size=train_size, **settings)
     engine, seen = monitor.engine, []
     take = engine.take_scores
     engine.take_scores = lambda: seen.append(take()) or seen[-1]
@@ -183,13 +177,7 @@ def test_every_quantity_of_the_paper_is_that_of_the_dense_transcript(changes):
         goal = torch.cat([engine.anchors.gradients[name].flatten(1) for name in engine.spaces], 1).mT
         torch.testing.assert_close(goal, transcript.g_v, **EXACT)
         torch.testing.assert_close(engine.tracker.columns, transcript.phi, **EXACT)
-        for name, symbol in {
-            "residual": "e",
-            "beta": "beta",
-            "gamma": "Gamma",
-            "tau": "tau",
-            "confidence": "c",
-        }.items():
+        for name, symbol in SYMBOLS.items():
             torch.testing.assert_close(getattr(reading, name), getattr(transcript, symbol), **EXACT)
         torch.testing.assert_close(packed[:, harm], scores, **EXACT)
         assert engine.replacement.count.tolist() == transcript.replaced.tolist()

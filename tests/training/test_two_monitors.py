@@ -87,17 +87,3 @@ def test_a_model_with_two_heads_has_a_monitor_for_each():
     runs = [monitor.close() for monitor in monitors]
     assert [run.num_classes for run in runs] == [4, 3]
     assert [len(run.visits["id"]) for run in runs] == [144, 144]
-
-
-def test_an_audit_inside_a_step_is_not_taken_for_the_step():
-    (pixels, labels), holdout = data()
-    model = fresh()
-    monitor = watch(model, holdout)
-    with monitor.step(torch.arange(12), labels[:12]):
-        F.cross_entropy(model(pixels[:12]), labels[:12]).backward()
-        model.zero_grad()
-        sgoif.audit(model, (pixels, labels), anchors=holdout)
-        assert all(parameter.grad is None for parameter in model.parameters())
-    monitor.flush()
-    assert monitor.faults == {}
-    assert monitor.counters["visits"] == 12

@@ -26,6 +26,7 @@ import sgoif
 from sgoif.errors import SgoifError
 from sgoif.records import VisitFlag
 from tests.cli.runs import invoke
+from tests.training.loops import arrays
 from tests.training.twins import (
     ODD,
     PLAN,
@@ -379,7 +380,7 @@ class WatchMachine(RuleBasedStateMachine):
 
 def check_tables(run: Any) -> None:
     """Probabilities are null with a reason, or lie in [0, 1]; questions get answers."""
-    for table in (run.table, _columns(run.label_issues())):
+    for table in (run.table, arrays(run.label_issues())):
         for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"):
             values = np.asarray(table[name], np.float64)
             assert ((values >= 0) & (values <= 1) | np.isnan(values)).all(), values
@@ -389,14 +390,6 @@ def check_tables(run: Any) -> None:
     (count,) = run.sql("select count(*) as n from examples").to_pydict()["n"]
     assert count == len(run.table["id"])
     assert repr(run)
-
-
-def _columns(table: Any) -> dict[str, Any]:
-    found = {name: table[name].to_pylist() for name in table.column_names}
-    return {
-        name: values if name == "no_p_reason" else [np.nan if value is None else value for value in values]
-        for name, values in found.items()
-    }
 
 
 def check_visits(run: Any, counters: dict[str, int]) -> None:

@@ -362,35 +362,34 @@ def _ids(kind: str, positions: torch.Tensor) -> Any:
 
 
 def _targets(kind: str, labels: torch.Tensor) -> Any:
+    every_other = torch.arange(len(labels)) % 2 == 0
+    made: dict[str, Callable[[], Any]] = {
+        "int32": lambda: labels.int(),
+        "uint8": lambda: labels.to(torch.uint8),
+        "short": lambda: labels[:-1],
+        "list": lambda: labels.tolist(),
+    }
     if labels.dim() == 2:  # tags
-        made: dict[str, Callable[[], Any]] = {
-            "int32": lambda: labels.int(),
-            "uint8": lambda: labels.to(torch.uint8),
-            "unknown": lambda: labels.masked_fill(torch.arange(len(labels))[:, None] % 2 == 0, float("nan")),
-            "ignored": lambda: labels.masked_fill(torch.arange(len(labels))[:, None] % 2 == 0, -1.0),
+        made |= {
+            "unknown": lambda: labels.masked_fill(every_other[:, None], float("nan")),
+            "ignored": lambda: labels.masked_fill(every_other[:, None], -1.0),
             "soft": lambda: labels * 0.5 + 0.2,
-            "short": lambda: labels[:-1],
-            "list": lambda: labels.tolist(),
             "column": lambda: labels[:, :1],
             "scalar": lambda: torch.tensor(1.0),
         }
-        return made.get(kind, lambda: labels)()
-    made = {
-        "int32": lambda: labels.int(),
-        "uint8": lambda: labels.to(torch.uint8),
-        "floats": lambda: labels.float(),
-        "ignored": lambda: labels.masked_fill(torch.arange(len(labels)) % 2 == 0, -100),
-        "all_ignored": lambda: torch.full_like(labels, -100),
-        "out_of_range": lambda: labels + 1,
-        "negative": lambda: labels - 1,
-        "soft": lambda: 0.8 * F.one_hot(labels, NUM_CLASSES) + 0.2 / NUM_CLASSES,
-        "one_hot": lambda: F.one_hot(labels, NUM_CLASSES).float(),
-        "mixed": lambda: 0.6 * F.one_hot(labels, NUM_CLASSES) + 0.4 * F.one_hot(labels.flip(0), NUM_CLASSES),
-        "column": lambda: labels[:, None],
-        "short": lambda: labels[:-1],
-        "list": lambda: labels.tolist(),
-        "scalar": lambda: torch.tensor(1),
-    }
+    else:
+        made |= {
+            "floats": lambda: labels.float(),
+            "ignored": lambda: labels.masked_fill(every_other, -100),
+            "all_ignored": lambda: torch.full_like(labels, -100),
+            "out_of_range": lambda: labels + 1,
+            "negative": lambda: labels - 1,
+            "soft": lambda: 0.8 * F.one_hot(labels, NUM_CLASSES) + 0.2 / NUM_CLASSES,
+            "one_hot": lambda: F.one_hot(labels, NUM_CLASSES).float(),
+            "mixed": lambda: 0.6 * F.one_hot(labels, NUM_CLASSES) + 0.4 * F.one_hot(labels.flip(0), NUM_CLASSES),
+            "column": lambda: labels[:, None],
+            "scalar": lambda: torch.tensor(1),
+        }
     return made.get(kind, lambda: labels)()
 
 
@@ -551,15 +550,9 @@ def train_until_killed(connection: Any, out: str, settings: dict[str, Any]) -> N
     """Train in a process of its own until it is killed; tell after every step how many rows the monitor was given."""
     torch.set_num_threads(1)
     twins = Twins("mlp", "classification")
-    side, inputs = twins.watched, make_data(24, seed=2)
-    side.monitor = sgoif.watch(
-        side.model,
-        side.optimizer,
-        anchors=inputs,
-        train_size=TRAIN_SIZE,
-        out=out,
-        **grouped({"plan": PLAN, **settings}),
-    )
+    side = twins.watched
+    settings = grouped({"plan": PLAN, "anchors": make_data(24, seed=2), **settings})
+    side.monitor = sgoif.watch(side.model, side.optimizer, train_size=TRAIN_SIZE, out=out, **settings)
     connection.send(0)
     seed = 0
     while True:
