@@ -218,13 +218,9 @@ def test_a_bad_batch_costs_its_own_rows_and_every_row_is_counted(world):
 
 
 def test_a_wrong_loss_is_refused_at_the_first_step(world):
-    model = world.fresh()
-    monitor = world.watch(model)
-    rows = torch.arange(BATCH)
-    with (
-        pytest.raises(HeadError, match="times what the declared settings say"),
-        monitor.step(rows, world.targets[rows]),
-    ):
+    model, rows = world.fresh(), torch.arange(BATCH)
+    step = world.watch(model).step(rows, world.targets[rows])
+    with pytest.raises(HeadError, match="times what the declared settings say"), step:
         (3 * world.loss(model(world.inputs[rows]), world.targets[rows])).backward()
 
 

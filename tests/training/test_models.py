@@ -6,27 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import Dataset
 
 from sgoif.errors import SgoifError
 from tests.training.loops import GroupNormNet, batches, data, fresh, make_loop, run_twins, watch
-
-
-def loop_over(train_set, call):
-    return make_loop(batches(train_set, count=10), call=call)
-
-
-class DictSet(Dataset):
-    """Inputs as a dictionary, the way language and multi-modal models have them."""
-
-    def __init__(self, pixels, labels):
-        self.pixels, self.labels = pixels, labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return {"pixels": self.pixels[index], "shift": torch.zeros(())}, int(self.labels[index])
 
 
 class DictNet(GroupNormNet):
@@ -36,8 +18,9 @@ class DictNet(GroupNormNet):
 
 @pytest.mark.parametrize("is_declared", [False, True])
 def test_dictionaries_as_batches(is_declared):
+    """The way that language and multi-modal models have them."""
     train_set, holdout = data()
-    made = []
+    items, made = [({"pixels": x, "shift": torch.zeros(())}, int(y)) for x, y in zip(*holdout, strict=True)], []
 
     def make():
         made.append(DictNet())
@@ -46,11 +29,8 @@ def test_dictionaries_as_batches(is_declared):
     def call(model, x):
         return model(pixels=x, shift=torch.zeros(len(x), dtype=x.dtype))
 
-    def forward(inputs):
-        return made[-1](inputs["pixels"], inputs["shift"])
-
-    settings = {"forward": forward} if is_declared else {}
-    run_twins(make, loop_over(train_set, call), DictSet(*holdout), **settings)
+    settings = {"forward": lambda inputs: made[-1](inputs["pixels"], inputs["shift"])} if is_declared else {}
+    run_twins(make, make_loop(batches(train_set), call=call), items, **settings)
 
 
 @dataclass
@@ -80,7 +60,7 @@ def test_results_with_more_than_logits(pack, unpack):
             hidden = F.relu(self.norm(self.conv(x))).mean((2, 3))
             return pack(self.fc(hidden), hidden)
 
-    run_twins(Net, loop_over(train_set, lambda model, x: unpack(model(x))), holdout)
+    run_twins(Net, make_loop(batches(train_set), call=lambda model, x: unpack(model(x))), holdout)
 
 
 def test_results_of_unknown_form_need_a_forward():
@@ -97,5 +77,5 @@ def test_results_of_unknown_form_need_a_forward():
 
     with pytest.raises(SgoifError, match="pass forward="):
         watch(fresh(make), holdout)
-    call = lambda model, x: model(x)["scores"]  # noqa: E731
-    run_twins(make, loop_over(train_set, call), holdout, forward=lambda x: made[-1](x)["scores"])
+    loop = make_loop(batches(train_set), call=lambda model, x: model(x)["scores"])
+    run_twins(make, loop, holdout, forward=lambda x: made[-1](x)["scores"])

@@ -18,10 +18,6 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-def plain_loop(train_set, **settings):
-    return make_loop(batches(train_set), **settings)
-
-
 def amp_loop(train_set, dtype, scaler):
     """The usual loop under autocast: scale, unscale, clip, step."""
 
@@ -104,7 +100,7 @@ def test_activation_checkpointing(use_reentrant, layers):
 
     runs = []
     for prepare in (None, without):
-        loop = plain_loop(train_set, prepare=prepare)
+        loop = make_loop(batches(train_set), prepare=prepare)
         _, run = run_twins(lambda: CheckpointedNet(use_reentrant), loop, holdout, layers=layers)
         runs.append(run.visits)
     np.testing.assert_array_equal(runs[0]["harm"], runs[1]["harm"])
@@ -115,7 +111,7 @@ def test_layers_before_a_reentrant_checkpoint_are_refused_on_the_first_step():
     model = fresh(lambda: CheckpointedNet(use_reentrant=True))
     monitor = watch(model, holdout, layers=["first"])
     with pytest.raises(CaptureError, match="use_reentrant=False"):
-        plain_loop(train_set)(model, monitor.step)
+        make_loop(batches(train_set))(model, monitor.step)
 
 
 def test_channels_last():
@@ -130,7 +126,7 @@ def test_channels_last():
     def call(model, x):
         return model(x.contiguous(memory_format=torch.channels_last))
 
-    run_twins(make, plain_loop(train_set, call=call), holdout, dtype=torch.float32)
+    run_twins(make, make_loop(batches(train_set), call=call), holdout, dtype=torch.float32)
     assert layouts == {1}  # the hold-out's passes too
 
 
@@ -144,7 +140,7 @@ def test_a_frozen_backbone(is_eval):
         model.backbone.train(not is_eval)
         models.append(model)
 
-    monitor, _ = run_twins(TwoParts, plain_loop(train_set, prepare=freeze), holdout)
+    monitor, _ = run_twins(TwoParts, make_loop(batches(train_set), prepare=freeze), holdout)
     assert monitor.model.training
     assert all(module.training != is_eval for module in models[1].backbone.modules())
 
