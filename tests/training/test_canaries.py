@@ -24,7 +24,7 @@ def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
     return (points[:num], given[:num], flips[:num].numpy()), (points[num:], given[num:], flips[num:].numpy())
 
 
-def many_clouds(num=6000, held=800, classes=80, rate=0.2, dim=16, seed=0):
+def many_clouds(num=4000, held=800, classes=80, rate=0.2, dim=16, seed=0):
     """Clouds of 80 classes around random centres; wrong labels go to the next class."""
     generator = torch.Generator().manual_seed(seed)
     centres = 1.6 * torch.randn(classes, dim, generator=generator)

@@ -20,7 +20,7 @@ from tests.training.loops import data, train, train_watched
 ROOT = Path(__file__).resolve().parents[2]
 ENDINGS = ("error", "forked", "child", "early", "closed", "signal", "own handler")
 SCRIPT = """
-import json, multiprocessing, os, signal, sys, time
+import gc, json, multiprocessing, os, signal, sys, time
 import sgoif
 import sgoif.store.writer
 from tests.training.loops import train_watched
@@ -55,6 +55,7 @@ def run(ending, out, ready):
 
 folder, *endings = sys.argv[1:]
 train_one(f"{folder}/first", 1).close()  # imports what the processes below have then
+gc.freeze()  # what ends below need not look at all of torch again
 codes = {}
 for ending in endings:
     waits, ready = os.pipe()

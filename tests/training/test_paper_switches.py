@@ -266,3 +266,14 @@ def test_switches_of_tracked_directions_do_not_go_with_a_solver(name):
     for solver in SOLVERS:
         with pytest.raises(SgoifError, match=f"solver='{solver}'"):
             sgoif.Method(solver=solver, **{name: SWITCHES[name][1]})
+
+
+def test_settings_that_cannot_be_are_refused():
+    for group, settings, words in (
+        (sgoif.Method, {"refine_below": 1.5}, "refine_below is a confidence"),
+        (sgoif.Method, {"temperature": 0.0}, "temperature must be positive"),
+        (sgoif.Method, {"solver": "foo"}, "solver must be one of richardson, direct, neumann, cg, got 'foo'"),
+        (sgoif.Loss, {"soft_targets": "hard"}, "soft_targets must be one of mixed, soft"),
+    ):
+        with pytest.raises(SgoifError, match=words):
+            group(**settings)

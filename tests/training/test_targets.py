@@ -57,9 +57,10 @@ def test_a_pure_row_of_a_mixed_batch_is_a_blend_too():
     given = read_targets(targets, torch.zeros(2, 3))
     assert given.mixed.tolist() == [True, True]
     assert given.label_to_record.tolist() == [-1, -1]
-    given = read_targets(targets[1:], torch.zeros(1, 3))
-    assert given.mixed.tolist() == [False]
-    assert given.label_to_record.tolist() == [0]
+    for alone in (targets[1:], torch.tensor([0])):
+        given = read_targets(alone, torch.zeros(1, 3))
+        assert given.mixed is None or given.mixed.tolist() == [False]
+        assert given.label_to_record.tolist() == [0]
 
 
 @pytest.mark.parametrize("is_smoothed_by", ["targets", "loss", "nobody"])
