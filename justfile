@@ -29,7 +29,7 @@ holes:
 
 # the tests nearest to the files that you changed, within a minute; or to the files named
 quick *FILES:
-    python -m tests.quick {{FILES}}
+    python scripts/quick.py {{FILES}}
 
 # the tests that every change must pass, and those of the rooms that it touches
 gate:

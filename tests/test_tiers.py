@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from tests import quick, tiers
+from scripts import quick
+from tests import tiers
 
 pytest_plugins = ["pytester"]
 

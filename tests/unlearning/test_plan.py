@@ -46,7 +46,7 @@ def test_the_plan_says_what_the_model_with_its_head_does(finished):
     np.testing.assert_allclose([everyone["loss"], everyone["change"]], [losses[0], losses[1] - losses[0]])
     assert plan.anchors.num_rows == 5 and sorted(plan.table["id"].to_pylist()) == [1, 5, 9]
     plan.removed_weights()["fc.weight"].zero_()
-    assert model.fc.weight.any()
+    assert model.fc.weight.any() and plan.removed_weights()["fc.weight"].any()
 
 
 def test_ids_are_those_of_the_users_dataset(finished):

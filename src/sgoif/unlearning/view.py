@@ -56,11 +56,13 @@ class HeadView:
         return torch.cat(parts, 1).to(self._home, torch.float64)
 
     def to_state(self, theta: Tensor) -> dict[str, Tensor]:
-        """``theta`` as entries of the model's state dict."""
+        """``theta`` as entries of the model's state dict, copies that are the caller's."""
         module: Any = self.model.get_submodule(self.head)
         prefix, size = f"{self.head}." if self.head else "", module.weight[0].numel()
-        found = {f"{prefix}weight": theta[:, :size].reshape(module.weight.shape).to(module.weight)}
-        return found if module.bias is None else {**found, f"{prefix}bias": theta[:, -1].to(module.bias)}
+        weight = theta[:, :size].reshape(module.weight.shape).to(module.weight, copy=True)
+        if module.bias is None:
+            return {f"{prefix}weight": weight}
+        return {f"{prefix}weight": weight, f"{prefix}bias": theta[:, -1].to(module.bias, copy=True)}
 
     @property
     def _home(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""The tests nearest to a change, within a minute: ``python -m tests.quick [FILE ...]``; ``--list`` names them alone.
+"""The tests nearest to a change, within a minute: ``python scripts/quick.py [FILE ...]``; ``--list`` names them alone.
 
 Nearest first, and among equals the cheapest: tests of the changed file, of the files that import it, of its room, of
 the rooms that import it. Functions are taken until 40 recorded CPU seconds are used.
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.tiers import ROOT, changed_files, read_seconds
 
 BUDGET = 40.0  # CPU seconds
