@@ -48,7 +48,7 @@ traces NUMBER="400" SEED="0":
     SGOIF_TRACES={{NUMBER}} SGOIF_TRACE_SEED={{SEED}} python -m pytest -n 2 --hypothesis-seed={{SEED}} \
         tests/training/test_watch_machine.py tests/cli/test_command_machine.py tests/distributed/test_random_faults.py
 
-# plant the faults of tests/mutants.toml one by one, and see whether the tests notice: hours for all, minutes for `just mutants linalg`
+# plant the faults of tests/mutants.toml and see whether the tests notice: hours for all, minutes for `just mutants linalg`
 mutants *ARGS:
     python scripts/mutants.py {{ARGS}}
 
@@ -70,7 +70,8 @@ weekly: slow traces mutants
 slow:
     python -m pytest -n 2 --dist loadgroup -m slow tests
 
-# write down what each test takes; the gate and `just quick` choose by it
+# write down what each test takes, which the gate and `just quick` choose by; a nightly run leaves the same in
+# ~/.cache/sgoif-ci/test.json
 seconds:
     just test --record-seconds tests/seconds.json {{everything}}
 

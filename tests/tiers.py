@@ -31,8 +31,6 @@ ALWAYS = (
     "tests/distributed/test_ddp.py",
     "tests/distributed/test_random_faults.py",
     "tests/distributed/test_rounds.py",
-    "tests/docs/test_docs.py::test_the_code_of_the_readme_runs",
-    "tests/docs/test_docs.py::test_the_six_lines",
     "tests/gradients/",
     "tests/influence/",
     "tests/store/test_kill.py",
