@@ -290,3 +290,23 @@ def test_drift_is_how_far_an_anchor_moved_beyond_the_noise_of_its_draws():
     moved = anchors.gradients["fc"].flatten(1)
     expected = (moved - after).norm(dim=1) / moved.norm(dim=1)
     torch.testing.assert_close(anchors.drift, expected, rtol=0.1, atol=0)
+
+
+def test_a_tracker_that_was_saved_takes_the_same_steps():
+    root = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(3))
+    first, second = (Dense(part @ part.T + torch.eye(6)) for part in root)
+    saved, loaded = (Tracker({"fc": BlockShape(1, 1, 6, False)}, 1) for _ in range(2))
+    saved.use_operator(first)
+    saved.use_operator(second)
+    loaded.load_state_dict(saved.state_dict())
+    loaded.use_operator(second)
+    for tracker in (saved, loaded):
+        tracker.retarget({"fc": torch.ones(1, 1, 1, 6)})
+        tracker.advance(steps=1)
+    assert torch.equal(saved.columns, loaded.columns)
+
+
+def test_the_paper_weighs_by_confidence_twice():
+    dots, confidence = torch.tensor([[1.0, -2.0, 4.0]]), torch.tensor([0.5, 1.0, 0.25])
+    expected = -(confidence.square() * dots).sum(1) / confidence.sum()
+    torch.testing.assert_close(score(dots, torch.tensor([0]), confidence, weighting="paper").harm, expected)

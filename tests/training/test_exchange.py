@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.scale.ranks import Declared
+from sgoif.curvature import Statistic, reduce_statistics
 from sgoif.distributed import SingleProcess
-from sgoif.training.exchange import gather_scores
+from sgoif.training.exchange import gather_scores, reduce_curvature
 
 
 def member(rank, size):
@@ -40,3 +41,40 @@ def test_all_processes_together_send_few_scores(size):
     (found,) = gather_scores(peers, [(64, {"harm": np.arange(64.0)})], ["harm"])
     assert found.num_visits == 64 * size
     assert np.isfinite(found.scores["harm"]).sum() <= 4096
+
+
+class Beside(SingleProcess):
+    """A process beside another one, of which it is known what it gives to each exchange."""
+
+    size = 2
+
+    def __init__(self, others=()):
+        self.given, self.others = [], iter(others)
+
+    def _exchange(self, values, join):
+        self.given.append(values)
+        return [join(mine, other) for mine, other in zip(values, next(self.others, values), strict=True)]
+
+    def all_reduce_max(self, values):
+        return self._exchange(values, max)
+
+    def all_reduce_sum(self, tensors):
+        return self._exchange(tensors, torch.add)
+
+    def all_gather(self, tensors):
+        return self._exchange(tensors, lambda mine, other: torch.cat([mine, other]))
+
+
+def test_curvature_of_processes_counts_their_examples():
+    def measured(count):
+        mean = Statistic(torch.tensor([[1.0, 0.5], [0.5, 2.0]]) * count, count, "mean", is_symmetric=True)
+        return {"mean": mean, "columns": Statistic(torch.full((2, count), float(count)), count, "concat")}
+
+    other = Beside()
+    reduce_curvature(other, measured(3))
+    found = reduce_curvature(Beside(other.given), measured(1))
+    expected = reduce_statistics([measured(1), measured(3)])
+    torch.testing.assert_close(found["mean"].tensor, expected["mean"].tensor)
+    assert float(found["mean"].count) == float(found["columns"].count) == 4
+    columns = found["columns"].tensor  # those that are short are filled up with zeros
+    torch.testing.assert_close(columns[:, columns.any(0)], expected["columns"].tensor)

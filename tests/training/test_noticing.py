@@ -2,13 +2,11 @@
 
 import logging
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
 import sgoif
-from sgoif.training.step_ids import IdNotices
 from tests.training.loops import data, fresh, make_loop, take_step, train, train_watched, watch
 from tests.training.multilabel import worlds
 
@@ -159,9 +157,3 @@ def test_anchors_of_tags_are_noticed_by_the_ids_that_the_user_gave():
     worlds.train(model, inputs, given, monitor, epochs=1)
     run = monitor.close()
     assert "hold-out examples were trained on" in run.info["warnings"]["trained_on_anchors"]
-
-
-def test_labels_are_compared_with_those_that_were_held_out_under_the_same_ids():
-    notices = IdNotices(1000, lambda *said, **how: None, range(100, 140), np.arange(40) % 4)
-    notices.note(np.arange(60, 140), np.concatenate([np.zeros(40, np.int64), np.arange(40) % 4]))
-    assert notices.num_trained_on == 40

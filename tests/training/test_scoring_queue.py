@@ -16,7 +16,7 @@ from sgoif.influence.near_outputs import NearOutputs
 from sgoif.records import SIGNALS
 from sgoif.training import ending
 from sgoif.training import engine as engines
-from sgoif.training.scoring_queue import split_queue
+from sgoif.training.scoring_queue import join_masks, split_queue
 from tests.grouped import grouped
 from tests.training.loops import take_step
 
@@ -96,7 +96,6 @@ def test_they_are_scored_in_parts_where_there_are_many_logits(most, monkeypatch)
 
 
 def test_a_part_holds_as_many_batches_as_may_be_scored_together():
-    from sgoif.training.scoring_queue import split_queue
 
     batches = [SimpleNamespace(outputs=torch.zeros(size, 10)) for size in (3, 3, 3, 9, 1)]
     groups = split_queue(batches, 60)
@@ -211,7 +210,8 @@ def test_a_judge_of_very_many_outputs_knows_the_solved_directions(monkeypatch):
     torch.testing.assert_close(engine.judge().directions[2:], expected)
 
 
-def test_groups_of_waiting_batches_hold_no_more_logits_than_allowed():
-    batches = [SimpleNamespace(outputs=torch.zeros(size, 5)) for size in (2, 2, 2, 9, 1)]
-    groups = [[len(batch.outputs) for batch in group] for group in split_queue(batches, 20)]
-    assert groups == [[2, 2], [2], [9], [1]]  # one that is larger stands alone
+def test_batches_without_a_mask_have_the_value_that_is_meant_for_them():
+    bare, masked = (SimpleNamespace(labels=torch.zeros(2), mixed=mask) for mask in (None, torch.tensor([True, False])))
+    assert join_masks([bare, masked], "mixed", False).tolist() == [False, False, True, False]
+    assert join_masks([bare, masked], "mixed", True).tolist() == [True, True, True, False]
+    assert join_masks([bare, bare], "mixed", True) is None
