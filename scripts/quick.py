@@ -121,8 +121,9 @@ def _home_of(module: str, name: str) -> str:
 
 
 def command(names: Iterable[str], files: Sequence[str]) -> list[str]:
-    """What runs them, with the examples in the docstrings of the changed files."""
-    examples = [file for file in files if file.startswith("src/") and file.endswith(".py") and (ROOT / file).exists()]
+    """What runs them, with the examples in docstrings of the changed rooms: a file alone would be imported twice."""
+    sources = [Path(file) for file in files if file.startswith("src/sgoif/") and (ROOT / file).exists()]
+    examples = sorted({str(path.parent if len(path.parts) > 3 else path) for path in sources if path.suffix == ".py"})
     options = ["-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "--doctest-modules"]
     return [sys.executable, "-m", "pytest", *options, *examples, *names]
 
