@@ -71,19 +71,26 @@ def test_the_gate_leaves_dear_tests_of_other_rooms_to_the_night(pytester, monkey
 def test_seconds_of_all_parameters_are_recorded_for_their_function(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tiers.ROOT))
     pytester.makeconftest('pytest_plugins = ["tests.seconds"]')
-    burn = "import time\nend = time.process_time() + 0.15\nwhile time.process_time() < end: pass"
+    burn = "import time; end = time.process_time() + 0.15; [0 for _ in iter(lambda: time.process_time() < end, False)]"
     pytester.makepyfile(
         f"""
         import pytest, subprocess, sys
         @pytest.mark.parametrize("n", [1, 2])
         def test_in_a_process(n): subprocess.run([sys.executable, "-c", {burn!r}])
-        def test_here(): exec({burn!r})
+        def test_in_a_process_that_goes_on():
+            pipe, command = subprocess.PIPE, {burn!r} + "; print(1, flush=True); input()"
+            subprocess.Popen([sys.executable, "-c", command], stdin=pipe, stdout=pipe).stdout.readline()
+        def test_here(): exec({burn!r}, {{}})
         def test_cheap(): pass
         """
     )
     done = pytester.runpytest_subprocess("--record-seconds", "seconds.json", "--dearest", "1")
     seconds = tiers.read_seconds(pytester.path / "seconds.json")
-    assert sorted(name.partition("::")[2] for name in seconds) == ["test_here", "test_in_a_process"]
+    assert sorted(name.partition("::")[2] for name in seconds) == [
+        "test_here",
+        "test_in_a_process",
+        "test_in_a_process_that_goes_on",
+    ]
     assert min(seconds.values()) >= 0.1 and max(seconds.values()) >= 0.3
     done.stdout.fnmatch_lines(["*0.*  test_seconds_of_all*::test_in_a_process"])
 
