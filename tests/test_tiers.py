@@ -51,21 +51,26 @@ def test_without_a_checkout_nothing_is_touched(tmp_path, monkeypatch):
 
 def test_the_gate_leaves_dear_tests_of_other_rooms_to_the_night(pytester, monkeypatch):
     """A dear test stays where its room is touched, where it is always wanted, and in every other tier."""
-    pytester.makeconftest('pytest_plugins = ["tests.seconds", "tests.tiers"]')
     names = ["tests/linalg/test_a.py", "tests/store/test_b.py", "tests/test_neutrality.py"]
     for name in names:
         path = pytester.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("def test_cheap(): pass\ndef test_dear(): pass\n")
-    monkeypatch.setattr(tiers, "read_seconds", lambda: {f"{name}::test_dear": 3.0 for name in names})
-    monkeypatch.setattr(tiers, "changed_files", lambda base: ["src/sgoif/linalg/factor.py"])
+    pytester.makeconftest(
+        f"""
+        from tests import tiers
+        pytest_plugins = ["tests.seconds", "tests.tiers"]
+        tiers.read_seconds = lambda: { ({f"{name}::test_dear": 3.0 for name in names})!r}
+        tiers.changed_files = lambda base: ["src/sgoif/linalg/factor.py"]
+        """
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tiers.ROOT))
     monkeypatch.setenv("GATE_BASE", "HEAD")
-    monkeypatch.setenv("SGOIF_TRACES", "5")
-    gate = pytester.runpytest_inprocess("--tier", "gate", "--import-mode=importlib", "-v")
+    gate = pytester.runpytest_subprocess("--tier", "gate", "--import-mode=importlib", "-v")
     gate.assert_outcomes(passed=5, deselected=1)
     gate.stdout.no_fnmatch_line("*test_b.py::test_dear*")
     gate.stdout.fnmatch_lines(["gate: changed since HEAD: src/sgoif/linalg/, tests/linalg/"])
-    pytester.runpytest_inprocess("--import-mode=importlib").assert_outcomes(passed=6)
+    pytester.runpytest_subprocess("--import-mode=importlib").assert_outcomes(passed=6)
 
 
 def test_seconds_of_all_parameters_are_recorded_for_their_function(pytester, monkeypatch):
