@@ -1,7 +1,7 @@
 """Pytest plugin: which tests a run has, and in which order (``docs/decisions/tests.md``).
 
-``--tier gate`` keeps what every change must pass: tests of less than two CPU seconds, those of ``ALWAYS``, and all tests of
-the rooms that the change touches. Without it every test runs that is not marked ``slow``.
+``--tier gate`` keeps what every change must pass: tests of less than two CPU seconds, those of ``ALWAYS``, and all
+tests of the rooms that the change touches. Without it every test runs that is not marked ``slow``.
 """
 
 from __future__ import annotations
