@@ -29,6 +29,11 @@ class VisitCounts:
     >>> counts.refuse(2, OUTSIDE_CLASSES)
     >>> counts.num_refused, counts.num_lost
     (2, 0)
+    >>> resumed = VisitCounts()
+    >>> other = VisitCounts(offered=8, lost={"OSError": 1})
+    >>> resumed.load([counts.state_dict(), other.state_dict()])  # of two processes
+    >>> resumed.offered, resumed.num_refused, resumed.num_lost
+    (40, 2, 1)
     """
 
     offered: int = 0
