@@ -64,7 +64,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Hand the seconds over with the report of the teardown, through which they leave a worker."""
     if call.when == "teardown":
-        item.user_properties.append((_PROPERTY, _cpu_seconds() - item.stash[_STARTED]))
+        # a process that ends without being waited for takes its seconds along
+        seconds = max(0.0, _cpu_seconds() - item.stash[_STARTED])
+        item.user_properties.append((_PROPERTY, seconds))
 
 
 _STARTED = pytest.StashKey[float]()
