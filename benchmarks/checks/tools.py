@@ -17,9 +17,10 @@ from benchmarks.checks.plant import Draw
 from sgoif.checks import CheckedData, DataIssue, data, find_data_issues
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, SKETCH_COLUMNS, picture_sketch, sign_sketch
 from sgoif.findings import find_duplicates
+from sgoif.judging.fitting import fit_noise
+from sgoif.judging.heads import PredictedHead
+from sgoif.judging.judgement import judge_fitted
 from sgoif.pictures.statistics import measure_pictures
-from sgoif.scanning.estimate import estimate_labels
-from sgoif.scanning.head import PredictedHead
 from sgoif.tables import MemoryTables
 
 __all__ = ["ask_datalab", "ask_ours", "check", "predict", "squares"]
@@ -75,7 +76,8 @@ def check(draw: Draw, p: NDArray[np.float64], *, judges_labels: bool = True) -> 
     """Our table of issues."""
     ids, log_p, wrong = np.arange(len(draw.labels)), np.log(p).astype(np.float32), None
     if judges_labels:
-        wrong = estimate_labels([PredictedHead(torch.from_numpy(log_p))], draw.labels, draw.num_classes).p
+        head = PredictedHead(torch.from_numpy(log_p))
+        wrong = judge_fitted(fit_noise([head], draw.labels, draw.num_classes)).p
     pictures = squares(draw.pictures) if draw.pictures else None
     words = sign_sketch(draw.features) if pictures is None else picture_sketch(pictures)
     table = {"id": ids, "given_label": draw.labels, **{name: words[:, i] for i, name in enumerate(SKETCH_COLUMNS)}}

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from sgoif.judging.fitting import fit_noise
+from sgoif.judging.heads import PredictedHead
+from sgoif.judging.judgement import judge_fitted
 from sgoif.scanning.crossfit import LabelledSet, ScanRun, cross_fitted_audit
-from sgoif.scanning.estimate import estimate_labels
-from sgoif.scanning.head import PredictedHead
 
 COUNT, CLASSES = 240, 3
 ROWS = torch.arange(COUNT)
@@ -49,7 +50,9 @@ def test_no_example_is_judged_by_a_model_that_was_trained_on_it():
 
 
 def test_an_estimate_is_joined_to_the_ids_and_a_verified_label_is_not_doubted():
-    estimate = estimate_labels([PredictedHead(torch.rand(COUNT, CLASSES).log_softmax(1))], LABELS.numpy(), CLASSES)
+    estimate = judge_fitted(
+        fit_noise([PredictedHead(torch.rand(COUNT, CLASSES).log_softmax(1))], LABELS.numpy(), CLASSES)
+    )
     estimate.p[:] = np.linspace(0.1, 0.9, COUNT)
     table, row = audit(estimate=estimate)[0].table, np.argsort(IDS)
     mine = row[table["id"]]

@@ -6,11 +6,14 @@ import torch
 
 from benchmarks import data
 from sgoif.evidence.counts import count_sure, limit_leaks, recover_true, scale_errors, shrink_counts
-from sgoif.scanning.estimate import estimate_features, estimate_labels, make_heads
-from sgoif.scanning.head import LOWEST, Fold, PredictedHead, make_folds
+from sgoif.judging.fitting import fit_noise
+from sgoif.judging.heads import PredictedHead
+from sgoif.judging.judgement import judge_fitted
+from sgoif.judging.pool import fit_pool
+from sgoif.scanning.estimate import estimate_features, make_heads
+from sgoif.scanning.head import LOWEST, Fold, make_folds
 from sgoif.scanning.linear import LinearHead, fit_softmax
 from sgoif.scanning.neighbours import NeighbourHead
-from sgoif.scanning.pool import fit_pool
 from sgoif.scanning.standardise import check_features, standardise
 from sgoif.scanning.tabular import TreeHead
 
@@ -190,7 +193,7 @@ def test_predictions_that_cost_too_much_to_make_again_are_judged_too():
     wrong = np.arange(1500) % 20 == 0
     given = np.where(wrong, (truth + 1) % 4, truth)
     log_p = LinearHead(rows, 4, make_folds(np.arange(1500), given)).fit(torch.from_numpy(given))
-    found = estimate_labels([PredictedHead(log_p)], given, 4)
+    found = judge_fitted(fit_noise([PredictedHead(log_p)], given, 4))
     assert average_precision(found.p, wrong) > 0.9
 
 
@@ -291,7 +294,7 @@ def test_a_refitted_head_that_has_seen_a_little_of_each_label_does_not_hide_the_
     seen = scores[1].copy()
     seen[range(count), given] += 0.7
     heads = [KnownHead("unseen", scores[0], scores[0]), KnownHead("seen", scores[1], seen)]
-    found = estimate_labels(heads, given, classes)
+    found = judge_fitted(fit_noise(heads, given, classes))
     # 0.87 of them; 0.70 where exponents are fitted anew to find their number, 0.48 where after each refit
     assert found.is_refitted and found.p.sum() == pytest.approx(wrong.sum(), rel=0.2)
 
@@ -342,7 +345,7 @@ def test_classes_that_are_some_of_all_keep_their_numbers():
     """Classes 1, 3 and 4 of five were judged, as 0, 1 and 2."""
     truth, classes = np.arange(300) % 3, np.array([1, 3, 4])
     log_p = (4 * torch.eye(3)[torch.from_numpy(truth)] + torch.rand(300, 3)).log_softmax(1)
-    found = estimate_labels([PredictedHead(log_p)], truth, 3)
+    found = judge_fitted(fit_noise([PredictedHead(log_p)], truth, 3))
     moved = found.at_classes(classes, 5)
     np.testing.assert_array_equal(moved.suggested, np.where(found.suggested >= 0, classes[found.suggested], -1))
     assert set(moved.suggested[truth == 0, 0].tolist()) <= {3, 4} and (moved.suggested[:, 2] == -1).all()

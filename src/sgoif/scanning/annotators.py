@@ -20,12 +20,12 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import measure_competence
 from sgoif.evidence.annotators import Annotation, Votes, judge_votes
 from sgoif.finish import save_run
+from sgoif.judging.pool import blocks, fit_pool
 from sgoif.run import Run
 from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.head import FeatureHead, make_folds
 from sgoif.scanning.holdout import LEAST_PER_CLASS
 from sgoif.scanning.linear import LinearHead
-from sgoif.scanning.pool import blocks, fit_pool
 from sgoif.scanning.standardise import check_features, find_finite, standardise
 from sgoif.scanning.tabular import MOST_COLUMNS, make_fourier_head
 from sgoif.types import Columns, Floats, Ints

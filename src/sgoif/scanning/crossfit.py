@@ -21,10 +21,11 @@ from sgoif.evidence import Sketches, hash_ids, measure_competence
 from sgoif.finish import add_up, collect_run
 from sgoif.gradients import find_head
 from sgoif.influence import HoldOut
+from sgoif.judging.fitting import fit_noise
+from sgoif.judging.heads import PredictedHead
+from sgoif.judging.judgement import Judgement, judge_fitted
 from sgoif.run import Run
 from sgoif.scanning import Progress, no_progress
-from sgoif.scanning.estimate import LabelEstimate, estimate_labels
-from sgoif.scanning.head import PredictedHead
 from sgoif.scanning.issues import IssueFinder
 from sgoif.training.audit import AuditPart, audit_engine, audit_examples
 from sgoif.training.calibration import Judged
@@ -76,7 +77,7 @@ def cross_fitted_audit(
     run: ScanRun,
     *,
     num_folds: int,
-    estimate: LabelEstimate | None = None,
+    estimate: Judgement | None = None,
     has_features: bool = False,
     seed: int = 0,
 ) -> Run:
@@ -199,17 +200,17 @@ class _Folds:
         return found
 
 
-def _estimate(folds: _Folds, forwards: Sequence[Forward], kept: Rows) -> LabelEstimate:
+def _estimate(folds: _Folds, forwards: Sequence[Forward], kept: Rows) -> Judgement:
     """Judge labels by the predictions of models that were trained on other examples."""
     log_p = torch.zeros(len(folds.labels), folds.num_classes)
     for rows, forward in zip(folds.rows, forwards, strict=True):
         log_p[rows] = torch.from_numpy(folds.predict(rows, forward)).clamp_min(1e-9).log()
     log_p[kept] = torch.from_numpy(np.mean([folds.predict(kept, f) for f in forwards], axis=0)).clamp_min(1e-9).log()
-    return estimate_labels([PredictedHead(log_p)], folds.labels.numpy(), folds.num_classes)
+    return judge_fitted(fit_noise([PredictedHead(log_p)], folds.labels.numpy(), folds.num_classes))
 
 
 def _estimate_columns(
-    estimate: LabelEstimate, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
+    estimate: Judgement, ids: NDArray[Any], given: NDArray[np.int64], is_verified: NDArray[np.bool_]
 ) -> Columns:
     """The estimate as columns of a table, with a row per example; a label that a person has verified is not doubted."""
     columns: Columns = {"id": ids, "given_label": given}
@@ -223,7 +224,7 @@ def _estimate_columns(
 
 
 def _facts(
-    estimate: LabelEstimate, labels: NDArray[np.int64], num_classes: int, held_labels: NDArray[np.int64]
+    estimate: Judgement, labels: NDArray[np.int64], num_classes: int, held_labels: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What the run's information keeps of the estimate, and whether the models know enough to judge labels."""
     given = labels[estimate.sampled]

@@ -1,4 +1,4 @@
-"""What a head is: a classifier of features that predicts each example by a fit to others."""
+"""What a head of features is: a classifier that predicts each example by a fit to others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.evidence import hash_ids
-from sgoif.scanning.pool import recover_logs
+from sgoif.judging.heads import Head
 
 __all__ = [
     "LOWEST",
     "NUM_FOLDS",
     "FeatureHead",
     "Fold",
-    "Head",
-    "PredictedHead",
     "Predictor",
     "average_folds",
     "make_folds",
@@ -40,53 +38,11 @@ class Fold(NamedTuple):
     test: Tensor
 
 
-class Head(Protocol):
-    """A classifier that predicts each example by a fit to others."""
-
-    name: str
-
-    def fit(self, given: Tensor) -> Tensor:
-        """Log probabilities of the given class, ``[N, C]``."""
-
-    def refit(
-        self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
-    ) -> Tensor:
-        """Log probabilities of the true class, ``[N, C]``.
-
-        Args:
-            given: labels, ``[N]``.
-            transition: ``P(given | true)``, ``[C, C]``.
-            posterior: rows to what is believed of them, ``P(true | input, given)``, ``[n, C]``.
-            restart: whether to forget earlier fits.
-        """
-
-
 class FeatureHead(Head, Protocol):
     """A head that can predict examples besides those that it was made for."""
 
     def predictor(self, *, is_refitted: bool) -> Predictor:
         """Predict further examples by one fold's fit, the first or the last one."""
-
-
-class PredictedHead:
-    """Predictions that cost too much to be made again: what they say of the true class is recovered from them."""
-
-    name = "network"
-
-    def __init__(self, log_p: Tensor) -> None:
-        self.log_p = log_p
-
-    def fit(self, given: Tensor) -> Tensor:
-        """Log probabilities of the given class, ``[N, C]``."""
-        del given
-        return self.log_p
-
-    def refit(
-        self, given: Tensor, transition: Tensor, posterior: Callable[[Tensor], Tensor], *, restart: bool
-    ) -> Tensor:
-        """Log probabilities of the true class, ``[N, C]``."""
-        del given, posterior, restart
-        return recover_logs(self.log_p, transition)
 
 
 def make_folds(ids: NDArray[Any], labels: NDArray[np.int64]) -> list[Fold]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.checks import CheckedData, find_data_issues
+from sgoif.judging.judgement import Judgement
 from sgoif.scanning import Progress
-from sgoif.scanning.estimate import LabelEstimate
 from sgoif.scanning.examples import ScanExamples
 from sgoif.sources.labelled import Source, TableSource
 
@@ -35,7 +35,7 @@ class IssueFinder:
         return self._check({})
 
     def find(
-        self, ids: NDArray[Any], estimate: LabelEstimate, features: NDArray[np.float32] | None, *, can_judge: bool
+        self, ids: NDArray[Any], estimate: Judgement, features: NDArray[np.float32] | None, *, can_judge: bool
     ) -> list[dict[str, Any]]:
         """Answers of all checks, for the run's information.
 

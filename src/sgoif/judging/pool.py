@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sgoif.evidence.counts import recover_true
 
-__all__ = ["Pool", "blocks", "fit_pool", "recover_logs"]
+__all__ = ["Doubt", "Pool", "blocks", "fit_pool", "recover_logs"]
 
 _FITTED = 20_000  # examples that the exponents are fitted on at most
 _AT_ONCE = 1 << 24  # numbers in a block
@@ -34,11 +34,25 @@ def blocks(count: int, num_classes: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Predictions are weaker than they say: so much of what they leave to other classes goes to those they confuse."""
+
+    share: float
+    near: Tensor  # where it goes, and from where, [C, C]; rows add up to 0
+
+    def spread(self, p: Tensor) -> Tensor:
+        """Weaken predictions, ``[n, C]``."""
+        found = (p + self.share * (1 - p.max(1, keepdim=True).values) * (p @ self.near)).clamp_min(0)
+        return found / found.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """Predictions of several classifiers as one."""
 
     logs: Sequence[Tensor]  # [N, C] each
     exponents: Tensor  # [K]
+    doubt: Doubt | None = None
 
     def __len__(self) -> int:
         return len(self.logs[0])
@@ -51,7 +65,12 @@ class Pool:
     def predict(self, rows: slice | Tensor) -> Tensor:
         """Probabilities of some examples, ``[n, C]``."""
         parts = [a * log_p[rows].float() for a, log_p in zip(self.exponents, self.logs, strict=True)]
-        return torch.stack(parts).sum(0).softmax(1)
+        found = torch.stack(parts).sum(0).softmax(1)
+        return found if self.doubt is None else self.doubt.spread(found)
+
+    def with_logs(self, logs: Sequence[Tensor]) -> Pool:
+        """The same of other examples, ``[n, C]`` each."""
+        return replace(self, logs=logs)
 
 
 def fit_pool(

@@ -1,0 +1,1 @@
+"""One judge of labels: observations of examples in; what is wrong with their labels out, or that nobody can tell."""
