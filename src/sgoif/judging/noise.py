@@ -51,9 +51,10 @@ class NoiseModel:
         """``P(true | input, given)`` of some examples, ``[n, C]``."""
         return weigh(self.true(rows), self._noise, self.given[rows])
 
-    def log_likelihood(self) -> Tensor:
-        """Log probability of every given label, ``[N]``."""
-        parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in self.blocks()]
+    def log_likelihood(self, rows: Tensor | None = None) -> Tensor:
+        """Log probability of every given label, ``[N]``, or of some of them."""
+        asked: list[slice | Tensor] = [*self.blocks()] if rows is None else [rows]
+        parts = [(self.true(some) * self._noise[:, self.given[some]].mT).sum(1) for some in asked]
         return torch.cat(parts).double().clamp_min(1e-12).log()
 
     def total(self) -> float:

@@ -30,7 +30,9 @@ __all__ = ["Belief", "Kind", "settle"]
 EVIDENCE, _ALLOWED = 5.0, 2.0  # nats: that settle it, and that an end of a range may cost
 _RATES = (0.0, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 _SCALES = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.0)  # of what was counted
-_STEPS, _FITTED = 30, 20_000  # of a fit, and examples that it looks at
+_STEPS = 30  # of a fit
+_FITTED, _NUMBERS = 10_000, 1 << 24  # examples that are asked at most, and numbers of their predictions
+_OVER = 4.0  # nats below the best from which on further rates are not tried
 _ENOUGH = 1e-7  # change of the mean log likelihood at which a fit ends: 0.002 nats of 20,000
 _MOST = 3.5  # log of an exponent, as in a pool
 _CLEAN = 0.005  # share of wrong labels below which weak evidence is no sign of any
@@ -67,20 +69,20 @@ def settle(base: Pool, counted: NoiseModel, near: Floats | None) -> Belief:
         counted: the noise as it was counted.
         near: which other class is given for each if errors go where predictions do, ``[C, C]``; None for two classes.
     """
-    size, given = base.num_classes, counted.given
+    size, rows = base.num_classes, _choose_rows(base)
     even = np.full((size, size), 1 / (size - 1))
     np.fill_diagonal(even, 0.0)
-    share, total = 1 - float(np.diag(counted.transition).mean()), counted.total()
-    confused = _leaks(even if near is None else near)
-    plain = _Weakness(base, given, confused, _leaks(even))
-    again = _Weakness(counted.pool, given, confused, _leaks(counted.transition) / max(share, 1e-9))
-    weak = plain.fit(0.0)
+    confused, share = _leaks(even if near is None else near), 1 - float(np.diag(counted.transition).mean())
+    plain = _Weakness(base, counted.given, rows, confused, _leaks(even))
+    again = _Weakness(counted.pool, counted.given, rows, confused, _leaks(counted.transition) / max(share, 1e-9))
+    total, weak = float(counted.log_likelihood(rows).sum()), plain.fit(0.0)
     beyond = total - max(weak, again.fit(0.0))
     if beyond > EVIDENCE:
         return Belief("counted", counted, _weakest(counted, again, share), None, share, beyond)
-    values = [weak, *(plain.fit(rate) for rate in _RATES[1:])]
-    rate, allowed = _RATES[int(np.argmax(values))], [r for r, v in zip(_RATES, values) if v >= max(values) - _ALLOWED]
-    if max(values) - weak > EVIDENCE and total > max(values):
+    tried = _profile(plain, _RATES)
+    best = max(tried.values())
+    rate, allowed = max(tried, key=tried.__getitem__), [r for r, value in tried.items() if value >= best - _ALLOWED]
+    if best - weak > EVIDENCE and total > best:
         return Belief("counted", counted, _weakest(counted, again, share), None, share, beyond)
     if share < _CLEAN:
         return Belief("clean", counted, counted.scaled(0.0), None, rate, beyond)
@@ -90,12 +92,28 @@ def settle(base: Pool, counted: NoiseModel, near: Floats | None) -> Belief:
     return Belief("unknown", counted, counted.scaled(0.0), None, rate, beyond)
 
 
+def _choose_rows(base: Pool) -> Tensor:
+    """Examples that are asked: all models are held against the same ones."""
+    most = min(_FITTED, max(1_000, _NUMBERS // (base.num_classes * len(base.logs))))
+    return torch.randperm(len(base), generator=torch.Generator().manual_seed(0))[:most]
+
+
+def _profile(weakness: _Weakness, rates: Sequence[float]) -> dict[float, float]:
+    """Log likelihood of the labels by rate of errors; rates far beyond the best are left out."""
+    found: dict[float, float] = {}
+    for rate in rates:
+        found[rate] = weakness.fit(rate)
+        if found[rate] < max(found.values()) - _OVER:
+            break
+    return found
+
+
 def _weakest(counted: NoiseModel, again: _Weakness, share: float) -> NoiseModel:
     """What was counted with as few errors as the labels allow, the rest being weakness of the heads."""
-    values = [again.fit(share * scale) for scale in _SCALES]
-    least = min(scale for scale, value in zip(_SCALES, values) if value >= max(values) - _ALLOWED)
-    again.fit(share * least)
-    transition = counted.scaled(least).transition
+    tried = _profile(again, [share * scale for scale in _SCALES])
+    least = min(rate for rate, value in tried.items() if value >= max(tried.values()) - _ALLOWED)
+    again.fit(least)
+    transition = counted.scaled(least / share).transition
     return NoiseModel(again.pool(), transition, counted.given, is_recovered=True)
 
 
@@ -119,26 +137,25 @@ class _Weakness:
     Args:
         base: predictions.
         labels: given ones, ``[N]``.
+        rows: that are asked.
         near: ``N``, where a head's doubt goes.
         noise: ``M``, where errors go.
     """
 
-    def __init__(self, base: Pool, labels: Tensor, near: Tensor, noise: Tensor) -> None:
+    def __init__(self, base: Pool, labels: Tensor, rows: Tensor, near: Tensor, noise: Tensor) -> None:
         self.base, self.labels, self.near = base, labels, near
-        some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:_FITTED]
-        self._logs = torch.stack([log_p[some].float() for log_p in base.logs])
-        self._given, self._weight = labels[some], len(labels) / len(some)
+        self._logs, self._given = torch.stack([log_p[rows].float() for log_p in base.logs]), labels[rows]
         self._from_near, self._from_noise = near.mT[self._given], noise.mT[self._given]
         self._first = self._free = torch.cat([base.exponents.clamp_min(1e-3).log(), torch.tensor([-3.0])])
 
     def fit(self, rate: float) -> float:
-        """Fit exponents and share of the doubt where so many labels are wrong; returns the labels' log likelihood."""
+        """Fit exponents and share of the doubt where so many labels are wrong; the log likelihood of the labels."""
         starts = [self._free] if self._free is self._first else [self._free, self._first]
         fits = [found for found in (self._fit(rate, start) for start in starts) if math.isfinite(found[0])]
         if not fits:  # no step was finite: labels are as likely as at the start
             return -math.inf
         value, self._free = max(fits, key=lambda found: found[0])
-        return value * self._weight
+        return value
 
     def pool(self) -> Pool:
         """Predictions of the true class, as weak as they were fitted last."""
