@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -66,7 +67,7 @@ def record(cell: Cell) -> Arrays:
     (final, features), (held_final, held_features) = (predict(model, x) for x in (drawn.inputs, training.anchors[0]))
     count = len(held_final)
     answers: Arrays = {"scored": _scored(run, training.visits.shape[:2])}
-    facts = {"seconds": seconds, "commit": records.commit(), "host": records.host()}
+    facts = {"seconds": seconds, "commit": _commit(), "host": records.host()}
     for name, found in (("watch", run), ("audit", audited)):
         arrays, facts[name] = _answers(found, len(labels))
         answers |= {f"{name}_{key}": values for key, values in arrays.items()}
@@ -80,6 +81,12 @@ def record(cell: Cell) -> Arrays:
         **answers,
         "facts": np.array(json.dumps(facts)),
     }
+
+
+@functools.cache
+def _commit() -> str:
+    """The commit that this process began with: hours later the checkout may be at another."""
+    return records.commit()
 
 
 class _Training:
@@ -178,9 +185,11 @@ def facts_of(found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judge.record", description=__doc__)
-    parser.add_argument("group", nargs="*", choices=[[], *GROUPS], default=list(GROUPS), help="both, if left out")
+    parser.add_argument("group", nargs="?", choices=GROUPS, help="both, if left out")
     torch.set_num_threads(1)
-    for group in parser.parse_args().group:
+    _commit()
+    chosen = parser.parse_args().group
+    for group in [chosen] if chosen else GROUPS:
         for cell in GROUPS[group].trainings:
             if not is_kept(cell):
                 found = read_record(cell)
