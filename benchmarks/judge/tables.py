@@ -144,8 +144,10 @@ def _rows(part: Callable[[Figures], str], names: Mapping[str, str], figures: Seq
 
 
 def by_holdout() -> str:
-    """All reported replays, by hold-out and judge."""
-    rows = _rows(lambda item: item.cell.holdout, HOLDOUTS, read_figures())
+    """All reported replays, by judge, and by hold-out and judge."""
+    figures = read_figures()
+    rows = _rows(lambda item: "all", {"all": "all"}, figures)
+    rows += _rows(lambda item: item.cell.holdout, HOLDOUTS, figures)
     return table(("hold-out", "judge", *HEADER), rows)
 
 
