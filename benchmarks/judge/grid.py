@@ -1,0 +1,121 @@
+"""Judges of labels on the records of short trainings: today's `watch` and `audit`, and a judge of what is on record.
+
+Trainings are recorded once (`python -m benchmarks.judge.record`; a replay makes the record that it lacks), so that a
+changed judge is measured in minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiment import Experiment, option
+from benchmarks.judge import bars, tables
+from benchmarks.judge.cells import GROUPS, Cell, Group
+from benchmarks.judge.measure import Judgement, free_signals, mean_signals, measure, precision
+from benchmarks.judge.observe import Record, observe
+from benchmarks.judge.record import facts_of, read_record
+
+NEW = "judge"
+ANSWERS = ("watch", "audit")  # that are on record, as the commit of the record gave them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup(Cell):
+    """One replay, and who judges it."""
+
+    judge: str = option("watch", (*ANSWERS, NEW))
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(*(getattr(self, field.name) for field in fields(Cell)))
+
+
+def examine(setup: Setup) -> dict[str, Any]:
+    """Judge one replay."""
+    replay = setup.cell
+    record = read_record(replay.base)
+    given, clean = record["given"], record["clean"]
+    wrong = given != clean
+    if setup.judge == NEW:
+        found, commit = judge_record(record, replay), None
+    else:
+        answered = record if replay == replay.base else read_record(replay)
+        found, commit = read_answer(answered, setup.judge), facts_of(answered)["commit"]
+    mean = observe(record, replay)["views"]["mean"]
+    return {
+        "examples": len(given),
+        "errors": int(wrong.sum()),
+        "recorded": commit,
+        "report": measure(found, given, clean),
+        "free": {name: precision(score, wrong) for name, score in free_signals(record).items()},
+        "beside": {name: precision(score, wrong) for name, score in mean_signals(mean, given).items()},
+    }
+
+
+def read_answer(record: Record, name: str) -> Judgement:
+    """What `watch` or `audit` answered when the training was recorded.
+
+    Totals and ranges are those of the training labels alone; a run without probabilities is ordered by its margin.
+    """
+    facts, p = facts_of(record), record[f"{name}_p_mislabeled"]
+    said, seconds, count = facts[name], facts["seconds"], len(record["given"])
+    is_told = said["expected_errors"] is not None
+    cost = seconds["audit"] if name == "audit" else seconds["train and watch"] - seconds["bare"]
+    return Judgement(
+        score=p if np.isfinite(p).any() else -record[f"{name}_margin"],
+        flags=record[f"{name}_flag"],
+        total=float(np.nansum(p)) if is_told else None,
+        low=count * said["error_rate_low"] if is_told else None,
+        high=count * said["error_rate_high"] if is_told else None,
+        seconds=cost,
+    )
+
+
+def judge_record(record: Record, replay: Cell) -> Judgement:
+    """Ask ``sgoif.judge`` of observations, made of what ``observe(record, replay)`` gives."""
+    raise NotImplementedError("sgoif has no judge of observations yet; --judge takes watch and audit")
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """One replay in a line."""
+    report, free = row["report"], [ap for ap in row["free"].values() if ap is not None]
+    said = f"AP {report['ap']:.1f} (free {max(free):.1f})" if free else "no wrong labels"
+    total = "cannot tell" if report["total"] is None else f"claimed {report['total']:.0f}"
+    return f"{row['errors']} errors, {said}, {total}, {report['right']} of {report['flags']} flags right"
+
+
+def _grids(group: Group) -> Iterator[dict[str, Any]]:
+    """Every replay, the quickest first, by the judges that have an answer to it on record.
+
+    The others are there for a judge that is named: ``--judge judge``.
+    """
+    recorded = {*group.base, *group.watched}
+    for cell in sorted(group.replays, key=lambda cell: cell.seconds):
+        yield {**asdict(cell), "judge": ANSWERS if cell in recorded else ()}
+
+
+_SHARED: Mapping[str, Any] = {
+    "settings": Setup,
+    "run": examine,
+    "benchmark": "judge",
+    "file": "judge.jsonl",
+    "describe": describe,
+}
+
+JUDGE = Experiment(
+    name="judge",
+    tables={
+        "judge_all": tables.by_holdout,
+        "judge_bars": bars.bars,
+        "judge_data": tables.by_data,
+        "judge_cells": tables.by_cell,
+    },
+    full=list(_grids(GROUPS["reported"])),
+    small=asdict(replace(Cell(), noise="sym-5")),
+    **_SHARED,
+)
+DEVELOPMENT = Experiment(name="judge_development", full=list(_grids(GROUPS["development"])), **_SHARED)
