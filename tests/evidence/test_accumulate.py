@@ -118,21 +118,6 @@ def test_names_that_are_not_there_are_refused():
         Evidence(["harm"], 2).column("sum")
 
 
-def test_the_bernstein_width_covers_independent_visits_and_is_vacuous_for_ten():
-    rng = np.random.default_rng(0)
-    evidence = Evidence(["harm"], 2)
-    rows = np.repeat(np.arange(300), 200)
-    evidence.add(rows, rng.uniform(-6, 6, len(rows)))
-    assert (abs(evidence.mean("harm")) <= evidence.bernstein_half_width(0.05, signal="harm")).all()
-    ten = Evidence(["harm"], 2)
-    ten.add(np.zeros(10, dtype=int), np.zeros(10))
-    assert ten.bernstein_half_width(0.05)[0, 0] > 12
-    assert np.isinf(Evidence(["harm"], 2, num_rows=1).bernstein_half_width(signal="harm")).all()
-    variance, n, log = evidence.variance("harm")[0], evidence.effective_visits("harm")[0], np.log(3 / 0.1)
-    width = np.sqrt(2 * variance * log / n) + 3 * 12 * log / n
-    assert evidence.bernstein_half_width(0.1, signal="harm")[0] == pytest.approx(width)
-
-
 def test_a_vote_weighs_as_much_as_the_largest_confidence_of_its_visit():
     evidence = Evidence(SIGNALS, CLASSES)
     evidence.add([0, 0, 0], np.zeros((3, 2)), confidence=[[1.0, 0.0], [0.4, 0.4], [0.3, 0.3]], suggested=[2, 4, 4])

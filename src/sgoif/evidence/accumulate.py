@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.ids import grow_rows
-from sgoif.evidence.standardise import WINSORISE_AT
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 from sgoif.types import Floats
 
@@ -158,29 +157,6 @@ class Evidence:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.sqrt(np.where(n > 1 + 1e-9, self.variance() / (n - 1), np.nan))
         return self._pick(found, signal)
-
-    def bernstein_half_width(
-        self, alpha: float = 0.05, value_range: float = 2 * WINSORISE_AT, signal: str | None = None
-    ) -> Floats:
-        """Return the empirical-Bernstein half-width of the mean, infinite without visits.
-
-        ``sqrt(2 V L / n) + 3 R L / n`` with ``L = ln(3 / alpha)``, variance ``V``, range ``R`` of the values and
-        ``n = n_eff`` (Audibert, Munos, Szepesvári 2009, theorem 1). **Caveat**: the theorem asks for independent visits
-        of equal weight, which these are not; and with ten visits its second term alone is as wide as the range of the
-        values, so it is vacuous there. It is a column for the cautious, not the interval to show.
-
-        Args:
-            alpha: Share of misses allowed, two-sided.
-            value_range: Largest minus smallest possible value: 12 for values cut to ±6, 2 after ``tanh``.
-            signal: One signal instead of all.
-        """
-        if not 0 < alpha < 1 or not value_range > 0:
-            raise SgoifError(f"need 0 < alpha < 1 and value_range > 0, got {alpha} and {value_range}.")
-        log_term = np.log(3 / alpha)
-        n = self.effective_visits()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            width = np.sqrt(2 * self.variance() * log_term / n) + 3 * value_range * log_term / n
-        return self._pick(np.where(n > 0, width, np.inf), signal)
 
     def suggested_label(self, top: int = 3) -> SuggestedLabels:
         """Return the classes with most votes, best first."""
