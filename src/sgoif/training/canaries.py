@@ -55,13 +55,14 @@ __all__ = [
     "has_factors",
 ]
 
-# What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
-# form that canaries have too, solved and not tracked.
+# What a ledger keeps of each label tried: the influence signals in the form that training examples have too, solved and
+# not tracked.
 CALIBRATED_SIGNALS = (
-    *(f"{name}_solved" if name in ("harm", "worst", "own") else name for name in SIGNALS),
-    "probe_loss",
-    "probe_margin",
+    *("loss", "margin", "p_given"),
+    *("harm_solved", "worst_solved", "harm_identity", "worst_identity"),
+    *("probe_loss", "probe_margin"),
 )
+_CROSS_FITTED = [SIGNALS.index(name.removesuffix("_solved")) for name in CALIBRATED_SIGNALS[:-2]]
 KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 # Refreshes between two times that a hold-out cleans itself: 10, later a quarter of those so far. At every tenth it took
 # up to 6% of a ResNet-9's training, however long that was.
@@ -157,7 +158,7 @@ class CanaryLedger:
         self._suggested[rows] = scored.worst_anchor[np.arange(len(rows)), own]
         probe = self._probe(engine, features, logits, rows)
         probe = np.take_along_axis(probe, assigned[:, :, None], axis=1)
-        values = np.concatenate([scored.values, probe], 2)
+        values = np.concatenate([scored.values[:, :, _CROSS_FITTED], probe], 2)
         # by label: the other fold may hold no example of one class, which says nothing about the others
         usable = np.isfinite(values).all(2, keepdims=True)
         self._total[rows] += trust * np.where(usable, values, 0.0)
