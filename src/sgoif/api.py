@@ -90,7 +90,7 @@ def watch(
     method: Method | None = None,
     budget: Budget | None = None,
     seed: int = 0,
-    **former: Any,
+    **unknown: Any,
 ) -> Monitor | MultilabelMonitor | SequenceMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
@@ -118,14 +118,14 @@ def watch(
         method: how influence is estimated: curvature, solver, gate, head and layers.
         budget: what watching may cost: at most 10% of the bare step by default.
         seed: of hold-out order and projections.
-        former: keywords from before, which warn and say where they have moved.
+        unknown: other keywords, which are refused; the message names the setting that is meant.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
     """
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
-    settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
+    settings = group_settings("watch", unknown, loss=loss, method=method, budget=budget)
     if settings.method.curvature == ADAM and task != "sequences":
         raise SgoifError(f"curvature='adam' is there for task='sequences' only; task={task!r} has 'kfac', for example.")
     if os.environ.get("SGOIF_DISABLE") == "1":
@@ -233,7 +233,7 @@ def audit(
     batch_size: int | None = None,
     snapshot: str | None = None,
     seed: int = 0,
-    **former: Any,
+    **unknown: Any,
 ) -> Run:
     """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
 
@@ -253,11 +253,11 @@ def audit(
         batch_size: examples per forward pass; 256 if left out, 16 of sequences.
         snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
         seed: of the hold-out's order; for sequences, of the draws that curvature and tuning need.
-        former: keywords from before, which warn and say where they have moved.
+        unknown: other keywords, which are refused; the message names the setting that is meant.
     """
     check_out(out, overwrite)
     batch_size = batch_size or (16 if task == "sequences" else 256)
-    settings = group_settings("audit", former, loss=loss, method=method)
+    settings = group_settings("audit", unknown, loss=loss, method=method)
     plain = plain_model(model)
     request = Request(
         plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
