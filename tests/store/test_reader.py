@@ -139,7 +139,7 @@ def test_fuzzed_parts_never_crash_the_reader(tmp_path_factory, seed, changes):
         ("{", "not valid JSON"),
         ("[1]", "names no schema_version"),
         ('{"trusted": true}', "names no schema_version"),
-        ('{"schema_version": 2}', "schema version 2, this sgoif reads up to 1; install a newer"),
+        ('{"schema_version": 2}', "schema version 2, this sgoif reads version 1: open it with"),
         ('{"schema_version": 1}', "damaged"),
         ('{"schema_version": 1, "attempts": [{"attempt": 0}], "id_kind": null}', "damaged"),
         ('{"schema_version": 1, "attempts": [], "id_kind": "float"}', "damaged"),

@@ -36,7 +36,7 @@ def read_info(place: Place) -> dict[str, Any]:
     """Read and check a run's ``run.json``.
 
     Raises:
-        StoreError: There is none, it is no JSON, it was not written by sgoif, or by a newer version of it.
+        StoreError: There is none, it is no JSON, it was not written by sgoif, or with another schema.
     """
     try:
         if place.size(FILE) > _MOST_BYTES:
@@ -60,9 +60,10 @@ def read_info(place: Place) -> dict[str, Any]:
     version = info.get("schema_version") if isinstance(info, dict) else None
     if not isinstance(version, int) or version < 1:
         raise StoreError(f"{FILE} of {place.url!r} names no schema_version: it was not written by this store.")
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise StoreError(
-            f"{place.url!r} has schema version {version}, this sgoif reads up to {SCHEMA_VERSION}; install a newer one."
+            f"{place.url!r} has schema version {version}, this sgoif reads version {SCHEMA_VERSION}: open it with the "
+            "one that wrote it."
         )
     _check_fields(info, place.url)
     return dict(info)

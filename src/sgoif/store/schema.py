@@ -18,7 +18,6 @@ from sgoif.errors import StoreError
 from sgoif.records import SIGNALS, TAG_SIGNALS
 
 __all__ = [
-    "ADDED_COLUMNS",
     "CLASSLESS_SIGNALS",
     "FLAGS_NOT_FINITE",
     "FLAGS_NOT_USABLE",
@@ -60,14 +59,11 @@ def _signal_fields() -> list[tuple[str, pa.DataType]]:
     return [*of_signal, *((f"{name}_std", pa.float32()) for name in STANDARDISED), flags]
 
 
-# null where a label was not judged, and then a sentence says why; both null in runs that are older than the sentence
+# null where a label was not judged, and then a sentence says why
 _PROBABILITIES: list[tuple[str, pa.DataType | None]] = [
     *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
     ("no_p_reason", pa.string()),
 ]
-
-# what tables of this version gained since they were first written; null in older parts
-ADDED_COLUMNS = {"examples": ("no_p_reason",), "holdout": tuple(name for name, _ in _PROBABILITIES)}
 
 _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind of the user's ids
     "visits": [
