@@ -100,10 +100,6 @@ class PredictionSums:
         """The sums."""
         return {name: getattr(self, f"_{name}").copy() for name in ("labels", "sums", "weights")}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]] | NDArray[np.float32]) -> None:
-        """Continue from saved sums; older states have a dense table of them, ``[m, C]``."""
-        if isinstance(state, Mapping):
-            self._labels, self._sums, self._weights = (state[name].copy() for name in ("labels", "sums", "weights"))
-        elif state.shape[1]:
-            self.add(np.arange(len(state)), np.asarray(state, dtype=np.float64), 1.0)
-            self._weights = state.sum(1, dtype=np.float64)
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from saved sums."""
+        self._labels, self._sums, self._weights = (state[name].copy() for name in ("labels", "sums", "weights"))

@@ -492,10 +492,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
         self._micro, self._seen.autocast = int(shared["micro"]), shared["autocast"]
         self.fault_log.load([own["faults"] for own in owned])
-        if all("counts" in own for own in owned):
-            self._counts.load(own["counts"] for own in owned)
-        else:  # states from before have none
-            self._counts.offered = self._num_recorded + self._num_waiting
+        self._counts.load(own["counts"] for own in owned)
         self._ids.kind, self._steps_here = self._index.kind, 0
         if self._sink is not None:
             self._sink.resume(self._first_unrecorded_step)

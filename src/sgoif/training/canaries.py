@@ -310,10 +310,7 @@ class CanaryLedger:
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""
-        is_seen = engine.predicted.cpu().numpy() >= 0
-        if self._mass.size:  # a state from before predictions were kept
-            is_seen = is_seen | (self._mass[:, :, 0] > 0).any(1)
-        return np.flatnonzero(is_seen)
+        return np.flatnonzero(engine.predicted.cpu().numpy() >= 0)
 
     def table(self, engine: Engine) -> dict[str, NDArray[Any]]:
         """One row per hold-out example that was seen: its signals under its own label, not judged yet."""
@@ -345,15 +342,12 @@ class CanaryLedger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
         for name in _SUMS:
-            if name in state:  # states from before leaks were kept have none
-                setattr(self, f"_{name}", state[name].copy())
-        if "predicted" in state:
-            self._predicted.load_state_dict(state["predicted"])
-        self._mass = np.broadcast_to(self._mass, (*self._assigned.shape, 1)).copy()  # once one for all labels
-        self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
-        self._cleaned_at = int(state.get("cleaned_at", self._refreshes))
-        self._recent = deque(map(_read_snapshot, state["recent"]), maxlen=KEPT_SNAPSHOTS)
-        for refit, saved in zip(self._refits, state.get("refits", ())):  # states from before have none
+            setattr(self, f"_{name}", state[name].copy())
+        self._predicted.load_state_dict(state["predicted"])
+        self._refreshes, self._looks = int(state["refreshes"]), int(state["looks"])
+        self._cleaned_at = int(state["cleaned_at"])
+        self._recent = deque((Snapshot(**item) for item in state["recent"]), maxlen=KEPT_SNAPSHOTS)
+        for refit, saved in zip(self._refits, state["refits"], strict=True):
             refit.load_state_dict(saved)
 
 
@@ -390,15 +384,6 @@ def _solve(engine: Engine, features: torch.Tensor) -> tuple[Floats | None, Float
         return None, None
     solved = inverse.right.solve(features.mT[None].to(inverse.right.lower.dtype))[0].mT
     return inverse.left.inverse()[0].cpu().double().numpy(), solved.to(features.dtype).cpu().numpy()
-
-
-def _read_snapshot(saved: dict[str, Any]) -> Snapshot:
-    """A snapshot from a state; older states have the inverses themselves."""
-    told = {name: value for name, value in saved.items() if name != "inverse_factors"}
-    factors = saved.get("inverse_factors")
-    if factors is not None:
-        told |= {"output_inverse": factors[0], "solved_features": saved["features"] @ factors[1]}
-    return Snapshot(**told)
 
 
 def _kronecker(engine: Engine) -> KroneckerInverse | None:

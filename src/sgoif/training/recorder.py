@@ -228,11 +228,11 @@ class Recorder:
         """Take over from a process. Evidence goes to the process of the same rank alone; counts can be added up."""
         for name, count in state["flag_counts"].items():
             self.flag_counts[name] = self.flag_counts.get(name, 0) + count
-        self.own_visits += int(state.get("own_visits", self.num_visits))  # states from before have none
-        if state.get("rank", 0) != self.rank:
+        self.own_visits += int(state["own_visits"])
+        if state["rank"] != self.rank:
             return
         has_files = self.sink is not None and self.sink.url is not None and self.sink.keep_visits != "none"
-        if has_files and not state.get("keeps_evidence", True):
+        if has_files and not state["keeps_evidence"]:
             self.keeps_evidence = False  # several processes wrote visits, and from those the run is added up
         if self.keeps_evidence:
             self._load_evidence(state)
@@ -242,9 +242,8 @@ class Recorder:
         self.given = np.array(state["given"])
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
-        if "likely" in state:  # states from before it have none
-            self.likely.load_state_dict(state["likely"])
-        self.likeness = LatestWords(state.get("likeness"))  # states from before it have none
+        self.likely.load_state_dict(state["likely"])
+        self.likeness = LatestWords(state["likeness"])
 
 
 @contextmanager

@@ -311,7 +311,7 @@ class Governor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.plan = Plan(**{**state["plan"], "layers": tuple(state["plan"]["layers"])})
         self.changes = list(state["changes"])
-        self._were_short = bool(state.get("were_short", False))  # states from before have none
+        self._were_short = bool(state["were_short"])
         self._spent, self._total_s = dict(state["times"]["spent"]), state["times"]["total"]
         if self.probe is not None and state["paired"] is not None:
             self.probe.next_window = state["paired"]["next"]
