@@ -35,7 +35,6 @@ def test_what_cannot_be_is_refused_at_once():
         (lambda: sgoif.Budget(max_overhead=5), "0.05 for 5%"),
         (lambda: sgoif.Budget(max_overhead=0.05, plan=plan), "not both"),
         (lambda: sgoif.Budget(plan={}), "plan must be a sgoif.Plan"),
-        (lambda: sgoif.Budget(batch_size=-3), "batch_size counts from 1"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, method="direct"), "method must be a sgoif.Method"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, budget=0.05), "budget must be a sgoif.Budget"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, loss="sum"), "loss must be a function"),

@@ -83,7 +83,6 @@ def loop_facts(monitor: BaseMonitor[Any]) -> dict[str, Any]:
         "faults": dict(monitor.faults),
         "overhead": monitor.governor.overhead,
         "overhead_by_part": monitor.governor.shares,
-        "forecast": None if monitor._first_forecast is None else asdict(monitor._first_forecast),
         "plan": asdict(monitor.plan),
         "plan_changes": monitor.governor.changes,
     }

@@ -50,17 +50,15 @@ class Budget:
     Attributes:
         max_overhead: share of the bare step that scoring may cost, 0.05 for 5%. The plan is made sparser to stay below.
         plan: fixes what is done at which step instead; then nothing limits the overhead.
-        batch_size: examples of a (micro-)batch, for a forecast before the first step.
         keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"`` (only their sums).
         peer_timeout_s: how long a rank waits for the others before it trains on without scoring.
 
     >>> Budget(max_overhead=0.05)
-    Budget(max_overhead=0.05, plan=None, batch_size=None, keep_visits='all', peer_timeout_s=120.0)
+    Budget(max_overhead=0.05, plan=None, keep_visits='all', peer_timeout_s=120.0)
     """
 
     max_overhead: float = MAX_OVERHEAD
     plan: Plan | None = None
-    batch_size: int | None = None
     keep_visits: KeepVisits = "all"
     peer_timeout_s: float = TIMEOUT_S
 
@@ -71,8 +69,6 @@ class Budget:
             raise SgoifError(f"plan must be a sgoif.Plan, got {self.plan!r}.")
         if self.plan is not None and self.max_overhead != MAX_OVERHEAD:
             raise SgoifError("a fixed plan costs what it costs: pass max_overhead or plan, not both.")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise SgoifError(f"batch_size counts from 1, got {self.batch_size}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,6 @@ class PredictionSums:
         self._sums = np.zeros((num_examples, width))
         self._weights = np.zeros(num_examples)
 
-    @property
-    def bytes_per_example(self) -> int:
-        """Memory per example."""
-        return (4 + 8) * self._labels.shape[1] + 8
-
     def add(self, rows: Ints, predictions: NDArray[np.floating[Any]], weight: float) -> None:
         """Add one prediction per row, ``[r, C]``; no row may come twice."""
         known, width = self._labels[rows].astype(np.int64), self._labels.shape[1]

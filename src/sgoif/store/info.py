@@ -226,10 +226,6 @@ def _mapping_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _is_forecast(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_number(item) for name, item in value.items() if name.endswith("_share"))
-
-
 _TEXT = (_is_text, "a text")
 _WHOLE = (_is_whole, "a whole number")
 _NUMBER = (_is_number, "a number")
@@ -255,7 +251,6 @@ _FACTS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("overhead", "share_noticed"), _NUMBER),
     **dict.fromkeys(("overhead_by_part", "counters", "expected_tag_errors"), _NUMBERS),
     **dict.fromkeys(("plan", "holdout_cleaning", "switched_off"), _MAPPING),
-    "forecast": (_is_forecast, "a mapping with shares of the step"),
     "class_names": (_list_of(_is_scalar), "a list of names"),
     "faults": _COUNTS,
     **dict.fromkeys(("plan_changes", "data_issues"), (_list_of(_is_mapping), "a list of mappings")),

@@ -20,9 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import (
-    DENSE_CLASSES,
     LIKENESS_COLUMNS,
-    NUM_PROBABLE,
     SIGNALS,
     Canaries,
     CleaningChoice,
@@ -51,7 +49,6 @@ __all__ = [
     "LOOK_EVERY",
     "LOOK_FROM",
     "CanaryLedger",
-    "bytes_per_example",
     "has_factors",
 ]
 
@@ -349,12 +346,6 @@ class CanaryLedger:
         self._recent = deque((Snapshot(**item) for item in state["recent"]), maxlen=KEPT_SNAPSHOTS)
         for refit, saved in zip(self._refits, state["refits"], strict=True):
             refit.load_state_dict(saved)
-
-
-def bytes_per_example(num_classes: int) -> int:
-    """Host memory that a ledger takes per hold-out example, once it has seen all."""
-    tried = num_classes if num_classes <= DENSE_CLASSES else NUM_PROBABLE + 1
-    return 8 * tried * (len(CALIBRATED_SIGNALS) + 2) + PredictionSums(0, num_classes).bytes_per_example
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -182,16 +182,6 @@ class Recorder:
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
         self.evidence.add(rows, values, weights, suggested, attempt=self.attempt, step=step, raw=raw)
 
-    @property
-    def bytes_per_example(self) -> int:
-        """Memory that an example takes for good: evidence, runners-up, means, label, sketch, integer id and row."""
-        if not self.keeps_evidence:
-            return 0
-        one = Evidence(self.evidence.signals, self.evidence.votes.num_classes, num_rows=1).state_dict()
-        evidence = sum(value.nbytes for value in one.values() if isinstance(value, np.ndarray) and len(value) == 1)
-        runners_up = 4 * 16  # three, and the weight of all
-        return int(evidence + runners_up + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
-
     def shared_state(self) -> dict[str, Any]:
         """What all processes have alike: how scores are measured, and how far the run is."""
         return {
