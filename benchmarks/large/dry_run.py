@@ -31,7 +31,7 @@ LOG = "tier_g_dry_run.txt"  # below benchmarks/results
 TFLOPS = 60.0  # sustained by one GPU in bf16
 _GB = 1e9
 _OPTIMISER_BYTES = 12  # of a parameter: itself, its gradient and its momentum, in float32
-_EVIDENCE_BYTES = 400  # of an example, where one process adds up its visits (docs/howto/out-of-memory.md)
+_EVIDENCE_BYTES = 320  # of an example, where one process adds up its visits (docs/howto/out-of-memory.md)
 _STEP_FLOPS = 3.0  # of a forward pass, as `price` counts
 
 

@@ -147,9 +147,8 @@ class Recorder:
             return
         names = steps[0].columns
         columns = {name: np.concatenate([visits.columns[name] for visits in steps]) for name in names}
-        times = np.repeat([visits.step for visits in steps], [len(visits.ids) for visits in steps])
         rows = self.index.add(ids)
-        self._accumulate(rows, labels, columns, usable, times)
+        self._accumulate(rows, labels, columns, usable)
         words = [visits.words for visits in steps if visits.words is not None]
         if words:
             joined = np.concatenate(words)
@@ -162,7 +161,6 @@ class Recorder:
         labels: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.floating[Any]]],
         usable: NDArray[np.bool_],
-        step: NDArray[np.int64],
     ) -> None:
         if len(self.index) > len(self.given):
             grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
@@ -180,7 +178,7 @@ class Recorder:
         values = np.stack([columns[f"{name}_std"] for name in STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
-        self.evidence.add(rows, values, weights, suggested, attempt=self.attempt, step=step, raw=raw)
+        self.evidence.add(rows, values, weights, suggested, raw=raw)
 
     def shared_state(self) -> dict[str, Any]:
         """What all processes have alike: how scores are measured, and how far the run is."""
