@@ -22,7 +22,7 @@ import sgoif
 from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.frozen_noise import NoisyFeatures, noisy_features
 from benchmarks.metrics import detection_report
-from benchmarks.tables.rows import Run, group_runs, latest, table
+from benchmarks.tables.rows import group_runs, latest, table
 from sgoif.scanning.standardise import standardise
 from sgoif.training.monitor import Monitor
 from sgoif.training.schedule import Plan
@@ -94,20 +94,7 @@ def examine(case: Case, backend: str, way: str) -> dict[str, Any]:
     order = np.argsort(run.table["id"])
     scores = {name: np.nan_to_num(run.table[name][order]) for name in SIGNALS if name in run.table}
     report = {name: detection_report(values, case.wrong) for name, values in scores.items()}
-    return {"report": report, "canaries": canary_ap(run)}
-
-
-def canary_ap(run: sgoif.Run) -> dict[str, float]:
-    """How well ``harm`` and ``worst`` find the hold-out's own flipped labels, known without any true label.
-
-    Each canary was scored against the other fold's directions. Only factored K-FAC and the identity have them; other
-    backends are judged by the identity's here.
-    """
-    from sklearn.metrics import average_precision_score
-
-    table = run.sql("select is_flip, weight, harm_solved, worst_solved from canaries").to_pydict()
-    scored = {name: (table["is_flip"], table[f"{name}_solved"]) for name in ("harm", "worst")}
-    return {name: 100 * float(average_precision_score(*x, sample_weight=table["weight"])) for name, x in scored.items()}
+    return {"report": report}
 
 
 def _head(num_features: int) -> nn.Sequential:
@@ -163,11 +150,9 @@ def measure(setup: Setup) -> dict[str, Any]:
 def frozen_backends() -> str:
     """AP of `harm`, `worst` and `p_mislabeled` by curvature and damping on frozen features, mean over seeds.
 
-    The last column is the lowest P@1% of each over the settings, the last line of each part a choice made anew in every
-    run, without any true label.
+    The last column is the lowest P@1% of each over the settings.
     """
     runs = latest("frozen_backends.jsonl")
-    runs += chosen_by_canaries(runs)
     settings = list(dict.fromkeys(run["settings"]["setting"] for run in runs))
     rows = []
     for (way, holdout, features), same in group_runs(runs, ("way", "holdout", "features")):
@@ -179,18 +164,6 @@ def frozen_backends() -> str:
             rows.append([where, backend, *cells, _slashed(lowest)])
             where = ""
     return table(("head, hold-out", "curvature, damping", *settings, "lowest P@1%"), rows)
-
-
-def chosen_by_canaries(runs: Iterable[Run]) -> list[Run]:
-    """Of each case the identity's or K-FAC's run whose `worst` finds most canaries, named so."""
-    best: dict[Any, Run] = {}
-    for run in runs:
-        where = {name: value for name, value in run["settings"].items() if name != "backend"}
-        has_canaries = run["settings"]["backend"] == "identity" or run["settings"]["backend"].startswith("kfac")
-        key = (str(sorted(where.items())), run["seed"])
-        if has_canaries and (key not in best or run["canaries"]["worst"] > best[key]["canaries"]["worst"]):
-            best[key] = {**run, "settings": {**run["settings"], "backend": "chosen by canaries"}}
-    return list(best.values())
 
 
 def _means(reports: Sequence[Mapping[str, Any]], key: str) -> list[float]:

@@ -19,7 +19,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.metrics import calibration_of_top, detection_report, weighted_mean
 from benchmarks.trainings import Setup, Trained, train
 
-SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "own_identity", "own_solved", "probe_margin")
+SUSPICIOUS_WHEN_LOW = ("margin", "p_given", "own", "probe_margin")
 SIGNALS = (
     *("harm", "worst", "harm_std", "worst_std", "harm_identity", "worst_identity", "own", "harm_solved"),
     *("worst_solved", "probe_loss", "probe_margin", "margin", "loss", "el2n"),

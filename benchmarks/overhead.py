@@ -155,7 +155,7 @@ class _PausedClock:
 
 def measure_governed(settings: Settings) -> dict[str, Any]:
     """Wall and CPU seconds of watched and bare steps in turn, and the plan in the end."""
-    budget = sgoif.Budget(max_overhead=settings.promise, batch_size=BATCH, keep_visits="none")
+    budget = sgoif.Budget(max_overhead=settings.promise, keep_visits="none")
     loops = {name: make_loop(settings, name, budget=budget) for name in ("bare", "watched")}
     governor, clock = loops["watched"].monitor.governor, _PausedClock()
     governor.timer = StepTimer(Clock(now=clock.now))

@@ -30,9 +30,9 @@ from benchmarks.experiment import Experiment, option
 from benchmarks.metrics import detection_report
 from benchmarks.models import fresh_model
 from benchmarks.tables.rows import latest, table
+from benchmarks.work import count_work
 from sgoif.linalg import LinearOperator
 from sgoif.training.monitor import Monitor
-from sgoif.training.work import count_work
 
 FULL = sgoif.Method.paper()
 VARIANTS: Mapping[str, sgoif.Method] = {

@@ -23,7 +23,7 @@ def test_a_result_is_a_ratio_with_an_interval_and_leaves_model_and_rng_alone():
     model.eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     rng = torch.get_rng_state()
-    found = bench(model, batch, blocks=4, plan=PLAN)
+    found = bench(model, batch, blocks=4, budget=sgoif.Budget(plan=PLAN))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert torch.equal(rng, torch.get_rng_state())
     assert not model.training and all(p.grad is None for p in model.parameters())
@@ -36,7 +36,7 @@ def test_a_result_is_a_ratio_with_an_interval_and_leaves_model_and_rng_alone():
 def test_both_loops_train_alike_and_a_monitor_that_fails_is_not_measured(monkeypatch):
     model, batch = problem()
     loops = []
-    for settings in ({"is_watched": False}, {"plan": PLAN}):
+    for settings in ({"is_watched": False}, {"budget": sgoif.Budget(plan=PLAN)}):
         torch.manual_seed(1)
         loops.append(BenchLoop(model, batch, **settings))
         for _ in range(6):

@@ -83,7 +83,7 @@ def test_a_run_of_no_step_or_one_can_be_asked_everything(tmp_path, on_disk, step
     for opened in [run, sgoif.load(tmp_path / "run")] if on_disk else [run]:
         listed = opened.label_issues()["source"].to_pylist()
         assert len(opened.table["id"]) == listed.count("train") == 48 * steps
-        for table in ("examples", "visits", "holdout", "anchors", "canaries"):
+        for table in ("examples", "visits", "holdout", "anchors"):
             (count,) = opened.sql(f"select count(*) as n from {table}").to_pydict()["n"]
             assert count == 48 * steps or table not in ("examples", "visits")
 

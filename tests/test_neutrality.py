@@ -139,7 +139,7 @@ def of_attribute(queries=QUERIES, **settings):
 
 
 ENTRIES = {
-    "watch": of_watch(budget=sgoif.Budget(batch_size=30)),
+    "watch": of_watch(),
     "watch, loader": of_watch(anchors=DataLoader(HOLDOUT, batch_size=7, shuffle=True)),
     "watch, layers": of_watch(method=sgoif.Method(layers=["0"])),
     "watch, tags": of_watch(anchors=tags(HOLDOUT), task="multilabel"),

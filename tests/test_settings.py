@@ -1,4 +1,4 @@
-"""Settings of ``watch`` and ``audit``: three groups, and keywords from before, which warn."""
+"""Settings of ``watch`` and ``audit``: three groups, and unknown keywords, which are refused."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.settings import FROZEN_DAMPING, group_settings
+from sgoif.settings import FROZEN_DAMPING
 
 HELD = torch.randn(12, 4), torch.arange(12) % 3
 
@@ -14,36 +14,6 @@ HELD = torch.randn(12, 4), torch.arange(12) % 3
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-
-
-def test_keywords_from_before_warn_and_say_where_they_moved():
-    plan = sgoif.Plan(refresh_every=7)
-    with pytest.warns(DeprecationWarning) as warned:
-        monitor = sgoif.watch(
-            network(), anchors=HELD, train_size=40, plan=plan, gate="none", loss_reduction="sum", num_classes=3
-        )
-    said = [str(item.message) for item in warned]
-    assert said[0].startswith("plan= of watch() has moved: pass budget=sgoif.Budget(plan=...)")
-    assert said[1].startswith("gate= of watch() has moved: pass method=sgoif.Method(gate=...)")
-    assert said[2].startswith("loss_reduction= of watch() has moved: pass loss=sgoif.Loss(reduction=...)")
-    assert said[3].startswith("num_classes= of watch() is found from the model")
-    assert all(item.filename == __file__ for item in warned)
-    assert monitor.governor.plan.refresh_every == 7 and monitor.governor.fixed
-    assert monitor.engine.settings.gate_settings.mode == "none" and monitor.loss.reduction == "sum"
-
-
-def test_old_and_new_give_the_same_audit():
-    examples = torch.randn(30, 4), torch.arange(30) % 3
-    with pytest.warns(DeprecationWarning, match="curvature= of audit"):
-        old = sgoif.audit(network(), examples, anchors=HELD, curvature="diagonal")
-    new = sgoif.audit(network(), examples, anchors=HELD, method=sgoif.Method(curvature="diagonal"))
-    assert old.table["harm"].tolist() == new.table["harm"].tolist()
-
-
-def test_groups_keep_what_they_were_given_beside_a_former_keyword():
-    with pytest.warns(DeprecationWarning):
-        found = group_settings("watch", {"accumulate": 4}, loss=sgoif.Loss(reduction="sum"))
-    assert (found.loss.reduction, found.loss.accumulate) == ("sum", 4)
 
 
 def test_what_cannot_be_is_refused_at_once():
@@ -65,7 +35,6 @@ def test_what_cannot_be_is_refused_at_once():
         (lambda: sgoif.Budget(max_overhead=5), "0.05 for 5%"),
         (lambda: sgoif.Budget(max_overhead=0.05, plan=plan), "not both"),
         (lambda: sgoif.Budget(plan={}), "plan must be a sgoif.Plan"),
-        (lambda: sgoif.Budget(batch_size=-3), "batch_size counts from 1"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, method="direct"), "method must be a sgoif.Method"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, budget=0.05), "budget must be a sgoif.Budget"),
         (lambda: sgoif.watch(network(), anchors=HELD, train_size=40, loss="sum"), "loss must be a function"),
@@ -91,8 +60,8 @@ def test_unknown_names_raise_and_name_the_likely_one():
     ):
         with pytest.raises(TypeError, match=said):
             sgoif.watch(network(), anchors=HELD, train_size=40, **unknown)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'plan'"):  # which audit never had
-        sgoif.audit(network(), HELD, anchors=HELD, plan=sgoif.Plan())
+    with pytest.raises(TypeError, match=r"audit\(\) got an unexpected keyword argument 'curvature'.*sgoif.Method"):
+        sgoif.audit(network(), HELD, anchors=HELD, curvature="diagonal")
 
 
 def test_a_run_names_the_method_that_was_used(tmp_path):

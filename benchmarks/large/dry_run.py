@@ -1,7 +1,7 @@
 """What tier G would take: every recipe walked on the meta device, where shapes are real and numbers are not.
 
 Operations of the forward and backward pass, and what autograd keeps between them, are counted for a batch; the
-monitor's share is that of :mod:`sgoif.training.forecast`. How fast a device is, is assumed.
+monitor's share is that of :mod:`benchmarks.scale.price`. How fast a device is, is assumed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from benchmarks.large.datasets import DATASETS
 from benchmarks.large.recipe import Recipe
 from benchmarks.records import RESULTS
 from benchmarks.scale.plan import Assumptions, size_head
+from benchmarks.scale.price import price
 from benchmarks.tables.rows import table
-from sgoif.training.forecast import forecast
-from sgoif.training.recorder import Recorder
+from benchmarks.work import Work
 from sgoif.training.schedule import Plan
-from sgoif.training.sinks import MemorySink
-from sgoif.training.work import Work
 
 LOG = "tier_g_dry_run.txt"  # below benchmarks/results
 TFLOPS = 60.0  # sustained by one GPU in bf16
 _GB = 1e9
 _OPTIMISER_BYTES = 12  # of a parameter: itself, its gradient and its momentum, in float32
-_STEP_FLOPS = 3.0  # of a forward pass, as the forecaster counts
+_EVIDENCE_BYTES = 320  # of an example, where one process adds up its visits (docs/howto/out-of-memory.md)
+_STEP_FLOPS = 3.0  # of a forward pass, as `price` counts
 
 
 def count_batch(recipe: Recipe, classes: int) -> dict[str, Any]:
@@ -75,11 +74,11 @@ def estimate(recipe: Recipe, tflops: float = TFLOPS, examples: int | None = None
     pictures = examples or known.pictures - (held if recipe.holdout == "as-given" else 0)
     counted = count_batch(recipe, known.classes)
     batch, steps = recipe.batch // recipe.ranks, recipe.epochs * ceil(pictures / recipe.batch)
-    evidence = Recorder(known.classes, 1, MemorySink()).bytes_per_example if recipe.ranks == 1 else 0
+    evidence = _EVIDENCE_BYTES if recipe.ranks == 1 else 0
     sizes = size_head(known.classes, counted["features"] + 1, held, pictures, recipe.ranks, evidence)
     assumed = Assumptions(model_tflops=tflops)
-    one = Work(flops=counted["step_flops"] / _STEP_FLOPS / batch)  # so that the forecaster's step is the counted one
-    watched = forecast(Plan(), sizes, one, assumed.monitor_speed, batch, assumed.model_speed)
+    one = Work(flops=counted["step_flops"] / _STEP_FLOPS / batch)  # so that the priced step is the counted one
+    watched = price(Plan(), sizes, one, assumed.monitor_speed, batch, assumed.model_speed)
     hours = steps * watched.bare_s * (1 + watched.total_share) / 3600
     return {
         "recipe": recipe.name,

@@ -1,6 +1,6 @@
 """How cost grows, measured on a small machine; :mod:`benchmarks.scale.plan` estimates from it what a large run costs.
 
-step     seconds of the monitor against examples n, classes K and inputs of the head d; ratio to the bare step; forecast
+step     seconds of the monitor against examples n, classes K and inputs of the head d; ratio to the bare step
 ranks    bytes and seconds of exchanges by real ranks, bytes by declared ones
 meeting  joining a group of ours, and its smallest exchange, against the number of ranks
 store    writing, asking and adding up visits: rates, bytes and peak memory against their number
@@ -29,7 +29,6 @@ from benchmarks.tables.rows import Run, latest, table
 from benchmarks.timing import alternate, peak_mb, run_in_process
 from sgoif.records import ScoreBatch
 from sgoif.store import ParquetSink, RunFiles, merge_evidence
-from sgoif.training.forecast import Sizes, work_per_step
 
 _MANY = 5000  # classes above which steps are not compared in blocks: a refresh takes seconds
 _STEP_ROWS, _POOL, _IDS = 5000, 200, 2 * 10**9
@@ -113,17 +112,8 @@ def _run_warm(watched: Loop, steps: int) -> None:
 
 def _cost(watched: Loop) -> dict[str, Any]:
     monitor = watched.monitor
-    assert monitor is not None and monitor.faults == {} and monitor.forecast is not None
-    forecast = monitor.forecast
-    works = work_per_step(monitor.plan, Sizes.of(monitor.engine, monitor.recorder, monitor.ledger), watched.shape.batch)
-    predicted = (forecast.step_share, forecast.curvature_share, forecast.refresh_share)
-    return {
-        "own_s": watched.own_seconds(),
-        "forecast_s": {name: share * forecast.bare_s for name, share in zip(works, predicted)},
-        "work": {name: asdict(work) for name, work in works.items()},
-        "device_mb": forecast.device_mb,
-        "host_mb": forecast.host_mb,
-    }
+    assert monitor is not None and monitor.faults == {}
+    return {"own_s": watched.own_seconds()}
 
 
 def measure_store(rows: int, folder: Path, kind: str) -> dict[str, Any]:
@@ -177,19 +167,16 @@ def _rows(part: str, *names: str) -> list[Run]:
 
 
 def step_table() -> str:
-    """The monitor's processor time per step by part, beside the forecast and the bare step."""
+    """The monitor's processor time per step by part, beside the bare step."""
     rows = []
     points = _rows("step", "sweep", "shape")
     for run in sorted(points, key=lambda run: (list(_SWEEPS).index(run["sweep"]), run["shape"][run["sweep"]])):
-        shape, own, told = run["shape"], run["own_s"], run["forecast_s"]
+        shape, own = run["shape"], run["own_s"]
         point = f"{_SWEEPS[run['sweep']]} = {shape[run['sweep']]:,}"
         ratio = f"{run['timing']['watched']['ratio']:.2f}" if run.get("timing") else ""
-        work = [sum(part[kind] for part in run["work"].values()) / shape["batch"] / 1e6 for kind in ("flops", "bytes")]
         parts = [_short(1e3 * own[name]) for name in ("scoring", "curvature", "refresh")]
-        forecast = f"{sum(told.values()) / sum(own.values()):.2f}"
-        rows.append([point, *parts, ratio, forecast, " / ".join(map(_short, work))])
-    header = ("", "scoring, ms", "curvature", "refreshes", "step over bare", "forecast over measured")
-    return table((*header, "MFLOP / MB per example"), rows)
+        rows.append([point, *parts, ratio])
+    return table(("", "scoring, ms", "curvature", "refreshes", "step over bare"), rows)
 
 
 def _short(value: float) -> str:

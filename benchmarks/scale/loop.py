@@ -76,7 +76,7 @@ class Loop:
         self._ids = torch.Generator().manual_seed(2)
         self.monitor: Monitor | None = None
         if is_watched:
-            budget = sgoif.Budget(plan=sgoif.Plan(early_steps=0), keep_visits="none", batch_size=shape.batch)
+            budget = sgoif.Budget(plan=sgoif.Plan(early_steps=0), keep_visits="none")
             known: dict[str, Any] = {"train_size": shape.examples, "trusted": True, "budget": budget, **settings}
             with _find(peers):
                 found = sgoif.watch(self.model, self.optimizer, anchors=shape.inputs(shape.holdout), **known)

@@ -1,7 +1,8 @@
 """A training that this machine cannot run: ViT-L/16 at 224 pixels over 2 x 10^9 pictures, each seen once.
 
-Parameters and operations are counted on the meta device, exchanges by declared ranks, the monitor's work by the
-forecaster, rates of store and scoring are rows that were measured; speeds, prices and the rest are assumptions.
+Parameters and operations are counted on the meta device, exchanges by declared ranks, the monitor's work by
+:mod:`benchmarks.scale.price`, rates of store and scoring are rows that were measured; speeds, prices and the rest are
+assumptions.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from benchmarks.context import CONTEXT
 from benchmarks.experiment import Experiment, option
 from benchmarks.models import SmallViT
 from benchmarks.records import read_results
+from benchmarks.scale.price import Price, Sizes, price
 from benchmarks.scale.ranks import exchanges_of
 from benchmarks.tables.rows import Run, latest, table
+from benchmarks.work import Speed, Work, count_work
 from sgoif.curvature import create
+from sgoif.evidence import DENSE_CLASSES, NUM_PROBABLE, PredictionSums
 from sgoif.records import BlockShape
-from sgoif.training import canaries
+from sgoif.training.canaries import CALIBRATED_SIGNALS
 from sgoif.training.engine import MANY_CLASSES
-from sgoif.training.forecast import Forecast, Sizes, forecast
 from sgoif.training.schedule import Plan
-from sgoif.training.work import Speed, Work, count_work
 
 _PART_BYTES = 64 << 20  # of the sink
 _GROUPS = 32  # row groups of a part
@@ -165,9 +167,9 @@ def estimate(case: Case, assumed: Assumptions, rates: dict[str, float]) -> dict[
     }
 
 
-def _price(case: Case, assumed: Assumptions, forward: Work) -> Forecast:
+def _price(case: Case, assumed: Assumptions, forward: Work) -> Price:
     sizes = size_head(case.classes, _WIDTH + 1, assumed.holdout(case.classes), int(assumed.pictures), case.ranks)
-    return forecast(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
+    return price(case.plan, sizes, forward, assumed.monitor_speed, case.batch, assumed.model_speed)
 
 
 def size_head(
@@ -193,12 +195,18 @@ def size_head(
         curvature_bytes=sum(value.nbytes for value in state.values()),
         bytes_per_example=bytes_per_example,
         tried=tried if classes <= _CANARY_CLASSES else 0,
-        bytes_per_held_out=canaries.bytes_per_example(classes) if classes <= _CANARY_CLASSES else 0,
+        bytes_per_held_out=_bytes_of_canaries(classes) if classes <= _CANARY_CLASSES else 0,
         cleans_itself=True,
         has_probe=True,
-        keeps_visits=False,
         ranks=ranks,
     )
+
+
+def _bytes_of_canaries(classes: int) -> int:
+    """Host memory that canaries take per hold-out example, once all were seen."""
+    tried = classes if classes <= DENSE_CLASSES else NUM_PROBABLE + 1
+    predicted = sum(part.nbytes for part in PredictionSums(1, classes).state_dict().values())
+    return 8 * tried * (len(CALIBRATED_SIGNALS) + 2) + predicted
 
 
 def _estimate_store(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:

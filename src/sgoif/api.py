@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from sgoif.curriculum import renew_weights
-from sgoif.distributed import Peers, find_peers
+from sgoif.distributed import Peers, find_peers, is_sharded, keep_sharded
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.explain import attribute
 from sgoif.findings import INFLUENCE
 from sgoif.finish import collect_calibrated_run, collect_run, finish_run
-from sgoif.gradients import Layer, find_head, survey
+from sgoif.gradients import Layer, find_head, quiet_eval, survey
+from sgoif.gradients.head import check_output
 from sgoif.gradients.models import (
     check_class_names,
     default_forward,
@@ -53,7 +54,6 @@ from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, warn_of_few, with_ids
 from sgoif.training.disabled import NoMonitor, NoSequenceMonitor
 from sgoif.training.engine import Engine
-from sgoif.training.forecast import Forecaster, Sizes
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.method import ADAM
 from sgoif.training.monitor import Monitor
@@ -62,7 +62,6 @@ from sgoif.training.recorder import Recorder
 from sgoif.training.schedule import Plan
 from sgoif.training.sequences.monitor import SequenceMonitor
 from sgoif.training.sinks import MemorySink
-from sgoif.training.work import Work, find_head_and_work
 
 if TYPE_CHECKING:
     from sgoif.snapshot import Snapshot
@@ -90,7 +89,7 @@ def watch(
     method: Method | None = None,
     budget: Budget | None = None,
     seed: int = 0,
-    **former: Any,
+    **unknown: Any,
 ) -> Monitor | MultilabelMonitor | SequenceMonitor | NoMonitor:
     """Watch a training loop and score every example that passes through it.
 
@@ -118,14 +117,14 @@ def watch(
         method: how influence is estimated: curvature, solver, gate, head and layers.
         budget: what watching may cost: at most 10% of the bare step by default.
         seed: of hold-out order and projections.
-        former: keywords from before, which warn and say where they have moved.
+        unknown: other keywords, which are refused; the message names the setting that is meant.
 
     Returns:
         A monitor. With the environment variable ``SGOIF_DISABLE=1``, one that does nothing.
     """
     if task not in get_args(Task):
         raise SgoifError(f"task must be one of {', '.join(get_args(Task))}, got {task!r}.")
-    settings = group_settings("watch", former, loss=loss, method=method, budget=budget)
+    settings = group_settings("watch", unknown, loss=loss, method=method, budget=budget)
     if settings.method.curvature == ADAM and task != "sequences":
         raise SgoifError(f"curvature='adam' is there for task='sequences' only; task={task!r} has 'kfac', for example.")
     if os.environ.get("SGOIF_DISABLE") == "1":
@@ -152,7 +151,7 @@ def watch(
         where: dict[str, Any] = {"out": out, "overwrite": overwrite}
         return watch_sequences(request, peers, optimizer, train_size=train_size, forward=forward, **where)
     peers = find_peers(model, timeout_s=settings.budget.peer_timeout_s)
-    engine, work = _build_engine(request, train_size, peers)
+    engine = _build_engine(request, train_size, peers)
     facts = request.facts | {"train_size": train_size, "method": describe_method(engine.settings, engine.layers)}
     facts |= warn_of_few(engine.holdout.counts.numpy(), class_names or (), quiet=peers.rank > 0)
     recorder = make_recorder(
@@ -166,9 +165,8 @@ def watch(
     )
     log.info("head %s, %s", engine.head.name, survey(plain))
     ledger = CanaryLedger(engine, trusted=trusted)
-    sizes = Sizes.of(engine, recorder, ledger, accumulate=settings.loss.accumulate)
-    forecaster = Forecaster(sizes, work, request.device, settings.budget.batch_size)
     governor = make_governor(settings.budget, request.device)
+    log.info("%s", governor.plan)
     return Monitor(
         WatchedLoop(
             plain,
@@ -177,7 +175,6 @@ def watch(
             settings.loss,
             governor,
             facts,
-            forecaster,
             peers,
             is_compiled=request.is_compiled,
         ),
@@ -197,12 +194,12 @@ _EMPTY: dict[Task, Callable[[], Run]] = {  # runs of monitors that are switched 
 }
 
 
-def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engine, Work | None]:
-    """The engine of a training, and what one example's forward pass computes."""
+def _build_engine(request: Request, train_size: int, peers: Peers) -> Engine:
+    """The engine of a training."""
     model, method, start = request.model, request.settings.method, request.settings.budget.plan or Plan()
     held = Examples(request.anchors, device=request.device)
     run = _run_few(request, held)
-    head, work = find_head_and_work(model, run, min(2, len(held)), method.head)
+    head = _find_head(model, run, method.head)
     _check_head(request, head, run)
     holdout = _hold_out(request, held, head)
     others = other_layers(model, head, method.layers if method.layers != "auto" else start.layers)
@@ -213,7 +210,7 @@ def _build_engine(request: Request, train_size: int, peers: Peers) -> tuple[Engi
     engine = Engine(
         head, others, holdout, method, train_size=train_size, per_refresh=per_refresh, seed=request.seed, peers=peers
     )
-    return engine, work
+    return engine
 
 
 def audit(
@@ -233,7 +230,7 @@ def audit(
     batch_size: int | None = None,
     snapshot: str | None = None,
     seed: int = 0,
-    **former: Any,
+    **unknown: Any,
 ) -> Run:
     """Score every training example against a finished model, in one pass; the tables are those of :func:`watch`.
 
@@ -253,11 +250,11 @@ def audit(
         batch_size: examples per forward pass; 256 if left out, 16 of sequences.
         snapshot: file or URL to keep what judges in, so that ``sgoif score`` can judge other examples alike.
         seed: of the hold-out's order; for sequences, of the draws that curvature and tuning need.
-        former: keywords from before, which warn and say where they have moved.
+        unknown: other keywords, which are refused; the message names the setting that is meant.
     """
     check_out(out, overwrite)
     batch_size = batch_size or (16 if task == "sequences" else 256)
-    settings = group_settings("audit", former, loss=loss, method=method)
+    settings = group_settings("audit", unknown, loss=loss, method=method)
     plain = plain_model(model)
     request = Request(
         plain, forward or default_forward(plain), anchors, settings, class_names, trusted=trusted, seed=seed
@@ -309,6 +306,16 @@ def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:
     held.need_labels()
     few = held.inputs(torch.arange(min(2, len(held))))
     return lambda: request.forward(few)
+
+
+def _find_head(model: nn.Module, run: Callable[[], Tensor], name: str | None) -> Layer:
+    """Find the head of a model that is being trained, whose parameters may be in pieces."""
+    with keep_sharded(model):
+        head = find_head(model, run, name=name)
+    if name is not None and not is_sharded(*model.parameters()):  # then nothing was run
+        with quiet_eval(model), torch.no_grad():
+            check_output(run())
+    return head
 
 
 def _check_head(request: Request, head: Layer, run: Callable[[], Tensor]) -> None:

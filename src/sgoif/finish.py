@@ -24,7 +24,7 @@ from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
 from sgoif.training.base import BaseMonitor
 from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
+from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
@@ -83,7 +83,6 @@ def loop_facts(monitor: BaseMonitor[Any]) -> dict[str, Any]:
         "faults": dict(monitor.faults),
         "overhead": monitor.governor.overhead,
         "overhead_by_part": monitor.governor.shares,
-        "forecast": None if monitor._first_forecast is None else asdict(monitor._first_forecast),
         "plan": asdict(monitor.plan),
         "plan_changes": monitor.governor.changes,
     }
@@ -222,7 +221,6 @@ def collect_run(
     tables |= {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
         reasons.warn(tables["examples"])
-        tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
         expected = float(np.nansum(calibration.examples.p_mislabeled))
         facts = {**facts, **calibration.facts(expected)}
     if unjudged is not None:
@@ -267,7 +265,6 @@ def _stream_run(
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
         facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)} | calibration.facts(expected)
-        tables["canaries"] = _canaries(calibration, max(recorder.last_step, 0))
     return save_run(sink, facts | counts, tables)
 
 
@@ -390,17 +387,3 @@ def _suggestions(suggested: LikelyOthers, examples: Columns, p: NDArray[np.float
     columns = {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
     probable = np.where(is_known[:, None], p[:, None] * suggested.probabilities, np.nan)
     return columns | dict(zip(("p_suggested", "p_suggested_2", "p_suggested_3"), probable.T, strict=True))
-
-
-def _canaries(calibration: RunCalibration, last_step: int) -> Columns:
-    canaries = calibration.canaries
-    table: Columns = {
-        "holdout_id": calibration.holdout_ids[canaries.holdout_row],
-        "refresh_step": np.full(len(canaries), last_step),
-        "fold": canaries.fold,
-        "label": canaries.label,
-        "assigned_label": canaries.assigned_label,
-        "is_flip": canaries.is_flip,
-        "weight": canaries.weight,
-    }
-    return table | {name: canaries.signals[:, i] for i, name in enumerate(CALIBRATED_SIGNALS)}

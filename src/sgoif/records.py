@@ -34,10 +34,8 @@ SIGNALS = (
     "own",
     "harm_identity",
     "worst_identity",
-    "own_identity",
     "harm_solved",
     "worst_solved",
-    "own_solved",
     "probe_loss",
     "probe_margin",
     "confidence",
@@ -51,12 +49,11 @@ CLASS_SIGNALS = {
     for name in SIGNALS
     if name not in ("loss", "harm", "harm_identity", "harm_solved", "confidence", "flags")
 }
-# Those of one tag of an example, in a multi-label run: influence on the tag as a whole, on the hold-out examples with
-# the other bit, and on those with the given one.
+# Those of one tag of an example, in a multi-label run: influence on the tag as a whole, and on the hold-out examples
+# with the other bit.
 TAG_SIGNALS = (
     *("loss", "margin", "p_given"),
-    *("harm", "worst", "own"),
-    *("harm_identity", "worst_identity", "own_identity"),
+    *("harm", "worst", "harm_identity"),
     *("probe_loss", "probe_margin"),
 )
 

@@ -116,7 +116,7 @@ class Run:
         return self._tables.arrow("anchors")
 
     def sql(self, query: str, **parameters: Any) -> pa.Table:
-        """Answer one SELECT over ``examples``, ``visits``, ``holdout``, ``canaries`` and ``anchors``, in place."""
+        """Answer one SELECT over ``examples``, ``visits``, ``holdout`` and ``anchors``, in place."""
         return self._tables.sql(query, **parameters)
 
     def label_issues(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -51,17 +50,15 @@ class Budget:
     Attributes:
         max_overhead: share of the bare step that scoring may cost, 0.05 for 5%. The plan is made sparser to stay below.
         plan: fixes what is done at which step instead; then nothing limits the overhead.
-        batch_size: examples of a (micro-)batch, for a forecast before the first step.
         keep_visits: ``"all"``, ``"last"`` (on disk: those of the last epoch) or ``"none"`` (only their sums).
         peer_timeout_s: how long a rank waits for the others before it trains on without scoring.
 
     >>> Budget(max_overhead=0.05)
-    Budget(max_overhead=0.05, plan=None, batch_size=None, keep_visits='all', peer_timeout_s=120.0)
+    Budget(max_overhead=0.05, plan=None, keep_visits='all', peer_timeout_s=120.0)
     """
 
     max_overhead: float = MAX_OVERHEAD
     plan: Plan | None = None
-    batch_size: int | None = None
     keep_visits: KeepVisits = "all"
     peer_timeout_s: float = TIMEOUT_S
 
@@ -72,8 +69,6 @@ class Budget:
             raise SgoifError(f"plan must be a sgoif.Plan, got {self.plan!r}.")
         if self.plan is not None and self.max_overhead != MAX_OVERHEAD:
             raise SgoifError("a fixed plan costs what it costs: pass max_overhead or plan, not both.")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise SgoifError(f"batch_size counts from 1, got {self.batch_size}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +104,6 @@ class Request:
 
 
 _GROUPS: Mapping[str, type] = {"loss": Loss, "method": Method, "budget": Budget}
-_NEVER_KEYWORDS = (
-    *("per_example", "reduction", "rank", "weighting", "leak_horizon", "refine_below", "refine_if", "temperature"),
-    *("sketch_rank", "subspace", "subspace_every", "replace_every", "gram_below"),
-)
-_FORMER = {"loss_reduction": ("loss", "reduction")} | {
-    field.name: (group, field.name)
-    for group, kind in _GROUPS.items()
-    for field in fields(kind)
-    if field.name not in _NEVER_KEYWORDS
-}
 
 
 def as_loss(loss: Loss | Losses | None, **known: Any) -> Loss:
@@ -130,37 +115,30 @@ def as_loss(loss: Loss | Losses | None, **known: Any) -> Loss:
 
 def group_settings(
     caller: str,
-    former: Mapping[str, Any],
+    unknown: Iterable[str],
     *,
     loss: Loss | Losses | None = None,
     method: Method | None = None,
     budget: Budget | None = None,
 ) -> Settings:
-    """Complete the groups, and put former keywords into theirs with a warning.
+    """Complete the groups.
 
     Args:
-        caller: the function whose keywords they were.
-        former: keywords that it does not have, by name.
+        caller: the function that was called.
+        unknown: keywords that it does not have.
         loss: as given to it.
         method: as given to it.
         budget: as given to it.
 
     Raises:
-        TypeError: A keyword was never one.
+        TypeError: There are unknown keywords; the message names the setting that is meant.
     """
     found: dict[str, Any] = {"loss": as_loss(loss), "method": method or Method(), "budget": budget or Budget()}
     for group, kind in _GROUPS.items():
         if not isinstance(found[group], kind):
             raise SgoifError(f"{group} must be a sgoif.{kind.__name__}, got {found[group]!r}.")
-    for name, value in former.items():
-        if name == "num_classes":
-            _warn(f"num_classes= of {caller}() is found from the model, and not used any more.")
-            continue
-        if name not in _FORMER or (caller == "audit" and _FORMER[name][0] != "method"):
-            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}{_hint(name)}")
-        group, field = _FORMER[name]
-        _warn(f"{name}= of {caller}() has moved: pass {group}=sgoif.{_GROUPS[group].__name__}({field}=...).")
-        found[group] = replace(found[group], **{field: value})
+    for name in unknown:
+        raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}{_hint(name)}")
     return Settings(**found)
 
 
@@ -210,10 +188,6 @@ def describe_method(method: Method, layers: Sequence[Layer]) -> dict[str, Any]:
         "layers": [layer.name for layer in layers],
         **{name: value for name, (value, usual) in asked.items() if name not in told and value != usual},
     }
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, DeprecationWarning, stacklevel=4)
 
 
 def refuse_changes(settings: Settings, task: str, allowed: Mapping[str, Sequence[str]]) -> None:

@@ -22,7 +22,7 @@ _ALWAYS = ("id", "p_mislabeled", "p_mislabeled_low", "p_mislabeled_high", "no_p_
 
 
 class Tables(Protocol):
-    """Where a run's tables are: ``examples``, ``visits``, ``holdout``, ``canaries``, ``anchors``."""
+    """Where a run's tables are: ``examples``, ``visits``, ``holdout``, ``anchors``."""
 
     def columns(self, name: str) -> Columns:
         """Read a whole table as arrays; empty where there is none."""

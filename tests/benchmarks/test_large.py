@@ -151,7 +151,7 @@ def change(text, **fields):
 
 
 def test_the_committed_log_is_of_the_recipes_and_of_networks_of_known_size():
-    def facts(text):  # what a change of the forecaster leaves as it is
+    def facts(text):  # what a change of prices leaves as it is
         rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
         return [row[:5] + row[6:8] for row in rows]
 

@@ -1,4 +1,4 @@
-"""``sgoif doctor`` and ``sgoif bench``: the machine as it is, a forecast, and a measurement."""
+"""``sgoif doctor`` and ``sgoif bench``: the machine as it is, and a measurement."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def model(tmp_path, monkeypatch):
 
 def test_the_machine_is_described():
     document = answer("doctor")
-    assert document["packages"]["torch"] and document["forecast"] is None
+    assert document["packages"]["torch"]
     assert 0 < document["usable_cores"] <= document["cores"]
     shown = read_output("doctor")
     assert "torch threads" in shown and "Extras" in shown
@@ -72,14 +72,6 @@ def test_traps_are_named_with_the_way_out():
     assert "0.5 GB" in warnings_about({**fine, "free_gb": 0.5})[0]
     assert "SGOIF_DISABLE" in warnings_about({**fine, "is_disabled": True})[0]
     assert "duckdb" in warnings_about({**fine, "packages": {"duckdb": None}})[0]
-
-
-def test_the_cost_of_a_model_is_forecast(model):
-    arguments = ["doctor", "--model", model, "--input", "3,8,8", "--batch", 32, "--classes", 10]
-    forecast = answer(*arguments)["forecast"]
-    assert forecast["batch_size"] == 32 and forecast["total_share"] > 0 and forecast["head"] == "3"
-    shown = read_output(*arguments)
-    assert "forecast for batches of 32" in shown and "% of the bare step" in shown
 
 
 def test_the_cost_of_a_model_is_measured(model):

@@ -88,7 +88,7 @@ print(sorted({"pyarrow", "duckdb", "sgoif.store", "sgoif.run"} & (set(sys.module
         (["bench", "--model", "nothing"], "module:factory"),
         (["bench", "--model", "json:loads"], "called without arguments"),
         (["bench", "--model", "no.such:thing"], "cannot be found"),
-        (["doctor", "--model", "torch.nn:ReLU", "--input", "a"], "--input takes the shape"),
+        (["bench", "--model", "torch.nn:ReLU", "--input", "a"], "--input takes the shape"),
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error(arguments, said, tmp_path, monkeypatch):

@@ -83,7 +83,8 @@ def test_a_model_from_the_current_folder_does_not_bring_its_neighbours(installed
     (tmp_path / "mynet.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(4, 2)\n")
     for name in ("numpy", "rich", "random"):
         (tmp_path / f"{name}.py").write_text(TRAP)
-    done = installed("doctor", "--model", "mynet:make", "--input", "4", "--classes", 2, "--json", cwd=tmp_path)
+    asked = ("--model", "mynet:make", "--input", "4", "--classes", 2, "--batch", 8, "--blocks", 2, "--json")
+    done = installed("bench", *asked, cwd=tmp_path)
     assert not list(tmp_path.glob("*.was-run"))
     assert done.returncode == 0 and json.loads(done.stdout), done.stderr
 

@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
     held = held_out(60, ids=[f"h{i}\x1b[31m" for i in range(60)])
     as_texts = {
         "plan_changes": [{"step": "3", "overhead": 0.1, "plan": {"stride": 4, "layers": ["fc"]}}],
-        "forecast": {"step_share": 0.1, "batch_size": "32"},
     }
     facts = {**FACTS, **as_texts, "trusted": False}
     write_run(folder / "run", sketched(noisy(ids=ids)), holdout=held, names=["a", "b", "c", "d"], **facts)

@@ -28,7 +28,6 @@ FACTS = {
     "counters": {"steps": 10, "visits": 400, "visits_not_judged": 3, "refreshes": 2},
     "plan": {"stride": 2, "layers": ["fc"], "observe_every": 3, "examples_per_refresh": 4, "refresh_every": 5},
     "plan_changes": [{"step": 3, "overhead": 0.1, "plan": {"stride": 4, "layers": ["fc"]}}],
-    "forecast": {"step_share": 0.1, "batch_size": 32},
     "holdout_cleaning": {"clean": True, "reason": "x"},
     "num_not_judged": 3,
     "unreadable": 2,

@@ -83,15 +83,6 @@ def test_sums_are_continued_from_a_state(num_classes):
     np.testing.assert_array_equal(whole.mean().probabilities, resumed.mean().probabilities)
 
 
-def test_a_dense_table_of_an_older_state_is_read():
-    table = np.array([[0.0, 1.0, 3.0], [0.0, 0.0, 0.0]], np.float32)
-    sums = PredictionSums(2, 3)
-    sums.load_state_dict(table)
-    found = sums.mean()
-    assert found.labels[0].tolist() == [2, 1, 0]
-    np.testing.assert_allclose(found.probabilities, [[0.75, 0.25, 0], [0, 0, 0]])
-
-
 def test_classes_are_counted():
     with pytest.raises(SgoifError, match="at least 1"):
         PredictionSums(3, 0)

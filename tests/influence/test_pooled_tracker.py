@@ -79,8 +79,8 @@ def test_products_are_those_of_the_direction_that_each_batch_met():
     torch.testing.assert_close(found, expected)
 
 
-def test_a_state_goes_on_to_the_bit_and_one_from_before_keeps_its_direction():
-    one, whole = trackers()
+def test_a_state_goes_on_to_the_bit():
+    one, _ = trackers()
     take(one, 0, STRUCTURED, 5)
     other, _ = trackers()
     other.load_state_dict(one.state_dict())
@@ -88,15 +88,6 @@ def test_a_state_goes_on_to_the_bit_and_one_from_before_keeps_its_direction():
         tracker.use_operator(operator(STRUCTURED, 1))
     assert torch.equal(one.advance(3)[1], other.advance(3)[1])
     assert torch.equal(take(one, 2, STRUCTURED, 2)[1], take(other, 2, STRUCTURED, 2)[1])
-    take(whole, 0, STRUCTURED, 5)
-    for older in (trackers()[0], one):  # one that is new, one that has gone on
-        older.retarget(gradient())
-        older.load_state_dict(whole.state_dict())
-        older.use_operator(operator(STRUCTURED))
-        torch.testing.assert_close(older.directions["fc"], whole.directions["fc"])
-        for stepped in (older, whole):
-            stepped.advance(1)
-        torch.testing.assert_close(older.directions["fc"], whole.directions["fc"], rtol=1e-3, atol=1e-4)
 
 
 def test_a_gradient_that_is_no_number_is_forgotten_with_the_direction():

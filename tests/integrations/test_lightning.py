@@ -83,7 +83,7 @@ def fit(callback, *, make=Module, wrap=None, epochs=3, carries_ids=True, ckpt_pa
 
 
 def callback(**settings):
-    return InfluenceCallback(pictures()[1], plan=PLAN, **settings)
+    return InfluenceCallback(pictures()[1], budget=sgoif.Budget(plan=PLAN), **settings)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import sgoif
 from sgoif.errors import SgoifError
@@ -87,7 +88,7 @@ def test_the_file_is_plain_safetensors_and_comes_back_as_it_was(audited, tmp_pat
     with safe_open(path, "pt") as file:
         header = json.loads(file.metadata()["sgoif"])
         assert {"directions/solved", "probe/weight", "canaries/signals"} <= set(file.keys())
-    assert header["format"] == 4 and header["head"] == "fc" and header["num_classes"] == 4
+    assert header["format"] == 5 and header["head"] == "fc" and header["num_classes"] == 4
     write_snapshot(read_snapshot(path), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
@@ -98,6 +99,17 @@ def test_what_is_no_snapshot_is_refused_by_name(tmp_path):
     (tmp_path / "noise.safetensors").write_bytes(b"\x00" * 64)
     with pytest.raises(SgoifError, match="cannot be read as a snapshot"):
         read_snapshot(tmp_path / "noise.safetensors")
+
+
+@pytest.mark.parametrize("other", [4, 6, "5", None])
+def test_a_snapshot_of_another_format_is_refused(audited, tmp_path, other):
+    path = audited()[-1]
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["sgoif"])
+    told = json.dumps({**header, "format": other})
+    save_file(load_file(path), tmp_path / "other.safetensors", {"sgoif": told})
+    with pytest.raises(SgoifError, match=f"has format {other}, this sgoif reads format 5"):
+        read_snapshot(tmp_path / "other.safetensors")
 
 
 def watch_to_the_end(model, path=None):

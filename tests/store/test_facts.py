@@ -19,7 +19,6 @@ FACTS = {
     "overhead": ["x", {}],
     "faults": [3, {"x": "y"}],
     "nearly_same": ["x", -1, 2**70],
-    "forecast": [3, {"step_share": "x"}],
 }
 WRONG = [
     *((rf"`facts\.{name}` must be .*, got", {"facts": {name: value}}) for name in FACTS for value in FACTS[name]),

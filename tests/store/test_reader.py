@@ -37,7 +37,7 @@ def run(tmp_path):
 def test_sql_with_parameters_over_all_tables(run):
     files = RunFiles(run)
     assert files.sql("select count(*) as n from visits where step >= $first", first=5)["n"].to_pylist() == [40]
-    for table in ("visits", "canaries", "holdout", "anchors", "examples"):
+    for table in ("visits", "holdout", "anchors", "examples"):
         assert files.sql(f"select * from {table}").schema.names == files.table(table).schema.names
         assert files.sql(f"select * from {table}").schema.types == files.table(table).schema.types
     joined = files.sql("select count(*) as n from visits v left join examples e on v.id_hash = e.id_hash")
@@ -139,7 +139,7 @@ def test_fuzzed_parts_never_crash_the_reader(tmp_path_factory, seed, changes):
         ("{", "not valid JSON"),
         ("[1]", "names no schema_version"),
         ('{"trusted": true}', "names no schema_version"),
-        ('{"schema_version": 2}', "schema version 2, this sgoif reads up to 1; install a newer"),
+        ('{"schema_version": 2}', "schema version 2, this sgoif reads version 1: open it with"),
         ('{"schema_version": 1}', "damaged"),
         ('{"schema_version": 1, "attempts": [{"attempt": 0}], "id_kind": null}', "damaged"),
         ('{"schema_version": 1, "attempts": [], "id_kind": "float"}', "damaged"),
@@ -171,7 +171,7 @@ def test_the_fixture_of_schema_version_1_loads(tmp_path):
     files = RunFiles(FIXTURE)
     facts = json.loads((FIXTURE / "run.json").read_text())["facts"]
     assert files.info["schema_version"] == 1 and files.is_finished and files.skipped == []
-    counts = {table: files.table(table).num_rows for table in ("visits", "canaries", "holdout", "anchors", "examples")}
+    counts = {table: files.table(table).num_rows for table in ("visits", "holdout", "anchors", "examples")}
     assert counts == facts["rows"]
     # attempt 1 began at step 6: what attempt 0 had written from there on must not come back
     assert files.sql("select attempt, min(step) a, max(step) b from visits group by 1 order by 1").to_pydict() == {

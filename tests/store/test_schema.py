@@ -19,5 +19,5 @@ def test_the_signals_are_those_of_training_in_its_order():
 
 
 def test_an_unknown_table_is_named_with_those_there_are():
-    with pytest.raises(StoreError, match=r"no table 'visit'.*visits, canaries"):
+    with pytest.raises(StoreError, match=r"no table 'visit'.*visits, holdout"):
         schema.schema_of("visit", "int")

@@ -156,8 +156,7 @@ def test_a_sink_may_be_written_to_after_it_was_closed(tmp_path):
 
 def test_other_tables_keep_extra_columns_and_are_replaced_whole(tmp_path):
     sink = ParquetSink(tmp_path)
-    sink.write_table("canaries", {"holdout_id": ["h1", "h2"], "refresh_step": [4, 4], "is_flip": [True, False]})
-    sink.write_table("anchors", {"refresh_step": [4], "anchor": [0], "class": [0], "tau": [0.4]})
+    sink.write_table("anchors", {"refresh_step": [4, 4], "anchor": [0, 1], "class": [0, 1], "tau": [0.4, 0.5]})
     sink.write_table("examples", {"id": ["a", "b"], "given_label": [1, 2], "annotator": ["x", None]})
     sink.write_table("examples", {"id": ["c"], "given_label": [3]})
     sink.checkpoint()
@@ -167,7 +166,7 @@ def test_other_tables_keep_extra_columns_and_are_replaced_whole(tmp_path):
         "given_label": [1, 2, 3],
         "annotator": ["x", None, None],
     }
-    assert files.table("canaries").column_names == files.sql("select * from canaries").column_names
+    assert files.table("anchors").column_names == files.sql("select * from anchors").column_names
     sink.close()
     again = ParquetSink(tmp_path, start_step=5)
     again.write_table("examples", {"id": ["d"]})
@@ -175,7 +174,7 @@ def test_other_tables_keep_extra_columns_and_are_replaced_whole(tmp_path):
     again.close()
     files = RunFiles(tmp_path)
     assert files.table("examples")["id"].to_pylist() == ["d"]
-    assert files.table("canaries").num_rows == 2  # a log: refresh 4 lies before the new start
+    assert files.table("anchors").num_rows == 2  # a log: refresh 4 lies before the new start
     for sink, columns, said in (
         (again, {"given_label": [1]}, "needs a column 'id'"),
         (again, {"id": ["e", "f"], "given_label": [1]}, "one length"),
@@ -187,7 +186,6 @@ def test_other_tables_keep_extra_columns_and_are_replaced_whole(tmp_path):
 
 def test_a_hold_out_may_have_ids_of_another_kind_than_the_training(tmp_path):
     sink = begin(tmp_path, batch(["a", "b"]))
-    sink.write_table("canaries", {"holdout_id": [1, 2], "refresh_step": [0, 0]})
     sink.write_table("holdout", {"id": [1, 2]})
     with pytest.raises(StoreError, match="strings, but a block came with integers"):
         sink.write_table("examples", {"id": [1]})
@@ -196,11 +194,8 @@ def test_a_hold_out_may_have_ids_of_another_kind_than_the_training(tmp_path):
     sink.close()
     files = RunFiles(tmp_path)
     assert files.skipped == [] and sink.faults == {}
-    found = [
-        files.sql(f"select {name} as i from {table} order by 1")["i"].to_pylist()
-        for name, table in (("id", "visits"), ("holdout_id", "canaries"), ("id", "holdout"))
-    ]
-    assert found == [["a", "b"], [1, 2], [1, 2]]
+    found = [files.sql(f"select id from {table} order by 1")["id"].to_pylist() for table in ("visits", "holdout")]
+    assert found == [["a", "b"], [1, 2]]
 
 
 @pytest.mark.parametrize("keep, epochs", [("all", [0, 1, 2, 3]), ("last", [3]), ("none", [])])

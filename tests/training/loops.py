@@ -9,7 +9,6 @@ from torch import nn
 
 import sgoif
 from sgoif.records import VisitFlag
-from sgoif.training.checkpoint import unpack
 from tests.cases import images
 from tests.grouped import grouped
 
@@ -102,15 +101,6 @@ def take_step(monitor, ids, pixels, labels, *, loss=F.cross_entropy, **settings)
 def arrays(table):
     """The columns of a table; null becomes NaN."""
     return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def older_state(monitor):
-    """The state as it was before it was packed: one nested dict per rank."""
-    shared, owned = unpack(monitor.state_dict(), monitor.peers, torch.device("cpu"))
-    own = owned[monitor.peers.rank]
-    return {**shared, "recorder": {**shared["recorder"], **own["recorder"]}, "faults": own["faults"]} | {
-        "visits": {"rank": monitor.peers.rank, "size": monitor.peers.size, "waiting": own["visits"]}
-    }
 
 
 def run_twins(make, loop, holdout, *, dtype=torch.float64, **settings):

@@ -174,8 +174,5 @@ def test_looks_at_a_wide_head_keep_no_square_of_its_inputs():
     dense = inverse.right.inverse()[0].double().numpy()  # A⁻¹
     np.testing.assert_allclose(last.solved_features, last.features @ dense, rtol=1e-3, atol=1e-4)
     resumed = watch_wide_head().ledger
-    older = [{**item, "inverse_factors": (item.pop("output_inverse"), dense)} for item in ledger.state_dict()["recent"]]
-    for item in older:
-        item.pop("solved_features")
-    resumed.load_state_dict({**ledger.state_dict(), "recent": older})
-    np.testing.assert_allclose(resumed._recent[-1].solved_features, last.features @ dense, rtol=1e-6, atol=1e-9)
+    resumed.load_state_dict(ledger.state_dict())
+    assert np.array_equal(resumed._recent[-1].solved_features, last.solved_features)

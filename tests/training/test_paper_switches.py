@@ -187,6 +187,9 @@ def test_the_record_of_scores_finds_large_and_uncertain_directions():
     values = np.array([10.0, 9.0, *[9.5] * 60])
     expected = np.sqrt(2 * values.var() * log_term / n) + 3 * 1.0 * log_term / n
     assert record.half_width()[0].item() == pytest.approx(expected)
+    fair = ScoreRecord(300, dtype=torch.float64)  # of mean zero, which every interval covers
+    fair.add(12 * torch.rand(200, 300, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 6)
+    assert (fair.mean.abs() <= fair.half_width()).all()
 
 
 def test_weights_of_the_paper_have_the_confidence_twice():

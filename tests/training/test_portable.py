@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from sgoif.distributed import SingleProcess
+from sgoif.errors import SgoifError
 from sgoif.training.checkpoint import from_plain, to_plain, unpack
+from tests.training.loops import data, fresh, watch
 
 
 def through_a_file(state):
@@ -65,3 +67,9 @@ def test_a_state_that_would_run_code_is_refused(tmp_path, monkeypatch):
     with pytest.raises(pickle.UnpicklingError):
         unpack({"shared": block, "ranks": {}}, SingleProcess(), torch.device("cpu"))
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_no_state_of_a_monitor_is_refused():
+    monitor = watch(fresh(), data()[1])
+    with pytest.raises(SgoifError, match="no state of a monitor"):
+        monitor.load_state_dict({"engine": {}, "recorder": {}})

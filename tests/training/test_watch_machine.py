@@ -207,7 +207,7 @@ class WatchMachine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         monitor = self.monitor
-        self.twins.alone(lambda: (monitor.reading, repr(monitor), str(monitor), str(monitor.plan), monitor.forecast))
+        self.twins.alone(lambda: (monitor.reading, repr(monitor), str(monitor), str(monitor.plan)))
         self.check_counters()
 
     def check_counters(self) -> dict[str, int]:

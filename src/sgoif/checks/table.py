@@ -25,8 +25,7 @@ def issue_table(info: Mapping[str, Any]) -> pa.Table:
     found = info.get("data_issues")
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
         raise SgoifError(
-            "this run has no table of data issues: it is not from a scan, or from one by an older version. "
-            "Run `sgoif scan` again; it checks the data at the end."
+            "this run has no table of data issues: it is not from a scan. `sgoif scan` checks the data at its end."
         )
     schema = pa.schema(
         [

@@ -1,4 +1,4 @@
-"""``sgoif doctor``: is this machine ready, which known traps are set, and what will watching a model cost?"""
+"""``sgoif doctor``: is this machine ready, and which known traps are set?"""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import platform
 import shutil
 from dataclasses import asdict
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from sgoif.cli.models import load_model, parse_shape, random_batch
-from sgoif.cli.options import Classes, Device, Json, MaybeText, Shape, Size
-from sgoif.cli.output import clean, emit_json, print_facts, print_lines
+from sgoif.cli.options import Json
+from sgoif.cli.output import emit_json, print_facts, print_lines
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "duckdb", "fsspec", "rich", "typer")
 _EXTRAS = {
@@ -29,25 +26,12 @@ _TO_INSTALL = {
 _LOW_DISK_GB = 5
 
 
-def doctor(
-    model: Annotated[
-        MaybeText, typer.Option(metavar="MODULE:FACTORY", help="Forecast the cost for this model.")
-    ] = None,
-    shape: Shape = "3,32,32",
-    batch: Size = 250,
-    classes: Classes = 10,
-    train_size: Annotated[int, typer.Option(metavar="N", min=1, help="Assume this many training examples.")] = 50_000,
-    device: Device = "cpu",
-    as_json: Json = False,
-) -> None:
-    """Look at this machine, and forecast what watching a model will cost."""
+def doctor(as_json: Json = False) -> None:
+    """Look at this machine: what is installed, and which known traps are set."""
     found = examine()
     warned = warnings_about(found)
-    predicted = None
-    if model is not None:
-        predicted = predict_cost(model, parse_shape(shape), batch, classes, train_size, device)
     if as_json:
-        return emit_json("doctor", **found, warnings=warned, forecast=predicted)
+        return emit_json("doctor", **found, warnings=warned)
     facts = {
         "Machine": _describe_machine(found),
         "Packages": [(name, version or "missing") for name, version in found["packages"].items()],
@@ -66,10 +50,6 @@ def doctor(
     print_lines([f"Warning: {line}" for line in warned], style="yellow")
     if not warned:
         print_lines(["No known trap is set."], style="green")
-    if predicted is not None:
-        about = f"{clean(model)}, head `{clean(predicted['head'])}`, {predicted['plan']}"
-        command = f"  sgoif bench --model {clean(model)} --input {clean(shape)} --batch {batch} --classes {classes}"
-        print_lines(["", about, *predicted["text"].splitlines(), "", "Measure it with:", command])
 
 
 def examine() -> dict[str, Any]:
@@ -133,31 +113,6 @@ def warnings_about(found: dict[str, Any]) -> list[str]:
     if missing:
         lines.append(f"{', '.join(missing)} cannot be found, but sgoif needs them: pip install sgoif again.")
     return lines
-
-
-def predict_cost(
-    name: str, shape: tuple[int, ...], batch: int, classes: int, train_size: int, device: str
-) -> dict[str, Any]:
-    """Forecast what watching a model costs, from its shapes; nothing is trained."""
-    import sgoif
-
-    model = load_model(name, device)
-    inputs, labels = random_batch(model, shape, max(2 * classes, 256), classes)  # as many as a refresh reads
-    monitor: Any = sgoif.watch(
-        model, anchors=(inputs, labels), train_size=train_size, budget=sgoif.Budget(batch_size=batch)
-    )
-    forecast = monitor.forecast
-    monitor.detach()
-    if forecast is None:
-        return {"head": "?", "plan": "watching is disabled", "text": "SGOIF_DISABLE=1 is set, so it costs nothing."}
-    return {
-        "model": name,
-        "head": monitor.engine.head.name or "the model itself",
-        "plan": str(monitor.plan).splitlines()[0],
-        "text": str(forecast),
-        "total_share": forecast.total_share,
-        **asdict(forecast),
-    }
 
 
 def _describe_machine(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -133,13 +133,6 @@ def _describe_training(facts: Mapping[str, Any]) -> Facts:
         parts = _mapping(facts.get("overhead_by_part"))
         by = ", ".join(f"{name} {percent(share)}" for name, share in parts.items())
         found.append(("overhead", f"{percent(facts['overhead'])} of the bare step, measured{f' ({by})' if by else ''}"))
-    forecast = _mapping(facts.get("forecast"))
-    shares = [forecast.get(f"{name}_share") or 0.0 for name in ("step", "curvature", "refresh")]
-    if forecast:
-        plan_then = "; of the plan at the start" if facts.get("plan_changes") else ""
-        found.append(
-            ("forecast was", f"{percent(sum(shares))} for batches of {forecast.get('batch_size', '?')}{plan_then}")
-        )
     return found
 
 

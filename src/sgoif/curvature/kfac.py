@@ -125,15 +125,6 @@ class KroneckerCurvature(Curvature):
             new = self._turn_basis({**state, **new})
         return new
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue as any backend does; of states from before, a whole factor of many outputs becomes its diagonal."""
-        tensors = dict(state_dict["tensors"])
-        for layer, shape in self.shapes.items():
-            name = f"{layer}/outputs"
-            if self._is_diagonal(shape) and name in tensors and tensors[name].dim() == 3:
-                tensors[name] = _diagonal(tensors[name]).clone()
-        super().load_state_dict({**state_dict, "tensors": tensors})
-
     def undamped_operator(self, state: LayerState) -> LinearOperator:
         if not self.eigenvalue_corrected:
             return _product(self.corrected(state, "outputs"), self.corrected(state, "inputs"))

@@ -1,7 +1,7 @@
 """What the visits of an example add up to: sums that do not care about order, and what is read from them.
 
-Every column is a commutative sum (or a minimum, a maximum, a latest), so evidence may be gathered in any order, on any
-number of processes and in any split by example or by time: the result is the same up to the rounding of float64 sums.
+Every column is a commutative sum, so evidence may be gathered in any order, on any number of processes and in any split
+by example or by time: the result is the same up to the rounding of float64 sums.
 Nothing is kept per visit. Examples are rows; :class:`sgoif.evidence.IdIndex` knows which id has which.
 """
 
@@ -15,13 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence.ids import grow_rows
-from sgoif.evidence.standardise import WINSORISE_AT
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
 from sgoif.types import Floats
 
 __all__ = ["Evidence", "WeightedMeans"]
 
-_STEP_BITS = 40  # a visit's time is one integer, attempt * 2^40 + step: a trillion steps, eight million attempts
 _SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
 # A vote's weight is a whole number, so that sums are exact in any order; this many for a visit of full confidence.
 # Weighing votes named the right class for 90.1% of the errors on pair-20 and 68.5% on sym-40, counting them for 86.2%
@@ -34,13 +32,12 @@ class Evidence:
 
     A visit carries a value ``x`` per signal (standardised), beside it the raw one, and a confidence ``c``. It always
     counts in ``num_visits``; with ``c = 0``, or a value that is not finite, it adds nothing else. Rows are made as they
-    are named. :meth:`column` gives ``num_visits [N]``, ``num_unusable [N, S]`` (values that were not finite),
-    ``sum_c``, ``sum_c2``, ``sum_cx``, ``sum_cx2``, ``sum_c_raw``, ``minimum``, ``maximum`` ``[N, S]``,
-    ``last_visit [N]`` and ``last_values [N, S]``.
+    are named. :meth:`column` gives ``num_visits [N]`` and ``sum_c``, ``sum_c2``, ``sum_cx``, ``sum_cx2``,
+    ``sum_c_raw`` ``[N, S]``.
 
     >>> evidence = Evidence(["harm", "worst"], num_classes=10)
-    >>> evidence.add([0, 1], [[1.0, 2.0], [0.0, 0.5]], confidence=1.0, suggested=[3, -1], attempt=0, step=10)
-    >>> evidence.add([0], [[3.0, 2.0]], confidence=0.5, suggested=[3], attempt=0, step=90)
+    >>> evidence.add([0, 1], [[1.0, 2.0], [0.0, 0.5]], confidence=1.0, suggested=[3, -1])
+    >>> evidence.add([0], [[3.0, 2.0]], confidence=0.5, suggested=[3])
     >>> evidence.mean("harm").round(3).tolist()
     [1.667, 0.0]
     >>> evidence.suggested_label().labels[:, 0].tolist()
@@ -75,8 +72,6 @@ class Evidence:
         values: ArrayLike,
         confidence: ArrayLike = 1.0,
         suggested: ArrayLike | None = None,
-        attempt: ArrayLike = 0,
-        step: ArrayLike = 0,
         raw: ArrayLike | None = None,
     ) -> None:
         """Add one visit per entry; an example may occur several times.
@@ -86,8 +81,6 @@ class Evidence:
             values: Standardised scores ``[B, S]``, or ``[B]`` for one signal; what is not finite adds nothing.
             confidence: In [0, 1]: a number, ``[B]``, or ``[B, S]`` where signals differ.
             suggested: Class per visit ``[B]``, -1 for none. A vote with the weight of the visit's largest confidence.
-            attempt: How often the run was started before; a number or ``[B]``.
-            step: When; a number or ``[B]``.
             raw: The scores before standardising, ``[B, S]``.
         """
         row = np.asarray(rows, dtype=np.int64)
@@ -112,17 +105,8 @@ class Evidence:
         unique, start = np.unique(row[order], return_index=True)
         own = self._columns
         own["num_visits"][unique] += np.diff(start, append=len(row))
-        for name, terms in zip(("num_unusable", *_SUMS), (unusable, c, c * c, c * x, c * x * x, c * r)):
-            own[name][unique] += np.add.reduceat(terms[order], start, axis=0, dtype=own[name].dtype)
-        lowest = np.minimum.reduceat(np.where(c > 0, x, np.inf)[order], start, axis=0)
-        highest = np.maximum.reduceat(np.where(c > 0, x, -np.inf)[order], start, axis=0)
-        own["minimum"][unique] = np.minimum(own["minimum"][unique], lowest)
-        own["maximum"][unique] = np.maximum(own["maximum"][unique], highest)
-        time = _time(attempt, step, len(row))[order]
-        latest = np.maximum.reduceat(time, start)
-        is_latest = time == np.repeat(latest, np.diff(start, append=len(row)))
-        current = np.where(is_latest[:, None], np.where(unusable, np.nan, x)[order], np.nan)
-        self._keep_latest(unique, latest, np.fmax.reduceat(current, start, axis=0))
+        for name, terms in zip(_SUMS, (c, c * c, c * x, c * x * x, c * r)):
+            own[name][unique] += np.add.reduceat(terms[order], start, axis=0)
         if suggested is not None:
             label = np.asarray(suggested, dtype=np.int64)
             trust = c.max(axis=1)
@@ -159,29 +143,6 @@ class Evidence:
             found = np.sqrt(np.where(n > 1 + 1e-9, self.variance() / (n - 1), np.nan))
         return self._pick(found, signal)
 
-    def bernstein_half_width(
-        self, alpha: float = 0.05, value_range: float = 2 * WINSORISE_AT, signal: str | None = None
-    ) -> Floats:
-        """Return the empirical-Bernstein half-width of the mean, infinite without visits.
-
-        ``sqrt(2 V L / n) + 3 R L / n`` with ``L = ln(3 / alpha)``, variance ``V``, range ``R`` of the values and
-        ``n = n_eff`` (Audibert, Munos, Szepesvári 2009, theorem 1). **Caveat**: the theorem asks for independent visits
-        of equal weight, which these are not; and with ten visits its second term alone is as wide as the range of the
-        values, so it is vacuous there. It is a column for the cautious, not the interval to show.
-
-        Args:
-            alpha: Share of misses allowed, two-sided.
-            value_range: Largest minus smallest possible value: 12 for values cut to ±6, 2 after ``tanh``.
-            signal: One signal instead of all.
-        """
-        if not 0 < alpha < 1 or not value_range > 0:
-            raise SgoifError(f"need 0 < alpha < 1 and value_range > 0, got {alpha} and {value_range}.")
-        log_term = np.log(3 / alpha)
-        n = self.effective_visits()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            width = np.sqrt(2 * self.variance() * log_term / n) + 3 * value_range * log_term / n
-        return self._pick(np.where(n > 0, width, np.inf), signal)
-
     def suggested_label(self, top: int = 3) -> SuggestedLabels:
         """Return the classes with most votes, best first."""
         return self.votes.top(len(self), top)
@@ -214,35 +175,13 @@ class Evidence:
             self._columns = {name: np.concatenate([old, more[name]]) for name, old in self._columns.items()}
         self._num_rows = max(self._num_rows, num_rows)
 
-    def _keep_latest(self, rows: NDArray[np.int64], time: NDArray[np.int64], values: Floats) -> None:
-        """Keep the values of distinct rows at their largest time; at equal times the larger value of each signal."""
-        last, kept = self._columns["last_visit"], self._columns["last_values"]
-        before = last[rows]
-        old = np.where((time >= before)[:, None], np.nan, kept[rows])
-        old[time == before] = kept[rows[time == before]]
-        new = np.where((time >= before)[:, None], values, np.nan)
-        kept[rows] = np.fmax(old, new)  # fmax passes over NaN
-        last[rows] = np.maximum(before, time)
-
 
 def _empty_columns(num_rows: int, num_signals: int) -> dict[str, NDArray[Any]]:
     shape = (num_rows, num_signals)
     return {
         "num_visits": np.zeros(num_rows, dtype=np.int64),
-        "num_unusable": np.zeros(shape, dtype=np.int64),
         **{name: np.zeros(shape) for name in _SUMS},
-        "minimum": np.full(shape, np.inf),
-        "maximum": np.full(shape, -np.inf),
-        "last_visit": np.full(num_rows, -1, dtype=np.int64),
-        "last_values": np.full(shape, np.nan),
     }
-
-
-def _time(attempt: ArrayLike, step: ArrayLike, count: int) -> NDArray[np.int64]:
-    tries, steps = np.asarray(attempt, dtype=np.int64), np.asarray(step, dtype=np.int64)
-    if (tries < 0).any() or (steps < 0).any() or (steps >= 1 << _STEP_BITS).any():
-        raise SgoifError(f"attempt and step are counted from 0, got {tries.min()} and {steps.min()}.")
-    return np.broadcast_to((tries << _STEP_BITS) + steps, (count,)).astype(np.int64)
 
 
 def _reshape(values: ArrayLike, shape: tuple[int, int], name: str) -> Floats:

@@ -14,7 +14,7 @@ __all__ = ["read_examples"]
 
 
 def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count: int) -> Columns:
-    """Read the first ``count`` rows: suggestions, visits, confidence, means, standard errors and Bernstein half-widths.
+    """Read the first ``count`` rows: suggestions, visits, confidence, means and their standard errors.
 
     ``means`` have ``signals`` and ``mean(signal)``.
     """
@@ -33,5 +33,4 @@ def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count:
         table[name] = evidence.mean_raw(name)[:count]
         table[f"{name}_std"] = evidence.mean(name)[:count]
         table[f"{name}_std_error"] = evidence.standard_error(name)[:count]
-        table[f"{name}_std_bernstein"] = evidence.bernstein_half_width(signal=name)[:count]
     return table

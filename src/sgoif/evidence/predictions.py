@@ -70,11 +70,6 @@ class PredictionSums:
         self._sums = np.zeros((num_examples, width))
         self._weights = np.zeros(num_examples)
 
-    @property
-    def bytes_per_example(self) -> int:
-        """Memory per example."""
-        return (4 + 8) * self._labels.shape[1] + 8
-
     def add(self, rows: Ints, predictions: NDArray[np.floating[Any]], weight: float) -> None:
         """Add one prediction per row, ``[r, C]``; no row may come twice."""
         known, width = self._labels[rows].astype(np.int64), self._labels.shape[1]
@@ -100,10 +95,6 @@ class PredictionSums:
         """The sums."""
         return {name: getattr(self, f"_{name}").copy() for name in ("labels", "sums", "weights")}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]] | NDArray[np.float32]) -> None:
-        """Continue from saved sums; older states have a dense table of them, ``[m, C]``."""
-        if isinstance(state, Mapping):
-            self._labels, self._sums, self._weights = (state[name].copy() for name in ("labels", "sums", "weights"))
-        elif state.shape[1]:
-            self.add(np.arange(len(state)), np.asarray(state, dtype=np.float64), 1.0)
-            self._weights = state.sum(1, dtype=np.float64)
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from saved sums."""
+        self._labels, self._sums, self._weights = (state[name].copy() for name in ("labels", "sums", "weights"))

@@ -35,7 +35,7 @@ def read_sealed(url: str | os.PathLike[str], decode: Callable[[bytes], Content],
         writer: the call that writes one.
 
     Raises:
-        SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
+        SgoifError: There is none, or it is of another format, or damaged.
     """
     from sgoif.files.locations import place_of
 
@@ -52,11 +52,11 @@ def read_sealed(url: str | os.PathLike[str], decode: Callable[[bytes], Content],
         raise SgoifError(f"'{url}' cannot be read as a {kind}: {type(error).__name__}: {error}") from error
 
 
-def read_header(data: bytes, *, entry: str, kind: str, newest: int) -> dict[str, Any]:
+def read_header(data: bytes, *, entry: str, kind: str, known: int) -> dict[str, Any]:
     """Return the entry of the header, without its ``format``.
 
     Raises:
-        SgoifError: There is no such entry, or its format is newer than the newest that is known.
+        SgoifError: There is no such entry, or its format is not the one that is known.
     """
     size = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
@@ -64,8 +64,11 @@ def read_header(data: bytes, *, entry: str, kind: str, newest: int) -> dict[str,
         raise SgoifError(f"this safetensors file is no {kind}: its header has no entry `{entry}`.")
     header: dict[str, Any] = json.loads(metadata[entry])
     found = header.pop("format", None)
-    if not isinstance(found, int) or found > newest:
-        raise SgoifError(f"the {kind} has format {found}, this sgoif reads up to {newest}; install a newer one.")
+    if found != known:
+        raise SgoifError(
+            f"the {kind} has format {found}, this sgoif reads format {known}: make it again, or install the sgoif that "
+            "wrote it."
+        )
     return header
 
 
@@ -83,18 +86,18 @@ def read_tensors(
     build: Callable[[dict[str, Tensor], dict[str, Any]], Content],
     *,
     entry: str,
-    newest: int,
+    known: int,
     kind: str,
     writer: str,
 ) -> Content:
     """Read what :func:`write_tensors` wrote, and build of tensors and header what the file holds.
 
     Raises:
-        SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
+        SgoifError: There is none, or it is of another format, or damaged.
     """
     from safetensors.torch import load
 
     def decode(data: bytes) -> Content:
-        return build(load(data), read_header(data, entry=entry, kind=kind, newest=newest))
+        return build(load(data), read_header(data, entry=entry, kind=kind, known=known))
 
     return read_sealed(url, decode, kind=kind, writer=writer)

@@ -164,8 +164,8 @@ def _words(table: pa.Table) -> Ints:
 def _check(sql: Sql) -> None:
     if not has_likeness(sql):
         raise SgoifError(
-            "this run does not tell which examples are alike: it is of an earlier version, was not closed, or saw "
-            "mixed examples only. Watch, audit or scan again to have it."
+            "this run does not tell which examples are alike: it was not closed, or saw mixed "
+            "examples only. Watch, audit or scan again to have it."
         )
 
 

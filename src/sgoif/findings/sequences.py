@@ -76,7 +76,7 @@ def _why_absent(name: str, info: Mapping[str, Any]) -> str:
     if info.get("kind") != "audit":
         return "a watched training does not find it, an audit of the finished model does"
     if name == "loss_tuned":
-        return str((info.get("tuning") or {}).get("why_not", "it was audited by an earlier version"))
+        return str((info.get("tuning") or {}).get("why_not", "the audit did not tune the model"))
     return "no scored layer shows what the model makes of a prompt"
 
 

@@ -163,17 +163,11 @@ class ClassAnchors:
         tensors = {name: getattr(self, name).clone() for name in _TENSORS}
         return {**tensors, "inverse": None if self._inverse is None else [part.clone() for part in self._inverse]}
 
-    def load_state_dict(self, state: Mapping[str, Any], features: Tensor, trust: Tensor) -> None:
-        """Continue where another object stood; ``features`` and ``trust`` as in :meth:`update`."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another object stood."""
         inverse = state["inverse"]
-        if "b" in state:  # states from before keep whole rows of some examples, and a whole G⁻¹
-            seen = state["_example"] >= 0
-            examples = state["_example"][seen].to(self._slot.device)
-            self.update(examples, state["b"][seen].to(self._values), features, trust)
-            inverse = None if inverse is None else [inverse[0], _diagonal(inverse[1])]
-        else:
-            for name in _TENSORS:
-                setattr(self, name, state[name].to(getattr(self, name)))
+        for name in _TENSORS:
+            setattr(self, name, state[name].to(getattr(self, name)))
         self._inverse = None if inverse is None else (inverse[0].to(self._values), inverse[1].to(self._values))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -185,18 +179,11 @@ class ClassAnchors:
     @classmethod
     def from_tensors(cls, kept: Mapping[str, Tensor]) -> ClassAnchors:
         """Undo :meth:`tensors`."""
-        inverse = (kept["inverse_a"], kept["inverse_b"]) if "inverse_a" in kept else None
-        if "b" in kept:  # files from before hold whole rows of some examples, and a whole G⁻¹
-            labels, seen = kept["class_of_row"], kept["weights"] > 0
-            found = cls(labels, len(kept["known"]), kept["a"].shape[1], dtype=kept["a"].dtype)
-            found.update(seen.nonzero()[:, 0], kept["b"][seen], kept["a"], kept["weights"])
-            inverse = None if inverse is None else (inverse[0], _diagonal(inverse[1]))
-        else:
-            gradients = kept["gradients"]
-            none = kept["outputs"].new_zeros(0)  # all that depends on labels is in the file
-            found = cls(none, len(gradients), gradients.shape[2], dtype=gradients.dtype)
-            found.outputs, found.gradients, found.known = kept["outputs"], gradients, kept["known"]
-        found._inverse = inverse
+        gradients = kept["gradients"]
+        none = kept["outputs"].new_zeros(0)  # all that depends on labels is in the file
+        found = cls(none, len(gradients), gradients.shape[2], dtype=gradients.dtype)
+        found.outputs, found.gradients, found.known = kept["outputs"], gradients, kept["known"]
+        found._inverse = (kept["inverse_a"], kept["inverse_b"]) if "inverse_a" in kept else None
         return found
 
 

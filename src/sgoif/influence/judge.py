@@ -19,7 +19,7 @@ from sgoif.records import SIGNALS, GradientRows
 __all__ = ["INFLUENCE_SIGNALS", "HeadJudge"]
 
 # tracked, with H = I, and solved at the last refresh: the form in which canaries can be scored too
-INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("own_solved") + 1]
+INFLUENCE_SIGNALS = SIGNALS[SIGNALS.index("harm") : SIGNALS.index("worst_solved") + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,7 @@ def _stand_near(
 
 def _named(harm: Tensor, worst: Tensor, own: Tensor, anchor: Tensor) -> dict[str, Tensor]:
     """Columns ``[B]`` of scores ``[B, 3]``."""
-    columns = {"worst_anchor": anchor[:, 0]}
+    columns = {"worst_anchor": anchor[:, 0], "own": own[:, 0]}
     for kind, suffix in enumerate(("", "_identity", "_solved")):
-        for name, value in (("harm", harm), ("worst", worst), ("own", own)):
-            columns[f"{name}{suffix}"] = value[:, kind]
+        columns |= {f"harm{suffix}": harm[:, kind], f"worst{suffix}": worst[:, kind]}
     return columns

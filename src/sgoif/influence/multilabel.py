@@ -52,9 +52,8 @@ class MultilabelJudge:
         sign = torch.where(present, 1.0, -1.0).to(logits.dtype)
         loss, error = tag_losses(logits, present), logits.sigmoid() - present.to(logits.dtype)
         columns = [loss, sign * logits, (sign * logits).sigmoid()]
-        for absent_group, present_group in (products[:, 0:2].unbind(1), products[:, 2:4].unbind(1)):
-            own, other = (-error * torch.where(bits, present_group, absent_group) for bits in (present, ~present))
-            columns += [(own + other) / 2, other, own]
+        off, on, off_plain, on_plain = (-error[:, None] * products[:, :4]).unbind(1)  # influence on each group
+        columns += [(off + on) / 2, torch.where(present, off, on), (off_plain + on_plain) / 2]
         probe = sign * products[:, 4]
         return torch.stack([*columns, F.softplus(-probe) - loss, probe], -1)
 

@@ -236,13 +236,6 @@ class PooledTracker:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another tracker stood; give it its operator afterwards."""
         self._summed = None
-        if "columns" in state:  # states from before held the direction itself
-            self.resets, self._is_based = state["resets"].to(self.resets), False
-            self._goal = torch.addmm(self._goal, self._inside_goal, self._basis.mT)
-            self._start = state["columns"].to(self._start).mT.reshape(self._start.shape).clone()
-            inside, keep, gain = self._at
-            self._at = PooledPoint(torch.zeros_like(inside), torch.ones_like(keep), torch.zeros_like(gain))
-            return
         for name in _TENSORS:
             setattr(self, name, state[name].to(getattr(self, name)))
         self._at = PooledPoint(*(part.to(self._start) for part in state["at"]))

@@ -220,7 +220,7 @@ class Gate:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = int(state["steps"])
         self._gradient_norm = state["gradient_norm"].to(self._zero)
-        self._condition = state.get("condition", self._condition).to(self._zero)  # states from before have none
+        self._condition = state["condition"].to(self._zero)
         average = state["residual_average"]
         self._residual_average = None if average is None else average.to(self._zero)
         self._early = [value.to(self._zero) for value in state["early"]]

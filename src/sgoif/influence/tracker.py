@@ -161,7 +161,6 @@ class Tracker:
         """Continue where another tracker stood; give it its operator afterwards."""
         self.columns, self.resets = state["columns"].to(self.columns), state["resets"].to(self.resets)
         self._is_loaded = True
-        basis = state.get("basis")  # older states have none
-        self.basis, self._operators = None if basis is None else basis.to(self.columns), int(state.get("operators", 0))
-        vectors = state.get("vectors")  # states from before have none
+        basis, vectors = state["basis"], state["vectors"]
+        self.basis, self._operators = None if basis is None else basis.to(self.columns), int(state["operators"])
         self._vectors = None if vectors is None else [vector.to(self.columns) for vector in vectors]

@@ -62,7 +62,7 @@ class ScorerFile:
             kept = Conformal(tensors["calibration"].numpy())
             return cls(header["head"], header["weights"], OodRule.unpack(tensors, header), kept)
 
-        return read_tensors(url, build, entry=_ENTRY, newest=_FORMAT, kind="scorer", writer="OodScorer.save(path)")
+        return read_tensors(url, build, entry=_ENTRY, known=_FORMAT, kind="scorer", writer="OodScorer.save(path)")
 
 
 class OodScorer:

@@ -265,7 +265,7 @@ def read_checked(run_url: str, sql: Sql, info: Mapping[str, Any]) -> tuple[dict[
         return None, None
     try:
         document = json.loads(place.read(_FILE))
-        parts = document.setdefault("parts", [])  # files from before have none
+        parts = document["parts"]
         is_sound = document["format"] == 1 and all(map(_is_share, [document["all"], *document["firsts"], *parts]))
         is_sound = is_sound and all(type(part["end"]) is int for part in parts)
         state = {str(name): float(value) for name, value in document["state"].items()}

@@ -84,9 +84,7 @@ class SentinelFile:
                 **{name: header[name] for name in _PLAIN},
             )
 
-        return read_tensors(
-            url, build, entry=_ENTRY, newest=_FORMAT, kind="sentinel", writer="ShiftSentinel.save(path)"
-        )
+        return read_tensors(url, build, entry=_ENTRY, known=_FORMAT, kind="sentinel", writer="ShiftSentinel.save(path)")
 
 
 _COORDINATES = [field.name for field in fields(Coordinates)]

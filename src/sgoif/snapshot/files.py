@@ -31,7 +31,7 @@ from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
-FORMAT = 4
+FORMAT = 5
 
 Tensors = dict[str, Tensor]
 
@@ -48,7 +48,7 @@ def read_snapshot(url: str | os.PathLike[str], device: torch.device | str = "cpu
     """Read a snapshot.
 
     Raises:
-        SgoifError: There is none, or it was written by a newer sgoif, or is damaged.
+        SgoifError: There is none, or it is of another format, or damaged.
     """
     return read_sealed(
         url, lambda data: decode_snapshot(data, device), kind="snapshot", writer="monitor.snapshot(path)"
@@ -88,16 +88,14 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     """A snapshot from the bytes of its file."""
     from safetensors.torch import load
 
-    header = read_header(data, entry="sgoif", kind="snapshot", newest=FORMAT)
+    header = read_header(data, entry="sgoif", kind="snapshot", known=FORMAT)
     weighting = header.pop("weighting")
     tensors: Tensors = load(data)
     known = tensors["anchors/known"].to(device)
     kinds = [tensors[f"directions/{kind}"] for kind in ("tracked", "plain", "solved")]
     directions = torch.cat(kinds).to(device)
     class_anchors = {
-        name.split("/", 1)[1]: value.to(device)
-        for name, value in tensors.items()
-        if name.startswith(("class_anchors/", "dual/"))  # the name in files from before
+        name.split("/", 1)[1]: value.to(device) for name, value in tensors.items() if name.startswith("class_anchors/")
     }
     judge = HeadJudge(
         directions,
@@ -110,13 +108,12 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     for name in ("class_names", "held_out_per_class"):
         header[name] = tuple(header[name])
     header["scales"] = {name: tuple(pair) for name, pair in header["scales"].items()}
-    header.pop("adapts", None)  # of the first format
     about = About(**header)
     canaries = _read_canaries(tensors, about.num_classes)
     calibration, draws = _read_calibration(tensors, canaries)
     doubted = tensors.get("canaries/may_doubt")
     noise = None
-    if "noise/raised" in tensors:  # the first format kept a model of another kind: it ranks again once adapted
+    if "noise/raised" in tensors:
         noise = WatchedNoise(tensors["noise/transition"].numpy(), float(tensors["noise/raised"]))
     held = tensors["holdout/id_hash"].numpy()
     return Snapshot(
@@ -150,7 +147,7 @@ def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws 
 def _read_calibration(
     tensors: Tensors, canaries: Canaries | None
 ) -> tuple[LabelCalibration | None, CalibrationDraws | None]:
-    if canaries is None or "calibration/is_counted" not in tensors:  # the first format had calibrations of another kind
+    if canaries is None or "calibration/transition" not in tensors:
         return None, None
     believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
     transition = tensors["calibration/transition"].numpy()
@@ -189,15 +186,9 @@ def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
 
 
 def _read_predictions(tensors: Tensors) -> LargestPredictions | None:
-    if "canaries/label" not in tensors:
+    if "holdout/predicted_labels" not in tensors:
         return None
-    if "holdout/predictions" in tensors:  # up to the third format: of every class
-        return LargestPredictions.of(tensors["holdout/predictions"].numpy())
-    if "holdout/predicted_labels" in tensors:
-        found = (tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p"))
-        return LargestPredictions(*found)
-    count = int(tensors["canaries/holdout_row"].max()) + 1  # up to the third format, of very many classes
-    return LargestPredictions(np.full((count, 1), -1, np.int32), np.zeros((count, 1), np.float32))
+    return LargestPredictions(*(tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p")))
 
 
 def _tensor(values: Any) -> Tensor:

@@ -36,7 +36,7 @@ def read_info(place: Place) -> dict[str, Any]:
     """Read and check a run's ``run.json``.
 
     Raises:
-        StoreError: There is none, it is no JSON, it was not written by sgoif, or by a newer version of it.
+        StoreError: There is none, it is no JSON, it was not written by sgoif, or with another schema.
     """
     try:
         if place.size(FILE) > _MOST_BYTES:
@@ -60,9 +60,10 @@ def read_info(place: Place) -> dict[str, Any]:
     version = info.get("schema_version") if isinstance(info, dict) else None
     if not isinstance(version, int) or version < 1:
         raise StoreError(f"{FILE} of {place.url!r} names no schema_version: it was not written by this store.")
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise StoreError(
-            f"{place.url!r} has schema version {version}, this sgoif reads up to {SCHEMA_VERSION}; install a newer one."
+            f"{place.url!r} has schema version {version}, this sgoif reads version {SCHEMA_VERSION}: open it with the "
+            "one that wrote it."
         )
     _check_fields(info, place.url)
     return dict(info)
@@ -225,10 +226,6 @@ def _mapping_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _is_forecast(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_number(item) for name, item in value.items() if name.endswith("_share"))
-
-
 _TEXT = (_is_text, "a text")
 _WHOLE = (_is_whole, "a whole number")
 _NUMBER = (_is_number, "a number")
@@ -254,7 +251,6 @@ _FACTS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("overhead", "share_noticed"), _NUMBER),
     **dict.fromkeys(("overhead_by_part", "counters", "expected_tag_errors"), _NUMBERS),
     **dict.fromkeys(("plan", "holdout_cleaning", "switched_off"), _MAPPING),
-    "forecast": (_is_forecast, "a mapping with shares of the step"),
     "class_names": (_list_of(_is_scalar), "a list of names"),
     "faults": _COUNTS,
     **dict.fromkeys(("plan_changes", "data_issues"), (_list_of(_is_mapping), "a list of mappings")),

@@ -152,8 +152,6 @@ def _add(
         np.stack([column[f"{name}_std"] for name in STANDARDISED], 1),
         np.stack([gate, gate_worst], 1),
         np.where(usable, column["worst_anchor"], -1),
-        attempt=column["attempt"],
-        step=column["step"],
         raw=np.stack([column[name] for name in STANDARDISED], 1),
     )
 

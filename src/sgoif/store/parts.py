@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from sgoif.files.locations import Place, place_of
 from sgoif.store.info import find_info, step_limits
-from sgoif.store.schema import ADDED_COLUMNS, LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of, step_column
+from sgoif.store.schema import LOGS, SCHEMA_VERSION, TABLES, IdKind, id_column, schema_of, step_column
 from sgoif.types import Ints
 
 __all__ = [
@@ -205,12 +205,10 @@ def _bounds(footer: Any, schema: pa.Schema) -> tuple[Ints, Ints] | None:
 
 def _schema_trouble(schema: pa.Schema, table: str, kind: IdKind | None) -> str | None:
     version = (schema.metadata or {}).get(b"sgoif.schema_version", b"").decode("ascii", "replace")
-    if not version.isdigit() or len(version) > 9 or not 1 <= int(version) <= SCHEMA_VERSION:
-        return f"its schema version is {version[:20] or 'not given'}, this sgoif reads 1 to {SCHEMA_VERSION}"
+    if version != str(SCHEMA_VERSION):
+        return f"its schema version is {version[:20] or 'not given'}, this sgoif reads {SCHEMA_VERSION}"
     for field in schema_of(table, kind or "int"):
         if field.name not in schema.names:
-            if field.name in ADDED_COLUMNS.get(table, ()):
-                continue
             return f"it has no column {field.name!r}"
         if schema.field(field.name).type != field.type:
             return f"its column {field.name!r} is {schema.field(field.name).type}, not {field.type}"

@@ -147,7 +147,7 @@ class RunFiles:
             raise StoreError(f"parts of {table!r} in {self.place.url!r} differ in their columns: {error}.") from error
 
     def sql(self, query: str, /, **parameters: Any) -> pa.Table:
-        """Ask a question in SQL over ``visits``, ``canaries``, ``holdout``, ``anchors`` and ``examples``, in place.
+        """Ask a question in SQL over ``visits``, ``holdout``, ``anchors`` and ``examples``, in place.
 
         A query reads no other files: a run may be of somebody else, and so may the query.
 

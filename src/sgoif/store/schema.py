@@ -1,6 +1,6 @@
 """The tables of a run, their columns and the version of both.
 
-Two kinds of table. A *log* (visits, those of sequences, canaries, anchors) grows while the run goes on; where a resumed
+Two kinds of table. A *log* (visits, those of sequences, anchors) grows while the run goes on; where a resumed
 run repeats steps, the rows of the attempt that was killed no longer count. A *whole* (examples, holdout, tags, group
 effects, annotators) is written at once, and a later edition takes the place of an earlier one.
 
@@ -18,7 +18,6 @@ from sgoif.errors import StoreError
 from sgoif.records import SIGNALS, TAG_SIGNALS
 
 __all__ = [
-    "ADDED_COLUMNS",
     "CLASSLESS_SIGNALS",
     "FLAGS_NOT_FINITE",
     "FLAGS_NOT_USABLE",
@@ -50,7 +49,7 @@ FLAGS_NOT_FINITE = 2
 FLAGS_NOT_USABLE = FLAGS_NOT_FINITE | 4  # not finite, or mixed from several examples: such a visit adds nothing
 
 _IDS = {"int": pa.int64(), "string": pa.string()}
-_STEPS = {"visits": "step", "sequence_visits": "step", "canaries": "refresh_step", "anchors": "refresh_step"}
+_STEPS = {"visits": "step", "sequence_visits": "step", "anchors": "refresh_step"}
 LOGS = tuple(_STEPS)
 
 
@@ -60,14 +59,11 @@ def _signal_fields() -> list[tuple[str, pa.DataType]]:
     return [*of_signal, *((f"{name}_std", pa.float32()) for name in STANDARDISED), flags]
 
 
-# null where a label was not judged, and then a sentence says why; both null in runs that are older than the sentence
+# null where a label was not judged, and then a sentence says why
 _PROBABILITIES: list[tuple[str, pa.DataType | None]] = [
     *((f"p_mislabeled{tail}", pa.float64()) for tail in ("", "_low", "_high")),
     ("no_p_reason", pa.string()),
 ]
-
-# what tables of this version gained since they were first written; null in older parts
-ADDED_COLUMNS = {"examples": ("no_p_reason",), "holdout": tuple(name for name, _ in _PROBABILITIES)}
 
 _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind of the user's ids
     "visits": [
@@ -79,18 +75,6 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("rank", pa.int32()),
         ("micro_step", pa.int32()),
         ("given_label", pa.int32()),
-        *_signal_fields(),
-    ],
-    "canaries": [
-        ("holdout_id", None),
-        ("id_hash", pa.int64()),
-        ("attempt", pa.int32()),
-        ("refresh_step", pa.int64()),
-        ("fold", pa.int32()),
-        ("label", pa.int32()),
-        ("assigned_label", pa.int32()),
-        ("is_flip", pa.bool_()),
-        ("weight", pa.float32()),
         *_signal_fields(),
     ],
     "holdout": [
@@ -186,7 +170,7 @@ def id_column(table: str) -> str | None:
 
 def kind_field(table: str) -> str:
     """Name the field of ``run.json`` that tells a table's kind of ids: a hold-out may have others than the training."""
-    return "holdout_id_kind" if table in ("canaries", "holdout") else "id_kind"
+    return "holdout_id_kind" if table == "holdout" else "id_kind"
 
 
 def step_column(table: str) -> str | None:

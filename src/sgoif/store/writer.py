@@ -184,7 +184,7 @@ class ParquetSink(PartWriter):
     def write_table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Take rows of another table than visits; columns beyond the schema are kept too.
 
-        Rows of a log (canaries, anchors) are added. ``examples`` and ``holdout`` are whole: what one sink writes there
+        Rows of a log (anchors) are added. ``examples`` and ``holdout`` are whole: what one sink writes there
         takes the place of all that was there before, once the sink makes a checkpoint or is closed.
         """
         if name == "visits":

@@ -30,7 +30,6 @@ from sgoif.training.accounting import FaultLog, VisitCounts, cause_of
 from sgoif.training.checkpoint import pack, unpack
 from sgoif.training.clock import StepKind
 from sgoif.training.ending import Ending, close_once
-from sgoif.training.forecast import Forecast, Forecaster
 from sgoif.training.losses import Loss
 from sgoif.training.schedule import Governor, Plan
 from sgoif.training.sinks import ScoreSink
@@ -71,7 +70,6 @@ class WatchedLoop:
     loss: Loss  # that is back-propagated
     governor: Governor  # keeps the overhead within its limit
     facts: Mapping[str, Any] = field(default_factory=dict)  # written into the run
-    forecaster: Forecaster | None = None  # of the overhead
     peers: Peers = field(default_factory=SingleProcess)  # the processes that train together
     is_compiled: bool = False  # whether the model, as the user calls it, runs compiled
 
@@ -101,7 +99,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self._on_close = close_once(on_close)
         self.model, self.optimizer, self._seen = loop.model, loop.optimizer, hooks
         self.loss, self.governor, self._sink, self._device = loop.loss, loop.governor, sink, device
-        self._forward, self._forecaster = loop.forward, loop.forecaster
+        self._forward = loop.forward
         self.facts: dict[str, Any] = dict(loop.facts)  # written into the run; add notes of your own
         self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
         self.unjudged: dict[str, Any] | None = (
@@ -272,8 +270,6 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self._check_targets(targets)
         if self._micro == 0:
             self._kind = self.governor.open_step(self.step_count)
-        if not self._seen.is_checked and self._forecaster is not None and self._forecaster.learn(len(targets)):
-            log.info("%s", self.plan)
         if self._kind is not StepKind.SCORED or not len(targets):
             return False
         self._seen.open(targets, grad_factor, accumulate, weights)
@@ -383,26 +379,8 @@ class BaseMonitor(ABC, Generic[HooksT]):
 
     @property
     def plan(self) -> Plan:
-        """What is done at which step, as of now. Printed, it tells the cost, once the batch size is known."""
-        return self.governor.plan.with_forecast(self.forecast or self._no_forecast())
-
-    def _no_forecast(self) -> str:
-        if self._forecaster is None:
-            return "cost: measured while training, see monitor.reading.overhead"
-        return "cost: unknown until the first step; pass budget=sgoif.Budget(batch_size=...) to know it before"
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """What the plan will cost; None until the batch size is known from ``watch`` or from the first step."""
-        return self._price(self.governor.plan)
-
-    @property
-    def _first_forecast(self) -> Forecast | None:
-        """What the plan that the run started with was to cost."""
-        return self._price(self.governor.first_plan)
-
-    def _price(self, plan: Plan) -> Forecast | None:
-        return None if self._forecaster is None else self._forecaster.forecast(plan, self._seen.autocast)
+        """What is done at which step, as of now. What that costs is measured: see ``reading.overhead``."""
+        return self.governor.plan
 
     def __repr__(self) -> str:
         """How it stands, in a few lines; asks neither the device nor other processes."""
@@ -492,10 +470,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self.step_count, self.refreshes = int(shared["step_count"]), int(shared["refreshes"])
         self._micro, self._seen.autocast = int(shared["micro"]), shared["autocast"]
         self.fault_log.load([own["faults"] for own in owned])
-        if all("counts" in own for own in owned):
-            self._counts.load(own["counts"] for own in owned)
-        else:  # states from before have none
-            self._counts.offered = self._num_recorded + self._num_waiting
+        self._counts.load(own["counts"] for own in owned)
         self._ids.kind, self._steps_here = self._index.kind, 0
         if self._sink is not None:
             self._sink.resume(self._first_unrecorded_step)

@@ -118,11 +118,9 @@ class RunCalibration:
     examples: Judged  # those that it was made of
     judge: RunJudge  # of any others
     calibration: LabelCalibration
-    canaries: Canaries  # with all their signals
     choice: CleaningChoice | None  # whether an as-given hold-out was cleaned, and why
     known_classes: NDArray[np.bool_]  # those with a hold-out example; labels of the others are not judged
     holdout: dict[str, NDArray[Any]]  # its own labels, judged; one row per example seen
-    holdout_ids: NDArray[Any]  # of all hold-out examples, by row
     no_totals_reason: str | None  # why the probabilities rank, and their sum is not to be believed
 
     def facts(self, expected_errors: float) -> dict[str, Any]:
@@ -200,9 +198,8 @@ def calibrate_run(
     draws = draw_calibrations(calibration, signals, given)
     judge = RunJudge(columns, calibration, draws, counted, known)
     said, doubt = judge.judge(examples), _describe_memorising(asked.margin, competence)
-    holdout, ids = _judge_holdout(ledger, engine, calibration, draws), np.asarray(engine.holdout.ids)
-    told = replace(canaries, weight=calibration.canaries.weight)
-    return RunCalibration(said, judge, calibration, told, choice, known, holdout, ids, doubt)
+    holdout = _judge_holdout(ledger, engine, calibration, draws)
+    return RunCalibration(said, judge, calibration, choice, known, holdout, doubt)
 
 
 def _describe_memorising(margins: Floats, competence: Competence) -> str | None:

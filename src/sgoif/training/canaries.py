@@ -20,9 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from sgoif.evidence import (
-    DENSE_CLASSES,
     LIKENESS_COLUMNS,
-    NUM_PROBABLE,
     SIGNALS,
     Canaries,
     CleaningChoice,
@@ -51,17 +49,17 @@ __all__ = [
     "LOOK_EVERY",
     "LOOK_FROM",
     "CanaryLedger",
-    "bytes_per_example",
     "has_factors",
 ]
 
-# What the calibration sees of a training example, in the order of the canaries' columns: the influence signals in the
-# form that canaries have too, solved and not tracked.
+# What a ledger keeps of each label tried: the influence signals in the form that training examples have too, solved and
+# not tracked.
 CALIBRATED_SIGNALS = (
-    *(f"{name}_solved" if name in ("harm", "worst", "own") else name for name in SIGNALS),
-    "probe_loss",
-    "probe_margin",
+    *("loss", "margin", "p_given"),
+    *("harm_solved", "worst_solved", "harm_identity", "worst_identity"),
+    *("probe_loss", "probe_margin"),
 )
+_CROSS_FITTED = [SIGNALS.index(name.removesuffix("_solved")) for name in CALIBRATED_SIGNALS[:-2]]
 KEPT_SNAPSHOTS = 8  # for self-cleaning: about 2,000 hold-out visits, bounded whatever the run's length
 # Refreshes between two times that a hold-out cleans itself: 10, later a quarter of those so far. At every tenth it took
 # up to 6% of a ResNet-9's training, however long that was.
@@ -157,7 +155,7 @@ class CanaryLedger:
         self._suggested[rows] = scored.worst_anchor[np.arange(len(rows)), own]
         probe = self._probe(engine, features, logits, rows)
         probe = np.take_along_axis(probe, assigned[:, :, None], axis=1)
-        values = np.concatenate([scored.values, probe], 2)
+        values = np.concatenate([scored.values[:, :, _CROSS_FITTED], probe], 2)
         # by label: the other fold may hold no example of one class, which says nothing about the others
         usable = np.isfinite(values).all(2, keepdims=True)
         self._total[rows] += trust * np.where(usable, values, 0.0)
@@ -309,10 +307,7 @@ class CanaryLedger:
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""
-        is_seen = engine.predicted.cpu().numpy() >= 0
-        if self._mass.size:  # a state from before predictions were kept
-            is_seen = is_seen | (self._mass[:, :, 0] > 0).any(1)
-        return np.flatnonzero(is_seen)
+        return np.flatnonzero(engine.predicted.cpu().numpy() >= 0)
 
     def table(self, engine: Engine) -> dict[str, NDArray[Any]]:
         """One row per hold-out example that was seen: its signals under its own label, not judged yet."""
@@ -344,22 +339,13 @@ class CanaryLedger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where another ledger stood."""
         for name in _SUMS:
-            if name in state:  # states from before leaks were kept have none
-                setattr(self, f"_{name}", state[name].copy())
-        if "predicted" in state:
-            self._predicted.load_state_dict(state["predicted"])
-        self._mass = np.broadcast_to(self._mass, (*self._assigned.shape, 1)).copy()  # once one for all labels
-        self._refreshes, self._looks = int(state["refreshes"]), int(state.get("looks", 0))
-        self._cleaned_at = int(state.get("cleaned_at", self._refreshes))
-        self._recent = deque(map(_read_snapshot, state["recent"]), maxlen=KEPT_SNAPSHOTS)
-        for refit, saved in zip(self._refits, state.get("refits", ())):  # states from before have none
+            setattr(self, f"_{name}", state[name].copy())
+        self._predicted.load_state_dict(state["predicted"])
+        self._refreshes, self._looks = int(state["refreshes"]), int(state["looks"])
+        self._cleaned_at = int(state["cleaned_at"])
+        self._recent = deque((Snapshot(**item) for item in state["recent"]), maxlen=KEPT_SNAPSHOTS)
+        for refit, saved in zip(self._refits, state["refits"], strict=True):
             refit.load_state_dict(saved)
-
-
-def bytes_per_example(num_classes: int) -> int:
-    """Host memory that a ledger takes per hold-out example, once it has seen all."""
-    tried = num_classes if num_classes <= DENSE_CLASSES else NUM_PROBABLE + 1
-    return 8 * tried * (len(CALIBRATED_SIGNALS) + 2) + PredictionSums(0, num_classes).bytes_per_example
 
 
 def _last_seen(engine: Engine, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -389,15 +375,6 @@ def _solve(engine: Engine, features: torch.Tensor) -> tuple[Floats | None, Float
         return None, None
     solved = inverse.right.solve(features.mT[None].to(inverse.right.lower.dtype))[0].mT
     return inverse.left.inverse()[0].cpu().double().numpy(), solved.to(features.dtype).cpu().numpy()
-
-
-def _read_snapshot(saved: dict[str, Any]) -> Snapshot:
-    """A snapshot from a state; older states have the inverses themselves."""
-    told = {name: value for name, value in saved.items() if name != "inverse_factors"}
-    factors = saved.get("inverse_factors")
-    if factors is not None:
-        told |= {"output_inverse": factors[0], "solved_features": saved["features"] @ factors[1]}
-    return Snapshot(**told)
 
 
 def _kronecker(engine: Engine) -> KroneckerInverse | None:

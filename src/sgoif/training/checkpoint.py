@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sgoif.distributed import Peers
+from sgoif.errors import SgoifError
 
 __all__ = ["from_plain", "gather_states", "pack", "to_plain", "unpack"]
 
@@ -47,13 +48,11 @@ def pack(shared: State, own: State, peers: Peers) -> dict[str, Any]:
 
 def unpack(state: State, peers: Peers, device: torch.device) -> tuple[State, dict[int, State]]:
     """Return what all processes share, and by rank what those had for themselves whom this process takes over from."""
-    if "shared" not in state:
-        shared, owned = _from_before(state)
-    else:
-        shared = _content(state["shared"], device)
-        filled = {place: block for place, block in state["ranks"].items() if block is not None}
-        owned = {int(place): _content(block, device) for place, block in filled.items()}
-    return shared, {rank: own for rank, own in owned.items() if rank % peers.size == peers.rank}
+    if not {"shared", "ranks"} <= state.keys():
+        raise SgoifError("this is no state of a monitor; pass what monitor.state_dict() returned.")
+    filled = {int(place): block for place, block in state["ranks"].items() if block is not None}
+    owned = {rank: _content(block, device) for rank, block in filled.items() if rank % peers.size == peers.rank}
+    return _content(state["shared"], device), owned
 
 
 def gather_states(peers: Peers, own: State) -> list[State]:
@@ -65,16 +64,6 @@ def gather_states(peers: Peers, own: State) -> list[State]:
     (blocks,) = peers.all_gather([padded.view(torch.float64)[None]])  # eight bytes each, which pass as they are
     sizes = [int(length) for length in lengths[:, 0]]
     return [_content((block.view(torch.uint8)[:size],), torch.device("cpu")) for block, size in zip(blocks, sizes)]
-
-
-def _from_before(state: State) -> tuple[State, dict[int, State]]:
-    """States were one nested dict per rank once, and those of tags were packed by themselves."""
-    if "tags" in state:
-        state = from_plain(state["tags"])
-        return state, {0: {name: state[name] for name in ("faults", "counts") if name in state}}
-    waiting = state.get("visits", {}).get("waiting", [])
-    own = {"recorder": state["recorder"], "visits": waiting, "faults": state["faults"]}
-    return {**state, "visits": waiting}, {int(state["recorder"].get("rank", 0)): own}
 
 
 def _block(state: State) -> Block:

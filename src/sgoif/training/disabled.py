@@ -22,7 +22,7 @@ class NoMonitor:
     """What ``watch`` gives under ``SGOIF_DISABLE=1``; a script runs to its end with it and finds empty tables."""
 
     def __init__(self, plan: Plan | None = None, on_close: Callable[[], Any] | None = None) -> None:
-        self.plan, self.forecast, self._on_close = plan or Plan(), None, on_close
+        self.plan, self._on_close = plan or Plan(), on_close
         self.is_on, self.step_count, self.refreshes = False, 0, 0
         self.faults: dict[str, int] = {}
         self.facts: dict[str, Any] = {}

@@ -602,34 +602,23 @@ class Engine:
             self.tracker.use_operator(self.curvature.operator())
         self.gate.load_state_dict(state["gate"])
         self.agreement, self.draws = state["agreement"].to(self.agreement), int(state["draws"])
-        self.holdout_not_finite = int(state.get("holdout_not_finite", 0))
+        self.holdout_not_finite = int(state["holdout_not_finite"])
         reading = state["reading"]
         self._reading = None if reading is None else GateReading(**reading)
         self._due, self._path = [], []
-        self._observed = ObservedRows(int(state.get("observed_steps", 0)))  # states from before have none waiting
-        if len(state["features"]) == len(self.features):  # some states from before kept none
-            self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
-        if "predicted" in state:  # states from before it have none
-            self.predicted = state["predicted"].to(self.predicted)
+        self._observed = ObservedRows(int(state["observed_steps"]))
+        self.features, self.seen = state["features"].to(self.features), state["seen"].to(self.seen)
+        self.predicted = state["predicted"].to(self.predicted)
         self.probe_weight, self.solved = state["probe_weight"], state["solved"]
-        if "refinement" in state:
-            self.refinement.load_state_dict(state["refinement"])
-            self.replacement.load_state_dict(state["replacement"])
-        else:  # older states
-            self.refinement.directions = state.get("refined", self.solved if self.settings.solver == "direct" else None)
-        if "head_refit" in state:
-            self._head_refit.load_state_dict(state["head_refit"])
-        else:  # states from before
-            calls = int(state["refreshes"])
-            self._head_refit.load_state_dict({"shift": state["probe_shift"], "calls": calls, "next": calls})
+        self.refinement.load_state_dict(state["refinement"])
+        self.replacement.load_state_dict(state["replacement"])
+        self._head_refit.load_state_dict(state["head_refit"])
         if self.is_sharded:
-            self._seen_head = state.get("seen_head")
+            self._seen_head = state["seen_head"]
         self._note_anchors()
         if self.class_anchors is not None:
-            kept = state["class_anchors"] if "class_anchors" in state else state["dual"]  # the name in older states
-            self.class_anchors.load_state_dict(kept, self.features, self.anchors.trust)
-        if "likeness" in state:  # states from before it have none
-            self.likeness.load_state_dict(state["likeness"])
+            self.class_anchors.load_state_dict(state["class_anchors"])
+        self.likeness.load_state_dict(state["likeness"])
 
 
 _READING = ("residual", "noise", "tau", "confidence", "beta", "gamma")

@@ -326,9 +326,8 @@ class Monitor(HeadMonitor):
         self.recorder.load_shared(shared["recorder"])
         for own in owned:
             self.recorder.load_own(own["recorder"])
-            if "engine" in own:  # states from before have none
-                self.engine.load_own(own["engine"])
-            if "weights" in own and self.peers.is_alone and len(owned) == 1:  # states from before have none
+            self.engine.load_own(own["engine"])
+            if self.peers.is_alone and len(owned) == 1:
                 self._weights.load_state_dict(own["weights"])
         self._visits.load(shared["visits"], [own["visits"] for own in owned])
 

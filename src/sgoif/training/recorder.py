@@ -147,9 +147,8 @@ class Recorder:
             return
         names = steps[0].columns
         columns = {name: np.concatenate([visits.columns[name] for visits in steps]) for name in names}
-        times = np.repeat([visits.step for visits in steps], [len(visits.ids) for visits in steps])
         rows = self.index.add(ids)
-        self._accumulate(rows, labels, columns, usable, times)
+        self._accumulate(rows, labels, columns, usable)
         words = [visits.words for visits in steps if visits.words is not None]
         if words:
             joined = np.concatenate(words)
@@ -162,7 +161,6 @@ class Recorder:
         labels: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.floating[Any]]],
         usable: NDArray[np.bool_],
-        step: NDArray[np.int64],
     ) -> None:
         if len(self.index) > len(self.given):
             grown = np.full(max(len(self.index), 2 * len(self.given)), -1, np.int64)
@@ -180,17 +178,7 @@ class Recorder:
         values = np.stack([columns[f"{name}_std"] for name in STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
         suggested = np.where(usable, columns["worst_anchor"], -1).astype(np.int64)
-        self.evidence.add(rows, values, weights, suggested, attempt=self.attempt, step=step, raw=raw)
-
-    @property
-    def bytes_per_example(self) -> int:
-        """Memory that an example takes for good: evidence, runners-up, means, label, sketch, integer id and row."""
-        if not self.keeps_evidence:
-            return 0
-        one = Evidence(self.evidence.signals, self.evidence.votes.num_classes, num_rows=1).state_dict()
-        evidence = sum(value.nbytes for value in one.values() if isinstance(value, np.ndarray) and len(value) == 1)
-        runners_up = 4 * 16  # three, and the weight of all
-        return int(evidence + runners_up + 8 * (len(self.means.signals) + 2) + self.likeness.words(1).nbytes + 3 * 8)
+        self.evidence.add(rows, values, weights, suggested, raw=raw)
 
     def shared_state(self) -> dict[str, Any]:
         """What all processes have alike: how scores are measured, and how far the run is."""
@@ -228,11 +216,11 @@ class Recorder:
         """Take over from a process. Evidence goes to the process of the same rank alone; counts can be added up."""
         for name, count in state["flag_counts"].items():
             self.flag_counts[name] = self.flag_counts.get(name, 0) + count
-        self.own_visits += int(state.get("own_visits", self.num_visits))  # states from before have none
-        if state.get("rank", 0) != self.rank:
+        self.own_visits += int(state["own_visits"])
+        if state["rank"] != self.rank:
             return
         has_files = self.sink is not None and self.sink.url is not None and self.sink.keep_visits != "none"
-        if has_files and not state.get("keeps_evidence", True):
+        if has_files and not state["keeps_evidence"]:
             self.keeps_evidence = False  # several processes wrote visits, and from those the run is added up
         if self.keeps_evidence:
             self._load_evidence(state)
@@ -242,9 +230,8 @@ class Recorder:
         self.given = np.array(state["given"])
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
-        if "likely" in state:  # states from before it have none
-            self.likely.load_state_dict(state["likely"])
-        self.likeness = LatestWords(state.get("likeness"))  # states from before it have none
+        self.likely.load_state_dict(state["likely"])
+        self.likeness = LatestWords(state["likeness"])
 
 
 @contextmanager

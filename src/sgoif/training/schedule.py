@@ -22,7 +22,7 @@ _SHORT_STEP_S = 0.02  # below it the promise cannot be kept without giving up mo
 _PATIENCE = 120  # steps between two decisions, for the plan not to follow every whim of the clock
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the monitor does at which step. Changes only at refreshes, and is written into the run.
 
@@ -49,23 +49,13 @@ class Plan:
         if wrong:
             raise SgoifError(f"a plan's numbers are whole and at least 1 (early_steps: 0), got {wrong}.")
 
-    def with_forecast(self, forecast: object | None) -> Plan:
-        """The same plan, which tells its price when printed; the forecast is neither stored nor compared."""
-        if forecast is None:
-            return self
-        carrying = replace(self)
-        object.__setattr__(carrying, "_forecast", forecast)
-        return carrying
-
     def __str__(self) -> str:
         scored = "every step" if self.stride == 1 else f"every {self.stride} steps"
         layers = f", the head and {', '.join(self.layers)} (rank {self.rank})" if self.layers else ""
-        decisions = (
+        return (
             f"plan: scores {scored}{layers}, observes curvature every {self.observe_every} steps, refreshes from "
             f"{self.examples_per_refresh} hold-out examples every {self.refresh_every} steps{self._early}"
         )
-        forecast = self.__dict__.get("_forecast")
-        return decisions if forecast is None else f"{decisions}\n{forecast}"
 
     @property
     def _early(self) -> str:
@@ -311,7 +301,7 @@ class Governor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.plan = Plan(**{**state["plan"], "layers": tuple(state["plan"]["layers"])})
         self.changes = list(state["changes"])
-        self._were_short = bool(state.get("were_short", False))  # states from before have none
+        self._were_short = bool(state["were_short"])
         self._spent, self._total_s = dict(state["times"]["spent"]), state["times"]["total"]
         if self.probe is not None and state["paired"] is not None:
             self.probe.next_window = state["paired"]["next"]

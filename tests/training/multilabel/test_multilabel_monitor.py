@@ -131,7 +131,6 @@ def test_setup_mistakes_are_said_before_training():
         ("task must be one of", holdout, {"task": "odd"}),
         (r"has no Budget\.keep_visits; leave it out", holdout, {"keep_visits": "last"}),
         (r"has no Method\.planned_steps; leave it out", holdout, {"planned_steps": 100}),
-        (r"has no Budget\.batch_size; leave it out", holdout, {"batch_size": 32}),
         (r"has no Budget\.peer_timeout_s; leave it out", holdout, {"peer_timeout_s": 5.0}),
     ):
         with pytest.raises(SgoifError, match=said):

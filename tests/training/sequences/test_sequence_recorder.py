@@ -1,6 +1,5 @@
 """Means over the visits of sequences, whichever process saw them."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -38,17 +37,6 @@ def test_processes_and_attempts_add_up_to_one():
     resumed.load_state_dict(record(VISITS[:2]).state_dict())
     for found in (first.examples(), record(VISITS[2:], resumed).examples()):
         assert found["harm"][0] == pytest.approx(whole["harm"][0]) and found["n_judged"][0] == 3
-
-
-def test_a_state_without_weights_counts_its_visits_alike():
-    state = record(VISITS[:1]).state_dict()
-    del state["_weights"]
-    resumed = SequenceRecorder({"all": 1.0})
-    resumed.load_state_dict(state)
-    assert resumed.examples()["harm"][0] == pytest.approx(5.0)
-    other = record(VISITS[:1])
-    other.merge(state)
-    assert np.isfinite(other.examples()["harm"][0])
 
 
 def test_a_group_counts_in_harm_as_much_as_it_has_sequences():

@@ -286,11 +286,7 @@ class SequenceMonitor(BaseMonitor[SequenceCapture]):
 
     def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
-        self._num_sequences = int(owned[0].get("num_sequences", 0)) if owned else 0
-        first, *others = [own["recorder"] for own in owned if "recorder" in own] or [None]
-        if first is None and "recorder" in shared:  # states from before
-            first = shared["recorder"]
-        if first is not None:
-            self.recorder.load_state_dict(first)
-        for other in others:
-            self.recorder.merge(other)
+        self._num_sequences = int(owned[0]["num_sequences"]) if owned else 0
+        for place, own in enumerate(owned):
+            take = self.recorder.merge if place else self.recorder.load_state_dict
+            take(own["recorder"])

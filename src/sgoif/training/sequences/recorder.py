@@ -185,10 +185,8 @@ class SequenceRecorder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another recorder stood."""
         self.index = IdIndex(state["ids"]) if len(state["ids"]) else IdIndex()
-        for name in _ARRAYS:  # states from before know no steps
-            setattr(self, name, np.array(state[name] if name in state else np.zeros(len(state["ids"]), np.int64)))
-        if "_weights" not in state:  # nor weights of visits
-            self._weights = np.asarray(state["_judged"], np.float64)
+        for name in _ARRAYS:
+            setattr(self, name, np.array(state[name]))
         for name in _COUNTS:
             setattr(self, name, int(state[name]))
 
@@ -209,7 +207,7 @@ class SequenceRecorder:
         is_newer = is_last | ~was_seen
         self._tokens[rows[is_newer]] = state["_tokens"][is_newer]
         for name in _ADDED:
-            getattr(self, name)[rows] += state[name] if name in state else state["_judged"]
+            getattr(self, name)[rows] += state[name]
 
 
 def _divide(sums: NDArray[np.float64], counts: NDArray[Any]) -> NDArray[np.float64]:

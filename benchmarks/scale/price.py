@@ -1,9 +1,8 @@
-"""What a plan will cost, from shapes alone: time as shares of the bare training step, and memory.
+"""What a plan would cost on a machine that is not here, from shapes: shares of the bare training step, and memory.
 
 The bare step is estimated from the operators of one forward pass, the monitor's work from the sizes of the head, the
-hold-out and the batch. Both are priced at the device's measured speeds. Expect the right order, not the right digit:
-within a factor of three of what the governor then measures. What a hold-out dataset takes to load and transform its
-examples is not in it.
+hold-out and the batch. Both are priced at assumed speeds. Expect the right order, not the right digit: on this machine
+it was 0.24 to 1.07 of what was measured. What a hold-out dataset takes to load and transform its examples is not in it.
 """
 
 from __future__ import annotations
@@ -11,43 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
+from benchmarks.work import Speed, Work
 from sgoif.evidence import SKETCH_BITS
 from sgoif.influence import MOST_PROJECTED, MOST_REFIT_WORK, refit_every
 from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
 from sgoif.influence.near_outputs import ALL_UP_TO, NEAR
 from sgoif.influence.pooled_tracker import RANK
 from sgoif.records import SIGNALS
-from sgoif.training.canaries import (
-    CALIBRATED_SIGNALS,
-    KEPT_SNAPSHOTS,
-    LOOK_EVERY,
-    LOOK_FROM,
-    CanaryLedger,
-    bytes_per_example,
-)
-from sgoif.training.engine import MOST_QUEUED, Engine
-from sgoif.training.recorder import Recorder
+from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM
+from sgoif.training.engine import MOST_QUEUED
 from sgoif.training.schedule import Plan
-from sgoif.training.work import Speed, Work, measure_speed
 
-__all__ = ["Forecast", "Forecaster", "Sizes", "forecast", "work_per_step"]
+__all__ = ["Price", "Sizes", "price"]
 
 # Of the forward pass: backward is twice its operations; it also re-reads what forward kept, and BatchNorm and the
 # optimiser pass over memory again. Fitted to six networks, small to ResNet-18-like, within 0.6-1.1 of their steps.
 _STEP = Work(flops=3.0, bytes=6.0, launches=12.0)
 _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators: a scored step's take 10 us, one takes 3
-# Operators of the monitor's parts, counted; a test counts them again.
+# Operators of the monitor's parts, counted once.
 _QUEUE, _SETTLE, _STEP_AGAIN, _OBSERVE, _ABSORB, _REFRESH = 10, 200, 12, 5, 150, 750
 _PASSES = 20  # times that the factors are read or written when curvature is absorbed
 _ROW_PASSES = 8  # over the rows of an observed batch, from which examples that are not finite are left out
 _RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
 _NEAR, _ROWS_PER_CLASS = 6, ROWS + 1  # above 64 classes: classes looked at per example, and rows kept of each
-_VISIT_BYTES = 8.0 * 2 + 4.0 * (len(SIGNALS) + 2)
 _MB = 2.0**20
 
 
@@ -69,31 +55,7 @@ class Sizes:
     bytes_per_held_out: int  # that the canaries keep of an example
     cleans_itself: bool  # whether the hold-out judges its own labels, from what its last refreshes saw
     has_probe: bool
-    keeps_visits: bool
     ranks: int = 1  # processes that share the pass over the hold-out
-
-    @classmethod
-    def of(cls, engine: Engine, recorder: Recorder, ledger: CanaryLedger | None, *, accumulate: int = 1) -> Sizes:
-        shape, classes = engine.head.shape, engine.holdout.num_classes
-        has_canaries = ledger is not None and ledger.is_on and engine.settings.probe
-        return cls(
-            outputs=shape.outputs,
-            inputs=shape.inputs,
-            numel=sum(space.shape.numel for space in engine.spaces.values()),
-            anchors=engine.anchors.num_anchors,
-            holdout=len(engine.holdout),
-            train_size=recorder.train_size,
-            accumulate=accumulate,
-            itemsize=torch.finfo(engine.dtype).bits // 8,
-            curvature_bytes=sum(t.nbytes for t in tree_leaves(engine.curvature.state_dict()) if isinstance(t, Tensor)),
-            bytes_per_example=recorder.bytes_per_example,
-            tried=(classes if not engine.pooled else _NEAR) if has_canaries else 0,
-            bytes_per_held_out=bytes_per_example(classes) if has_canaries else 0,
-            cleans_itself=ledger is not None and ledger.cleans_itself,
-            has_probe=engine.settings.probe,
-            keeps_visits=recorder.sink is not None and recorder.sink.keep_visits != "none",
-            ranks=engine.peers.size,
-        )
 
     @property
     def is_pooled(self) -> bool:
@@ -117,72 +79,51 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a plan will cost. Shares are of the bare training step."""
+class Price:
+    """What a plan would cost. Shares are of the bare training step."""
 
-    batch_size: int
-    bare_s: float  # seconds of a bare step; NaN, like the shares, where the model could not be counted
+    bare_s: float  # seconds of a bare step
     step_share: float  # scoring and moving the directions on
     curvature_share: float
     refresh_share: float
     device_mb: float  # anchors, directions, curvature, cached hold-out rows, visits that wait for a refresh
     host_mb: float  # evidence of every training example, and canaries
-    visits_mb: float  # per epoch, where visits are kept in memory
 
     @property
     def total_share(self) -> float:
         return self.step_share + self.curvature_share + self.refresh_share
 
-    @property
-    def memory_mb(self) -> float:
-        """What is held all the time; kept visits grow beside it."""
-        return self.device_mb + self.host_mb
 
-    def __str__(self) -> str:
-        shares = {"scoring": self.step_share, "curvature": self.curvature_share, "refreshes": self.refresh_share}
-        rows = [f"  {name:<10} {100 * share:6.2f}% of the bare step" for name, share in shares.items()]
-        memory = f"  memory     {self.device_mb:.3g} MB with the model, {self.host_mb:.3g} MB on the host"
-        visits = f", {self.visits_mb:.3g} MB of visits an epoch" if self.visits_mb else ""
-        first = f"forecast for batches of {self.batch_size}, bare step {1e3 * self.bare_s:.3g} ms:"
-        return "\n".join([first, *rows, f"  {'together':<10} {100 * self.total_share:6.2f}%", memory + visits])
-
-
-def forecast(
-    plan: Plan, sizes: Sizes, model: Work | None, speed: Speed, batch_size: int, model_speed: Speed
-) -> Forecast:
+def price(plan: Plan, sizes: Sizes, model: Work, speed: Speed, batch_size: int, model_speed: Speed) -> Price:
     """Price a plan.
 
     Args:
         plan: what is done when.
         sizes: of everything held.
-        model: one example's forward pass (its launches: one batch's); None where it could not be counted.
+        model: one example's forward pass (its launches: one batch's).
         speed: in the engine's precision.
         batch_size: examples of an optimiser step, all micro-batches together.
         model_speed: in the precision that the model trains in.
     """
-    bare = look = float("nan")
     shown = min(plan.examples_per_refresh, sizes.holdout)
-    if model is not None:
-        launches = _STEP.launches * model.launches * sizes.accumulate * _AROUND
-        bare = model_speed.seconds(
-            Work(_STEP.flops * model.flops * batch_size, _STEP.bytes * model.bytes * batch_size, launches)
-        )
-        here = ceil(shown / sizes.ranks)
-        look = model_speed.seconds(Work(model.flops * here, model.bytes * here, model.launches * _AROUND))
-    seconds = {name: speed.seconds(work) for name, work in work_per_step(plan, sizes, batch_size).items()}
-    return Forecast(
-        batch_size=batch_size,
+    launches = _STEP.launches * model.launches * sizes.accumulate * _AROUND
+    bare = model_speed.seconds(
+        Work(_STEP.flops * model.flops * batch_size, _STEP.bytes * model.bytes * batch_size, launches)
+    )
+    here = ceil(shown / sizes.ranks)
+    look = model_speed.seconds(Work(model.flops * here, model.bytes * here, model.launches * _AROUND))
+    seconds = {name: speed.seconds(work) for name, work in _work_per_step(plan, sizes, batch_size).items()}
+    return Price(
         bare_s=bare,
         step_share=seconds["scoring"] / bare,
         curvature_share=seconds["curvature"] / bare,
         refresh_share=(seconds["refresh"] + look / plan.refresh_every) / bare,
         device_mb=_device_bytes(plan, sizes, batch_size) / _MB,
         host_mb=_host_bytes(sizes, shown) / _MB,
-        visits_mb=_VISIT_BYTES * sizes.train_size / plan.stride / _MB if sizes.keeps_visits else 0.0,
     )
 
 
-def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
+def _work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
     """What the monitor computes in a step on average, by part; the forward pass over the hold-out is not in it."""
     shown = min(plan.examples_per_refresh, sizes.holdout)
     return {
@@ -190,34 +131,6 @@ def work_per_step(plan: Plan, sizes: Sizes, batch_size: int) -> dict[str, Work]:
         "curvature": _curvature(plan, sizes, batch_size),
         "refresh": 1 / plan.refresh_every * _refresh(plan, sizes, shown),
     }
-
-
-@dataclass(slots=True)
-class Forecaster:
-    """Knows the model and the sizes of a run, and prices any plan for it once the batch size is known."""
-
-    sizes: Sizes
-    model: Work | None  # one example's forward pass, as for :func:`forecast`
-    device: torch.device
-    batch_size: int | None = None  # of a micro-batch
-
-    def learn(self, batch_size: int) -> bool:
-        """Take the batch size from the first micro-batch; True if it was news."""
-        is_news = self.batch_size != batch_size
-        self.batch_size = batch_size
-        return is_news
-
-    def forecast(self, plan: Plan, autocast: torch.dtype | None = None) -> Forecast | None:
-        """What a plan will cost, in the lower precision that the model trains in; None while no batch size is known."""
-        if self.batch_size is None:
-            return None
-        speed = measure_speed(self.device)
-        model, model_speed = self.model, speed
-        if autocast is not None:
-            model_speed = measure_speed(self.device, autocast)
-            model = model and Work(model.flops, 0.5 * model.bytes, model.launches)
-        batch = self.batch_size * self.sizes.accumulate
-        return forecast(plan, self.sizes, model, speed, batch, model_speed)
 
 
 def _operators(count: float) -> Work:
