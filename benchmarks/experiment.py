@@ -97,6 +97,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_texts": Entry("benchmarks.trust.texts", "label errors of texts, by a sentence encoder"),
     "trust_parts": Entry("benchmarks.trust.parts", "what influence and curvature are worth in a scan"),
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
+    "weakness": Entry("benchmarks.weakness.grid", "weak features told from wrong labels"),
+    "weakness_development": Entry("benchmarks.weakness.grid", "the draws that the rule for it was tuned on"),
     "values": Entry("benchmarks.values", "wrong values of a regression"),
     "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
     "annotators": Entry("benchmarks.annotators", "consensus and quality of several annotators"),

@@ -60,16 +60,17 @@ def embeddings(
     Pictures are scaled to ``side`` pixels, ``batch`` at a time; with ``first`` only so many from the beginning.
     """
     load = {"cifar10": data.cifar10, "cifar100": data.cifar100, "fashion": data.fashion_mnist, "mnist": data.mnist}
-
-    def embed() -> NDArray[np.float32]:
-        pixels, model = load[dataset](split).pixels[:first], Backbone(side)
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(pixels), batch):
-                pictures = torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255
-                parts.append(model(pictures.expand(-1, 3, -1, -1)).numpy())
-        return np.concatenate(parts)
-
     size = "" if side == SIDE else f"-{side}px"
     part = "" if first is None else f"-first{first}"
-    return cache.keep(f"{dataset}-{split}-efficientnet-lite0{size}{part}.npy", embed)
+    name = f"{dataset}-{split}-efficientnet-lite0{size}{part}.npy"
+    return cache.keep(name, lambda: embed(load[dataset](split).pixels[:first], batch, side=side))
+
+
+def embed(pixels: NDArray[np.uint8], batch: int = 200, *, side: int = SIDE) -> NDArray[np.float32]:
+    """Embed any pictures: ``[N, H, W, 1 or 3]`` to ``[N, 1280]``."""
+    model, parts = Backbone(side), []
+    with torch.inference_mode():
+        for start in range(0, len(pixels), batch):
+            pictures = torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255
+            parts.append(model(pictures.expand(-1, 3, -1, -1)).numpy())
+    return np.concatenate(parts)
