@@ -16,7 +16,7 @@ class Cell:
 
     Args:
         data: a set of :mod:`benchmarks.weakness.sets`.
-        noise: ``clean``, ``sym-R``, ``pair-R``, ``human-R`` (R in percent of all labels), or ``human``, as people labelled.
+        noise: ``clean``, ``sym-R``, ``pair-R``, ``human-R``, R in percent of all labels; ``human``: as people labelled.
         size: number of examples; 0 takes all that the set has.
         seeds: each is another draw.
     """

@@ -78,6 +78,7 @@ _SHARED: Mapping[str, Any] = {
     "settings": Setup,
     "run": examine,
     "benchmark": "weakness",
+    "needs": FROZEN,
     "describe": describe,
 }
 
@@ -86,13 +87,11 @@ REPORTS = Experiment(
     tables={"weakness": tables.totals, "weakness_cells": tables.cells},
     full=_grids("reported", REPORTED),
     small=_grids("development", (Cell("moons", "clean"), Cell("moons", "sym-10"))),
-    needs=FROZEN,
     **_SHARED,
 )
 TUNED = Experiment(
     name="weakness_development",
     file="weakness.jsonl",
     full=_grids("development", DEVELOPMENT),
-    needs=FROZEN,
     **_SHARED,
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import process_time
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def judge(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int,
     no probability, flag or total is given.
     """
     started, ids = process_time(), np.arange(len(given))
-    with _rule(is_on=rule):
+    with nullcontext() if rule else patch.object(fitting, "settle", _believe):
         judgement = estimate_features(standardise(rows).inputs, ids, given, num_classes)
     seconds = process_time() - started
     competence = measure_competence(judgement.predicted == given, given, num_classes, judgement.expected_accuracy)
@@ -70,18 +70,7 @@ def _between(judgement: Judgement, most_wrong: float) -> tuple[float, float]:
     return float(rates.low[0]), max(float(rates.high[0]), most_wrong)
 
 
-@contextmanager
-def _rule(*, is_on: bool) -> Iterator[None]:
-    """The estimator as it is, or one that always believes what was counted."""
-    usual = fitting.settle
-    try:
-        fitting.settle = usual if is_on else _believe  # type: ignore[attr-defined]
-        yield
-    finally:
-        fitting.settle = usual  # type: ignore[attr-defined]
-
-
 def _believe(base: Pool, counted: NoiseModel, near: Floats | None) -> Belief:
-    """In place of :func:`sgoif.judging.weakness.settle`."""
+    """In place of :func:`sgoif.judging.weakness.settle`: what was counted, whatever weak heads explain."""
     del base, near
     return Belief("counted", counted, None, None, 1 - float(np.diag(counted.transition).mean()), 0.0)

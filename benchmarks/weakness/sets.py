@@ -132,7 +132,7 @@ def _convolutions(is_dev: bool) -> tuple[Floats, Ints]:
 def _grey(name: str, *, is_dev: bool) -> Pool:
     load, half = (data.fashion_mnist, 20_000) if name == "fashion" else (data.mnist, 30_000)
     images = load("train").take(slice(0, half) if is_dev else slice(half, 2 * half))
-    rows = images.pixels.reshape(half, -1).astype(np.float32) / 255
+    rows = (images.pixels.reshape(half, -1) / np.float32(255)).astype(np.float32)
     return Pool(rows, images.labels, _pairs(FASHION_PAIRS if name == "fashion" else MNIST_PAIRS))
 
 
