@@ -90,8 +90,8 @@ def _cifar10(kind: str, rng: np.random.Generator, *, is_dev: bool) -> Pool:
 def _embedded(dataset: str, split: str, start: int, stop: int) -> Floats:
     """Features of some pictures that stand together."""
     load = {"cifar10": data.cifar10, "cifar100": data.cifar100}[dataset]
-    name = f"{dataset}-{split}-{start}-{stop}-efficientnet-lite0-{SIDE}px.npy"
-    return cache.keep(name, lambda: frozen.embed(load(split).pixels[start:stop], side=SIDE))
+    name = f"{dataset}-{split}-{start}-{stop}-efficientnet-lite0-{SIDE}px-float32.npy"
+    return cache.keep(name, lambda: frozen.embed(load(split).pixels[start:stop], side=SIDE, is_exact=True))
 
 
 @lru_cache(maxsize=2)
@@ -144,9 +144,9 @@ def _cifar100(classes: Ints, *, is_unsuspected: bool) -> Pool:
     embedded = np.sort(np.concatenate([suspected, others]))
 
     def embed() -> Floats:
-        return frozen.embed(data.cifar100("test").pixels[embedded], side=SIDE)
+        return frozen.embed(data.cifar100("test").pixels[embedded], side=SIDE, is_exact=True)
 
-    rows = cache.keep(f"cifar100-test-{len(embedded)}-suspected-efficientnet-lite0-{SIDE}px.npy", embed)
+    rows = cache.keep(f"cifar100-test-{len(embedded)}-suspected-efficientnet-lite0-{SIDE}px-float32.npy", embed)
     is_mine = np.isin(labels[embedded], classes)
     if is_unsuspected:
         is_mine &= ~np.isin(embedded, suspected)
