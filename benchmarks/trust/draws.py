@@ -40,8 +40,8 @@ def draw(cell: Cell, seed: int) -> Draw:
         pool, given = _human(pool, cell, rng)
     else:
         if cell.size and cell.size < len(pool.labels):
-            pool = pool.take(np.sort(_stratify(pool.labels, cell.size, rng)))
-        given = _noisy(pool, kind, cell.rate, seed)
+            pool = pool.take(np.sort(stratify(pool.labels, cell.size, rng)))
+        given = add_noise(pool, kind, cell.rate, seed)
     return Draw(pool.rows, given, pool.labels, pool.num_classes)
 
 
@@ -60,7 +60,7 @@ def _shape_classes(pool: Pool, cell: Cell, rng: np.random.Generator) -> Pool:
     return pool
 
 
-def _stratify(labels: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def stratify(labels: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """As many of each class as there are in all, in proportion."""
     order = rng.permutation(len(labels))
     place = np.empty(len(labels))
@@ -70,7 +70,8 @@ def _stratify(labels: NDArray[np.int64], size: int, rng: np.random.Generator) ->
     return np.argsort(place, kind="stable")[:size]
 
 
-def _noisy(pool: Pool, kind: str, rate: float, seed: int) -> NDArray[np.int64]:
+def add_noise(pool: Pool, kind: str, rate: float, seed: int) -> NDArray[np.int64]:
+    """Labels with ``clean``, ``sym``, ``pair`` or ``idn`` noise, drawn by the seed alone."""
     if kind == "clean":
         return pool.labels.copy()
     if kind == "sym":
@@ -104,7 +105,7 @@ def _human(pool: Pool, cell: Cell, rng: np.random.Generator) -> tuple[Pool, NDAr
     num_wrong = min(round(cell.rate * size), int(is_wrong.sum()))
     wrong = rng.permutation(np.flatnonzero(is_wrong))[:num_wrong]
     right = np.flatnonzero(~is_wrong)
-    right = right[_stratify(pool.labels[right], size - num_wrong, rng)]
+    right = right[stratify(pool.labels[right], size - num_wrong, rng)]
     chosen = np.sort(np.concatenate([wrong, right]))
     taken = pool.take(chosen)
     assert taken.human is not None
