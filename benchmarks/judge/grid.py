@@ -8,26 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from time import process_time
 from typing import Any
 
 import numpy as np
 
+import sgoif
 from benchmarks.experiment import Experiment, option
 from benchmarks.judge import bars, tables
 from benchmarks.judge.cells import GROUPS, Cell, Group
 from benchmarks.judge.measure import Judgement, free_signals, mean_signals, measure, precision
-from benchmarks.judge.observe import Record, observe
-from benchmarks.judge.record import facts_of, read_record
+from benchmarks.judge.observe import Record, last_scored, mean_loss_of, observe
+from benchmarks.judge.record import FLAGGED, facts_of, read_record
+from sgoif.judging.observations import Heldout, Observations
+from sgoif.judging.predictions import TopPredictions
 
-NEW = "judge"
+# by what they see: the finished model and the visits that were scored; these visits alone; the finished model alone
+JUDGES = ("judge", "judge_visits", "judge_audit")
 ANSWERS = ("watch", "audit")  # that are on record, as the commit of the record gave them
+_KEPT = 4  # classes of a visit that are on record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup(Cell):
     """One replay, and who judges it."""
 
-    judge: str = option("watch", (*ANSWERS, NEW))
+    judge: str = option("watch", (*ANSWERS, *JUDGES))
 
     @property
     def cell(self) -> Cell:
@@ -40,8 +46,8 @@ def examine(setup: Setup) -> dict[str, Any]:
     record = read_record(replay.base)
     given, clean = record["given"], record["clean"]
     wrong = given != clean
-    if setup.judge == NEW:
-        found, commit = judge_record(record, replay), None
+    if setup.judge in JUDGES:
+        found, commit = judge_record(record, replay, setup.judge), None
     else:
         answered = record if replay == replay.base else read_record(replay)
         found, commit = read_answer(answered, setup.judge), facts_of(answered)["commit"]
@@ -75,9 +81,40 @@ def read_answer(record: Record, name: str) -> Judgement:
     )
 
 
-def judge_record(record: Record, replay: Cell) -> Judgement:
-    """Ask ``sgoif.judge`` of observations, made of what ``observe(record, replay)`` gives."""
-    raise NotImplementedError("sgoif has no judge of observations yet; --judge takes watch and audit")
+def judge_record(record: Record, replay: Cell, judge: str) -> Judgement:
+    """Ask ``sgoif.judge`` of what a watched training or an audit has seen."""
+    started = process_time()
+    seen = observe(record, replay)
+    labels, views, held = seen["labels"], seen["views"], seen["holdout_views"]
+    ids, over_visits, mean_loss = np.arange(len(labels)), None, None
+    final = views["final"]
+    if judge == "judge_visits":
+        final = last_scored(record["visits"], record["scored"])
+    if judge != "judge_audit":
+        mean_loss = mean_loss_of(record["visits"], record["scored"], labels)
+        over_visits = TopPredictions.of(np.nan_to_num(views["scored"]), _KEPT)
+    verdict = sgoif.judge(
+        Observations(
+            ids=ids,
+            labels=labels,
+            views={"final": TopPredictions.of(final, None if judge == "judge" else _KEPT)},
+            heldout=Heldout(
+                labels=seen["holdout_labels"], predictions=TopPredictions.of(held["final"]), trusted=seen["trusted"]
+            ),
+            over_visits=over_visits,
+            mean_loss=mean_loss,
+        )
+    )
+    p, low, high = verdict.labels[:3]
+    is_told = verdict.no_p_reason is None
+    return Judgement(
+        score=p,
+        flags=is_told & (np.nan_to_num(p) >= FLAGGED),
+        total=float(np.nansum(p)) if is_told else None,
+        low=float(np.nansum(low)) if is_told else None,
+        high=float(np.nansum(high)) if is_told else None,
+        seconds=process_time() - started,
+    )
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -89,13 +126,10 @@ def describe(row: Mapping[str, Any]) -> str:
 
 
 def _grids(group: Group) -> Iterator[dict[str, Any]]:
-    """Every replay, the quickest first, by the judges that have an answer to it on record.
-
-    The others are there for a judge that is named: ``--judge judge``.
-    """
+    """Every replay, the quickest first, by the judges that can answer it: today's answers are on record for some."""
     recorded = {*group.base, *group.watched}
     for cell in sorted(group.replays, key=lambda cell: cell.seconds):
-        yield {**asdict(cell), "judge": ANSWERS if cell in recorded else ()}
+        yield {**asdict(cell), "judge": (*(ANSWERS if cell in recorded else ()), *JUDGES)}
 
 
 _SHARED: Mapping[str, Any] = {

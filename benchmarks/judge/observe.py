@@ -63,6 +63,20 @@ def mean_visits(visits: NDArray[Any], chosen: NDArray[np.bool_]) -> Floats:
     return np.asarray(total / np.where(number > 0, number, np.nan)[:, None])
 
 
+def mean_loss_of(visits: NDArray[Any], chosen: NDArray[np.bool_], labels: NDArray[np.int64]) -> Floats:
+    """Mean cross-entropy over those visits that are chosen; NaN for examples without one."""
+    loss = -visits[:, np.arange(len(labels)), labels].astype(np.float64)
+    total, number = np.where(chosen, loss, 0).sum(0), chosen.sum(0)
+    return np.asarray(total / np.where(number > 0, number, np.nan))
+
+
+def last_scored(visits: NDArray[Any], chosen: NDArray[np.bool_]) -> Floats:
+    """The last visit of ``[E, N, C]`` that is chosen ``[E, N]``; the last of all for examples without one."""
+    epochs = len(visits)
+    last = np.where(chosen.any(0), epochs - 1 - chosen[::-1].argmax(0), epochs - 1)
+    return normalise(visits[last, np.arange(visits.shape[1])])
+
+
 def mean_over_time(looks: Floats, moments: Floats) -> Floats:
     """Mean of log probabilities ``[L, H, C]`` over the training, linear between looks, from a uniform start."""
     start = np.full_like(looks[:1], -np.log(looks.shape[2]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sgoif.api import Run, attribute, audit, cleaned, load, split, watch, with_ids
+    from sgoif.judging.judge import judge
     from sgoif.overhead import bench
     from sgoif.scanning.loop import scan
     from sgoif.settings import Budget, Loss, Method
@@ -26,6 +27,7 @@ __all__ = [
     "audit",
     "bench",
     "cleaned",
+    "judge",
     "load",
     "scan",
     "split",
@@ -41,6 +43,7 @@ _HOMES = {
     "scan": "sgoif.scanning.loop",
     **dict.fromkeys(("Budget", "Loss", "Method"), "sgoif.settings"),
     "bench": "sgoif.overhead",
+    "judge": "sgoif.judging.judge",
     **dict.fromkeys(("Run", "attribute", "audit", "cleaned", "load", "split", "watch", "with_ids"), "sgoif.api"),
 }
 

@@ -128,7 +128,7 @@ def _find_near(world: NoiseModel) -> Floats:
     total = torch.zeros(size, size, dtype=torch.float64)
     for some in world.blocks():
         total.index_add_(0, world.given[some], world.true(some).double())
-    shares = (total / total.sum(1, keepdim=True)).square().fill_diagonal_(0)
+    shares = (total / total.sum(1, keepdim=True).clamp_min(1e-300)).square().fill_diagonal_(0)  # no label, no share
     near = (1 - _FAR) * shares / shares.sum(1, keepdim=True).clamp_min(1e-300) + _FAR / (size - 1)
     return near.fill_diagonal_(0).numpy()
 

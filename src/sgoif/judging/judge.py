@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.errors import SgoifError
@@ -27,6 +28,7 @@ from sgoif.judging.fitting import FittedNoise, fit_noise, fit_through
 from sgoif.judging.heads import PredictedHead
 from sgoif.judging.judgement import Judged, judge_others
 from sgoif.judging.memory import OddsMap, match_odds, match_order
+from sgoif.judging.noise import NoiseModel
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions, log_odds, set_log_odds
 from sgoif.judging.weakness import Kind
@@ -36,9 +38,9 @@ __all__ = ["Judge", "Verdict", "fit_judge", "judge", "sample_rows"]
 
 SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
 _TRAINED = 20_000  # training rows that are learnt from beside held-out ones
-_LEAST_HELD_OUT = 5  # rows of a class; with fewer it is not judged
 _NUMBERS = 1 << 24  # of predictions that are worked on at once
 _BY_HEART = 1.0  # contradicted training labels, in units of the wrong ones, below which they were learnt by heart
+_MOSTLY = 0.75  # contradicted training labels, in units of those that mean predictions over visits contradict
 _OWN_LABELS = 3.0  # nats that a fit to the held-out rows alone has over one to others, by having seen their labels
 _LOWEST = -20.0  # log probability
 
@@ -163,33 +165,74 @@ def sample_rows(ids: Any, given: Ints, most: int = SAMPLE) -> Ints:
 
 def _fit_trained(observations: Observations, held: Heldout) -> Judge:
     """Learn the noise from a model that was trained on the labels, and from rows that it was not trained on."""
-    counts = np.bincount(held.labels[held.labels >= 0], minlength=observations.num_classes)
-    classes = np.flatnonzero(counts >= _LEAST_HELD_OUT)
-    _need_two(classes)
-    unseen, unseen_labels = _choose(held.predictions, held.labels, classes)
-    is_judged = np.isin(observations.labels, classes)
-    if observations.mean_loss is not None:
-        is_judged &= np.isfinite(observations.mean_loss)
-    rows = np.flatnonzero(is_judged)
-    rows = rows[sample_rows(observations.ids[rows], observations.labels[rows], _most_trained(len(classes)))]
+    rows, classes = _trained_rows(observations, held)
     labels = np.searchsorted(classes, observations.labels[rows])
-    alone = fit_noise([PredictedHead(_tensor(unseen))], unseen_labels, len(classes))
-    wrong = float(judge_others(alone, [_tensor(unseen)], torch.from_numpy(unseen_labels)).p.mean())
-    final = _known_logs(next(iter(observations.views.values())), rows, classes)
-    is_by_heart = observations.mean_loss is not None and (final.argmax(1) != labels).mean() < _BY_HEART * wrong
-    unseen_odds = log_odds(unseen, unseen_labels)
-    if is_by_heart:
-        assert observations.mean_loss is not None
-        moved = match_order(-observations.mean_loss[rows], unseen_odds)
+    unseen, unseen_labels = _choose(held.predictions, held.labels, classes)
+    final = _known_logs(observations.final, rows, classes)
+    agrees = final.argmax(1) == labels
+    if held.trusted:
+        fitted, moved, is_by_order = _fit_trusted(
+            observations, rows, labels, classes, unseen.argmax(1) != unseen_labels
+        )
     else:
-        moved = match_odds(log_odds(final, labels), unseen_odds)
-    logs = _moved_logs(observations, rows, labels, classes, moved, by_order=is_by_heart)
-    both = np.concatenate([logs, unseen]), np.concatenate([labels, unseen_labels])
-    together = fit_noise([PredictedHead(_tensor(both[0]))], both[1], len(classes))
-    fitted = _choose_fit(alone, together, _tensor(unseen), torch.from_numpy(unseen_labels))
+        alone = fit_noise([PredictedHead(_tensor(unseen))], unseen_labels, len(classes))
+        wrong = float(judge_others(alone, [_tensor(unseen)], torch.from_numpy(unseen_labels)).p.mean())
+        is_by_order = observations.mean_loss is not None and bool((~agrees).mean() < _BY_HEART * wrong)
+        moved = _move(observations, rows, log_odds(final, labels), log_odds(unseen, unseen_labels), is_by_order)
+        logs = _moved_logs(observations, rows, labels, classes, moved, by_order=is_by_order)
+        both = _tensor(np.concatenate([logs, unseen])), np.concatenate([labels, unseen_labels])
+        together = fit_noise([PredictedHead(both[0])], both[1], len(classes))
+        fitted = _choose_fit(alone, together, _tensor(unseen), torch.from_numpy(unseen_labels))
     is_right = unseen.argmax(1) == unseen_labels
-    competence = measure_competence(is_right, unseen_labels, len(classes), fitted.expected_accuracy)
-    return Judge(classes, observations.num_classes, fitted, competence, moved, is_by_heart)
+    expected = None if held.trusted else fitted.expected_accuracy
+    competence = measure_competence(is_right, unseen_labels, len(classes), expected)
+    return Judge(classes, observations.num_classes, fitted, competence, moved, is_by_order)
+
+
+def _trained_rows(observations: Observations, held: Heldout) -> tuple[Ints, Ints]:
+    """Training rows that are learnt from, and the classes among them and held-out rows, both ascending."""
+    is_usable = observations.labels >= 0
+    if observations.mean_loss is not None:
+        is_usable = is_usable & np.isfinite(observations.mean_loss)
+    rows = np.flatnonzero(is_usable)
+    classes = np.union1d(observations.labels[rows], held.labels[held.labels >= 0])
+    _need_two(classes)
+    return rows[sample_rows(observations.ids[rows], observations.labels[rows], _most_trained(len(classes)))], classes
+
+
+def _fit_trusted(
+    observations: Observations, rows: Ints, labels: Ints, classes: Ints, is_unseen_wrong: NDArray[np.bool_]
+) -> tuple[FittedNoise, OddsMap, bool]:
+    """Learn the noise from training rows alone, where held-out labels are known to be right: they show none.
+
+    So it is not known what learning by heart has done to training rows. Where the model may have done so, their order
+    is told and no number.
+    """
+    final, visits = _known_logs(observations.final, rows, classes), observations.over_visits
+    is_wrong, is_by_order = final.argmax(1) != labels, False
+    if visits is not None and observations.mean_loss is not None:
+        usual = _known_logs(visits, rows, classes)
+        is_by_order = bool(is_wrong.mean() < _MOSTLY * (usual.argmax(1) != labels).mean())
+    odds = log_odds(usual if is_by_order else final, labels)
+    moved = _move(observations, rows, odds, odds, is_by_order)
+    logs = _moved_logs(observations, rows, labels, classes, moved, by_order=is_by_order)
+    fitted = fit_noise([PredictedHead(_tensor(logs))], labels, len(classes))
+    belief = fitted.belief
+    if is_by_order or (belief.kind == "clean" and is_wrong.mean() < is_unseen_wrong.mean()):
+        belief = replace(belief, kind="unknown")
+    return replace(fitted, belief=replace(belief, likely=_plain(belief.likely)), is_refitted=False), moved, is_by_order
+
+
+def _plain(model: NoiseModel) -> NoiseModel:
+    """The same for predictions from which no true class has been recovered yet."""
+    return NoiseModel(model.pool, model.transition, model.given, is_recovered=True)
+
+
+def _move(observations: Observations, rows: Ints, seen: Floats, unseen: Floats, is_by_order: bool) -> OddsMap:
+    if not is_by_order:
+        return match_odds(seen, unseen)
+    assert observations.mean_loss is not None
+    return match_order(-observations.mean_loss[rows], unseen)
 
 
 def _choose_fit(alone: FittedNoise, together: FittedNoise, unseen: Tensor, labels: Tensor) -> FittedNoise:
@@ -208,12 +251,11 @@ def _moved_logs(
     observations: Observations, rows: Ints, given: Ints, classes: Ints, moved: OddsMap, *, by_order: bool
 ) -> Floats:
     """Predictions of training rows without what was learnt by heart, ``[n, C]``."""
-    final = next(iter(observations.views.values()))
     if not by_order:
-        logs = _known_logs(final, rows, classes)
+        logs = _known_logs(observations.final, rows, classes)
         return set_log_odds(logs, given, moved(log_odds(logs, given)))
     assert observations.mean_loss is not None
-    view = final if observations.over_visits is None else observations.over_visits
+    view = observations.final if observations.over_visits is None else observations.over_visits
     return set_log_odds(_known_logs(view, rows, classes), given, moved(-observations.mean_loss[rows]))
 
 

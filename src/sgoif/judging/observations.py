@@ -65,7 +65,12 @@ class Observations:
     @property
     def num_classes(self) -> int:
         """``C``."""
-        return next(iter(self.views.values())).num_classes
+        return self.final.num_classes
+
+    @property
+    def final(self) -> TopPredictions:
+        """The first view."""
+        return next(iter(self.views.values()))
 
     def __len__(self) -> int:
         return len(self.labels)
