@@ -68,7 +68,7 @@ def audit_embeddings(
     )
     if not is_finite.any():
         raise SgoifError(f"none of the {len(rows):,} embeddings is finite; check what made them.")
-    standard = standardise(rows if is_finite.all() else rows[is_finite], ~held[is_finite])
+    standard = standardise(rows if is_finite.all() else rows[is_finite])
     is_outlier, is_broken = np.zeros((2, len(rows)), bool)
     is_outlier[is_finite], is_broken[is_finite] = standard.is_outlier, standard.is_broken
     known = {
