@@ -93,9 +93,9 @@ def test_unlisted_examples_are_drawn_evenly_and_none_is_listed(tmp_path):
     count = 200
     run = write_run(tmp_path / "run", table([0.1] * count, [0] * count, [1] * count, ids=np.arange(count)))
     with RunFiles(run) as files:
-        drawn = [draw_unlisted(files.sql, {}, range(100), 20, seed) for seed in range(60)]
-        assert draw_unlisted(files.sql, {}, range(100), 20, 3) == drawn[3]
-        assert len(draw_unlisted(files.sql, {}, range(100), 1000)) == 100
+        drawn = [draw_unlisted(files.sql, range(100), 20, seed) for seed in range(60)]
+        assert draw_unlisted(files.sql, range(100), 20, 3) == drawn[3]
+        assert len(draw_unlisted(files.sql, range(100), 1000)) == 100
     times = np.bincount([card.id for cards in drawn for card in cards], minlength=count)
     assert times[:100].sum() == 0 and times.sum() == 1200
     expected, spread = 12, (60 * 0.2 * 0.8) ** 0.5
