@@ -28,7 +28,6 @@ from benchmarks.review import Labels, Setup, World, finished_run, make_world, re
 from benchmarks.tables.rows import group_runs, latest
 from sgoif.evidence import hash_ids
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import choose_holdout
 from sgoif.scanning.standardise import standardise
 
 FOLDS = 4
@@ -99,9 +98,7 @@ def judge(setup: Setup, name: str) -> Judgement:
         return judge_by_ours(sgoif.load(finished_run(world, setup)))
     if name == "frozen ours":
         ids = np.array([f"train/{i}" for i in range(len(world.given))])
-        held = choose_holdout(ids, world.given, 10)
-        found = audit_embeddings(frozen_rows(setup), world.given, ids, held, num_classes=10, seed=setup.seed)
-        return judge_by_ours(found)
+        return judge_by_ours(audit_embeddings(frozen_rows(setup), world.given, ids, num_classes=10))
     kind = name.partition(" ")[0]
     probabilities = (frozen_probabilities if kind == "frozen" else scratch_probabilities)(world, setup)
     return judge_by_confident(probabilities, world.given, len(judge(setup, f"{kind} ours")[0]))

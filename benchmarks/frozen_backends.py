@@ -23,13 +23,15 @@ from benchmarks.experiment import FROZEN, Experiment, option
 from benchmarks.frozen_noise import NoisyFeatures, noisy_features
 from benchmarks.metrics import detection_report
 from benchmarks.tables.rows import group_runs, latest, table
+from sgoif.evidence import hash_ids
 from sgoif.scanning.standardise import standardise
 from sgoif.training.monitor import Monitor
 from sgoif.training.schedule import Plan
 
 SIGNALS = ("harm", "worst", "p_mislabeled")
 WAYS = ("audited", "watched")
-EPOCHS, BATCH, RATE = 3, 250, 1e-3  # as `sgoif.scanning.frozen` trains 1,280 features
+EPOCHS, BATCH, RATE = 3, 250, 1e-3
+_LEAST_HELD, _MOST_HELD = 20, 20_000  # of a class, and in all
 
 # A number is relative to the mean eigenvalue, for K-FAC that of each factor; an absolute one is added as it is, its
 # root to each factor.
@@ -62,13 +64,30 @@ class Case:
     @classmethod
     def of(cls, found: NoisyFeatures, *, features: str, is_trusted: bool, seed: int) -> Case:
         """Standardise the features, or leave them raw, and set the hold-out apart."""
-        kept, held = (torch.from_numpy(np.flatnonzero(which)) for which in (~found.held, found.held))
+        is_held = found.held if is_trusted else choose_holdout(found.ids, found.given, 10)
+        kept, held = (torch.from_numpy(np.flatnonzero(which)) for which in (~is_held, is_held))
         inputs = (
-            standardise(found.rows, ~found.held).inputs if features == "standardised" else torch.from_numpy(found.rows)
+            standardise(found.rows, ~is_held).inputs if features == "standardised" else torch.from_numpy(found.rows)
         )
         labels = torch.from_numpy(found.given)
-        wrong = (found.given != found.clean)[~found.held]
+        wrong = (found.given != found.clean)[~is_held]
         return cls(inputs[kept], labels[kept], wrong, (inputs[held], labels[held]), is_trusted, seed)
+
+
+def choose_holdout(ids: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+    """Hold out the examples of each class with the smallest hashes: the same in every run, whatever their order.
+
+    In all ``min(10%, max(2%, 50 per class), 20,000)``, at least 20 of each class where it has twice as many.
+    """
+    count = max(len(ids), 1)
+    share = min(0.10, max(0.02, 50 * num_classes / count), _MOST_HELD / count)
+    ranks = np.argsort(hash_ids(ids) << np.uint64(1), kind="stable")  # the top bit is the canaries' fold
+    held = np.zeros(len(ids), bool)
+    by_class = ranks[np.argsort(labels[ranks], kind="stable")]
+    for mine in np.split(by_class, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1]):
+        wanted = max(round(share * len(mine)), min(_LEAST_HELD, len(mine) // 2))
+        held[mine[:wanted]] = True
+    return held
 
 
 def examine(case: Case, backend: str, way: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Heads are fitted to the noisy labels, each judging what it has not seen, as ``sg
 the same run, on the same features: cross-validated confident learning (three scores), the vote of the nearest
 neighbours and, with a trusted hold-out, a linear probe fitted on it.
 
-A trusted hold-out is 100 test images per class. As given, a tenth of the noisy data itself is held out.
+With a trusted hold-out, 100 test images per class with verified labels are scanned with the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import sgoif
 from benchmarks import data, frozen, noise
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.label_noise_tables import ORDER
@@ -35,20 +34,18 @@ from benchmarks.tables.rows import (
     table,
 )
 from benchmarks.trust.rivals import differing_neighbours
-from sgoif.cli.holdout import choose_doubtful
 from sgoif.evidence import hash_ids
-from sgoif.scanning.frozen import NUM_FOLDS, audit_embeddings, train_head
-from sgoif.scanning.holdout import choose_holdout
+from sgoif.scanning.frozen import audit_embeddings
 from sgoif.scanning.standardise import standardise
 
 SETTINGS = ("pair-20", "sym-40", "aggre", "worst")
-OURS = ("p_mislabeled", "worst", "harm", "worst_identity", "harm_identity", "probe_loss", "probe_margin")
-LOW_IS_BAD = ("probe_margin",)
+OURS = "p_mislabeled"
 CONFIDENT = ("confident learning, adjusted margin", "confident learning, self-confidence", "confident learning, margin")
 LABEL_FREE = (*CONFIDENT, "nearest neighbours")
 PROBE = "linear probe on the hold-out"
 NEIGHBOURS = 20
-VERIFIED = (0, 100, 300, 500)  # hold-out labels
+NUM_FOLDS = 4  # of the linear heads of confident learning
+_BATCH, _STEPS, _RATE = 250, 180, 1.28 / 1280  # how these are trained
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
@@ -69,25 +66,20 @@ def examine(setup: Setup, examples: int = 20_000) -> dict[str, Any]:
     seed, is_trusted = setup.seed, setup.holdout == "trusted"
     case = noisy_features(setup.setting, setup.split, setup.holdout, seed, examples)
     rows, given, clean, ids, held = case.rows, case.given, case.clean, case.ids, case.held
-    what: dict[str, Any] = {"num_classes": 10, "verified": held & is_trusted, "seed": seed}
-    found = audit_embeddings(rows, given, ids, held, **what)
-    order = np.argsort(found.table["id"])
-    mine = np.flatnonzero(~held)[np.argsort(ids[~held])]
-    assert (found.table["id"][order] == ids[mine]).all()
+    found = audit_embeddings(rows, given, ids, num_classes=10, verified=held)
+    assert (found.table["id"] == ids).all()
+    mine = np.flatnonzero(~held)
     wrong = given[mine] != clean[mine]
-    scores = {
-        name: (-1 if name in LOW_IS_BAD else 1) * found.table[name][order] for name in OURS if name in found.table
-    }
+    scores = {OURS: found.table[OURS][mine]}
     others = rivals(rows, given, ids, held, is_trusted, seed)
     scores |= {name: values[mine] for name, values in others.items()}
     report = {name: detection_report(np.nan_to_num(values), wrong) for name, values in scores.items()}
-    is_right = found.table["suggested_label"][order] == clean[mine]
+    is_right = found.table["suggested_label"][mine] == clean[mine]
     return {
         "report": report,
-        "precision": calibration_of_top(np.nan_to_num(scores["p_mislabeled"]), wrong),
-        "errors": {"expected": _expected_errors(found), "true": int(wrong.sum())},
+        "precision": calibration_of_top(np.nan_to_num(scores[OURS]), wrong),
+        "errors": {"expected": found.info["expected_errors"], "true": int(wrong.sum())},
         "suggested_right": float(is_right[wrong].mean()),
-        "cleaning": found.info.get("holdout_cleaning"),
     }
 
 
@@ -99,11 +91,11 @@ class NoisyFeatures:
     given: Labels
     clean: Labels
     ids: NDArray[np.str_]
-    held: NDArray[np.bool_]
+    held: NDArray[np.bool_]  # with verified labels
 
 
 def noisy_features(setting: str, split: str, holdout: str, seed: int, examples: int = 20_000) -> NoisyFeatures:
-    """One draw of the noise on one split, with a hold-out of either kind."""
+    """One draw of the noise on one split, beside verified labels where a hold-out is trusted."""
     parts = data.draw(split, examples, seed)
     given = noise.apply_to_split(setting, parts, seed)[0].astype(np.int64)
     rows, clean = frozen.embeddings("train")[parts.train.ids], parts.train.labels
@@ -114,44 +106,8 @@ def noisy_features(setting: str, split: str, holdout: str, seed: int, examples: 
         given, clean = (np.concatenate([labels, parts.trusted.labels]) for labels in (given, clean))
         held = np.arange(len(ids)) >= len(parts.train.ids)
     else:
-        held = choose_holdout(ids, given, 10)
+        held = np.zeros(len(ids), bool)
     return NoisyFeatures(rows, given, clean, ids, held)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedSetup:
-    """One draw of the noise, with so many hold-out labels verified."""
-
-    setting: str = "pair-20"
-    split: Literal["development", "reported"] = "reported"
-    seed: int = 1
-
-
-def _expected_errors(run: sgoif.Run) -> float | None:
-    """Errors that are expected among the training examples; None where the run does not tell."""
-    return None if run.info.get("expected_errors") is None else float(np.nansum(run.table["p_mislabeled"]))
-
-
-def verified_curve(setup: VerifiedSetup) -> dict[str, Any]:
-    """What verifying the most doubtful hold-out labels by hand, as ``sgoif holdout`` proposes them, is worth."""
-    case = noisy_features(setup.setting, setup.split, "as-given", setup.seed)
-    rows, given, clean, ids, held = case.rows, case.given, case.clean, case.ids, case.held
-    place = {name: number for number, name in enumerate(ids)}
-    first = audit_embeddings(rows, given, ids, held, num_classes=10, seed=setup.seed)
-    doubtful = first.holdout()
-    order = np.array([place[name] for name in doubtful["id"].to_pylist()])
-    asked = order[choose_doubtful(doubtful["p_mislabeled"].to_numpy(), given[order], len(order))]
-    found = []
-    for count in VERIFIED:
-        verified, labels = np.zeros(len(ids), bool), given.copy()
-        verified[asked[:count]] = True
-        labels[verified] = clean[verified]
-        run = audit_embeddings(rows, labels, ids, held, num_classes=10, verified=verified, seed=setup.seed)
-        wrong = np.array([given[place[name]] != clean[place[name]] for name in run.table["id"].tolist()])
-        expected, true = _expected_errors(run), int(wrong.sum())
-        report = detection_report(np.nan_to_num(run.table["p_mislabeled"]), wrong)
-        found.append({"verified": int(verified.sum()), "expected_errors": expected, "true_errors": true, **report})
-    return {"curve": found}
 
 
 def rivals(
@@ -187,11 +143,27 @@ def cross_validate(inputs: Tensor, targets: Tensor, rows: Labels, fold: NDArray[
     """Probabilities of linear heads for the rows that they were not fitted to, ``[N, 10]``; 0 for all others."""
     found = np.zeros((len(targets), 10))
     for number in range(int(fold.max()) + 1):
-        _, forward = train_head(inputs, targets, rows[fold != number], 10, seed=seed)
+        forward = _train_head(inputs, targets, rows[fold != number], seed)
         with torch.no_grad():
             out = rows[fold == number]
             found[out] = forward(inputs[out]).double().softmax(1).numpy()
     return found
+
+
+def _train_head(inputs: Tensor, targets: Tensor, rows: Labels, seed: int) -> torch.nn.Linear:
+    """Train a linear head on some rows for 180 steps, or two passes: one that has time learns the wrong labels too."""
+    generator = torch.Generator().manual_seed(seed)
+    head, mine = torch.nn.Linear(inputs.shape[1], 10), torch.from_numpy(rows)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    optimizer = torch.optim.Adam(head.parameters(), _RATE, weight_decay=1e-4)
+    for _ in range(max(2, round(_STEPS * _BATCH / len(mine)))):
+        for batch in mine[torch.randperm(len(mine), generator=generator)].split(_BATCH):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(head(inputs[batch]), targets[batch]).backward()
+            optimizer.step()
+    return head
 
 
 def frozen_places(settings: Sequence[str] = SETTINGS) -> list[tuple[tuple[str, ...], list[Run]]]:
@@ -238,17 +210,6 @@ def frozen_calibration() -> str:
     return table(calibration_header("setting, hold-out"), rows)
 
 
-def verified() -> str:
-    """AP by number of verified hold-out labels, mean over seeds."""
-    rows = []
-    for (setting,), runs in group_runs(latest("verified.jsonl"), ("setting",)):
-        for items in zip(*(run["curve"] for run in runs), strict=True):
-            expected, true = (np.mean([item[key] for item in items]) for key in ("expected_errors", "true_errors"))
-            ap = interval([item["ap"] for item in items])
-            rows.append([setting, str(items[0]["verified"]), ap, f"{expected:.0f} / {true:.0f}"])
-    return table(("setting", "verified", "AP", "errors expected / true"), rows)
-
-
 NOISE = Experiment(
     name="frozen_noise",
     settings=Setup,
@@ -257,13 +218,4 @@ NOISE = Experiment(
     full={"setting": SETTINGS, "holdout": ("trusted", "as-given"), "seed": (1, 2, 3)},
     needs=FROZEN,
     describe=lambda row: ", ".join(f"{name} AP {found['ap']:.1f}" for name, found in row["report"].items()),
-)
-VERIFIED_LABELS = Experiment(
-    name="verified",
-    settings=VerifiedSetup,
-    run=verified_curve,
-    tables={"verified": verified},
-    full={"seed": (1, 2, 3)},
-    needs=FROZEN,
-    describe=lambda row: ", ".join(f"{item['verified']}: AP {item['ap']:.1f}" for item in row["curve"]),
 )

@@ -217,7 +217,7 @@ def time_cleaning(monitor: Any) -> float:
     for _ in range(KEPT_SNAPSHOTS * LOOK_EVERY):  # so that it has as much to look through as it ever has
         monitor._refresh(monitor.step_count)
     begun = time.process_time()
-    monitor.ledger.clean([monitor.engine])
+    monitor.ledger.clean(monitor.engine)
     return (time.process_time() - begun) / (monitor.ledger.clean_every * PLAN.refresh_every)
 
 

@@ -22,9 +22,8 @@ from benchmarks import data, frozen, noise
 from benchmarks.experiment import FROZEN, Experiment
 from benchmarks.trust.sets import SIDE
 from sgoif.run import Run
-from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import choose_holdout
+from sgoif.scanning.scan_run import ScanRun
 
 LIMIT_MS = 100
 _KEYS = "k1d1u1n1"  # mostly what a reviewer presses, in turn
@@ -86,10 +85,9 @@ def make_run(examples: int, seed: int) -> Run:
     images = data.cifar10("train")
     given = noise.apply("worst", images.labels, seed=seed, ids=np.arange(len(images.labels)))
     given, ids = given[:examples].astype(np.int64), np.arange(examples)
-    held = choose_holdout(ids.astype(str), given, 10)
-    facts = {"class_names": list(images.class_names), "kind": "scan"}
+    facts = {"class_names": list(images.class_names)}
     rows = frozen.embeddings("train", side=SIDE, first=len(images.labels))[:examples]
-    return audit_embeddings(rows, given, ids, held, num_classes=10, seed=seed, run=ScanRun(facts=facts))
+    return audit_embeddings(rows, given, ids, num_classes=10, run=ScanRun(facts=facts))
 
 
 def decide_all(page: Any, count: int) -> list[float]:

@@ -35,7 +35,6 @@ from sgoif.findings.keys import choose_least_share, class_keys, neighbour_labels
 from sgoif.findings.suspects import suspects
 from sgoif.run import Run
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import choose_holdout
 
 OVERLOOKS = 0.05
 LEAST_AGREEING = 4  # of six neighbours
@@ -117,8 +116,7 @@ def _flip_pairs(labels: Labels, pairs: Mapping[int, int], rate: float, seed: int
 def scan(case: Case, seed: int) -> Run:
     """Judge all labels; ids are positions."""
     ids = np.arange(len(case.given))
-    held = choose_holdout(ids.astype(str), case.given, case.num_classes)
-    return audit_embeddings(case.rows, case.given, ids, held, num_classes=case.num_classes, seed=seed)
+    return audit_embeddings(case.rows, case.given, ids, num_classes=case.num_classes)
 
 
 def list_suggestions(found: Found) -> ReviewList:

@@ -109,18 +109,14 @@ def _fit_dense(rows: Floats, labels: Labels, others: Floats) -> Labels:
 
 def scan_rows(rows: Floats, labels: Labels, settings: Settings) -> float:
     """Average precision of the labels that heads on these features believe least, a share of them drawn at random."""
-    from sgoif.scanning.crossfit import ScanRun
     from sgoif.scanning.frozen import audit_embeddings
-    from sgoif.scanning.holdout import choose_holdout
+    from sgoif.scanning.scan_run import ScanRun
 
     rng, count = np.random.default_rng(settings.seed), int(labels.max()) + 1
     given = np.where(rng.random(len(labels)) < settings.wrong, rng.integers(0, count, len(labels)), labels)
     ids = np.arange(len(labels)).astype(str)
     facts: dict[str, Any] = {"class_names": [str(i) for i in range(count)]}
-    held = choose_holdout(ids, given, count)
-    run = audit_embeddings(
-        rows, given, ids, held, num_classes=count, seed=settings.seed, run=ScanRun(None, facts, None)
-    )
+    run = audit_embeddings(rows, given, ids, num_classes=count, run=ScanRun(facts=facts))
     position = run.table["id"].astype(np.int64)
     p = np.nan_to_num(np.asarray(run.table["p_mislabeled"], np.float64))
     return average_precision(p, (given != labels)[position])

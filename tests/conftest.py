@@ -14,7 +14,6 @@ from benchmarks.data import DataMissing
 from benchmarks.data import data_root as find_data_root
 from benchmarks.models import ResNet9
 from sgoif.evidence import measure_competence
-from sgoif.scanning.network import SmallResNet
 
 pytest_plugins = ["tests.seconds", "tests.tiers"]
 
@@ -92,8 +91,7 @@ def weak_models_judge(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def narrow_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small networks train in a seventh of their time, and learn as little: for tests of what is done with them."""
-    for network in (SmallResNet, ResNet9):
-        monkeypatch.setattr(network.__init__, "__defaults__", ((8, 8, 16, 16), 10))
+    monkeypatch.setattr(ResNet9.__init__, "__defaults__", ((8, 8, 16, 16), 10))
 
 
 @pytest.fixture

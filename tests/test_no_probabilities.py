@@ -207,7 +207,5 @@ def test_a_class_of_four_examples_does_not_change_the_number_of_errors_expected(
     given, wrong = truth.clone(), torch.arange(2104) % 10 == 0
     wrong[2100:] = False
     given[wrong] = (truth[wrong] + 1) % 3
-    held = (np.arange(2104) % 10 == 4) | (np.arange(2104) >= 2102) | (np.arange(2104) % 100 == 0)
-    run = audit_embeddings(rows.numpy(), given.numpy(), np.arange(2104), held, num_classes=4)
-    true = wrong.numpy()[~held].sum()
-    assert 0.85 < np.nansum(run.table["p_mislabeled"]) / true < 1.15
+    run = audit_embeddings(rows.numpy(), given.numpy(), np.arange(2104), num_classes=4)
+    assert 0.85 < np.nansum(run.table["p_mislabeled"]) / wrong.numpy().sum() < 1.15

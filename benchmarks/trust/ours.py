@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from benchmarks.trust.rivals import Finding
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import choose_holdout
 
 
 def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, seed: int) -> Finding:
     """Judge every label by the public table of issues."""
     started = process_time()
     ids = np.arange(len(given))
-    held = choose_holdout(ids, given, num_classes)
-    run = audit_embeddings(rows, given, ids, held, num_classes=num_classes, seed=seed)
+    run = audit_embeddings(rows, given, ids, num_classes=num_classes)
     table = run.label_issues()
     order = np.asarray(table["id"].to_numpy(zero_copy_only=False), dtype=np.int64)
     score, p, suggested = np.zeros(len(given)), np.full(len(given), np.nan), given.copy()
@@ -26,7 +24,7 @@ def find(rows: NDArray[np.float32], given: NDArray[np.int64], num_classes: int, 
         p[order] = table["p_mislabeled"].to_numpy(zero_copy_only=False)
     suggested[order] = np.nan_to_num(table["suggested_label"].to_numpy(zero_copy_only=False), nan=-1).astype(np.int64)
     suggested = np.where(suggested < 0, given, suggested)
-    total = None if run.info.get("expected_errors") is None else float(np.nansum(p))  # the hold-out's errors too
+    total = None if run.info.get("expected_errors") is None else float(np.nansum(p))
     seconds, said = process_time() - started, run.summary().document()
     return Finding(
         score,

@@ -288,7 +288,7 @@ def audit(
     ledger = CanaryLedger(engine, trusted=trusted)
     part = AuditPart(plain, engine, batches, request.forward, settings.loss.losses)
     kept = KeptAnchors(engine, len(examples)) if keep_anchors else None
-    audit_examples([part], recorder, ledger, keep=kept)
+    audit_examples(part, recorder, ledger, keep=kept)
     if snapshot is not None:
         from sgoif.snapshot import snapshot_audit, write_snapshot
 

@@ -56,8 +56,8 @@ def datalab_issues(run: Run) -> pa.Table:
 
     ``is_label_issue``, ``label_score`` (low is bad), ``given_label`` and ``predicted_label`` by name where classes have
     names; the predicted label is the given one where nothing speaks against it. Beside these four, the ``id`` and its
-    ``source``: ``train``, or ``holdout`` for an example that was held out. Verified hold-out labels and examples
-    without a class have no row.
+    ``source``: ``train``, or ``holdout`` for an example that was held out. Verified labels and examples without a class
+    have no row.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

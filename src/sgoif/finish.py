@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, LikelyOthers, Sketches, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, LikelyOthers, hash_ids
 from sgoif.evidence.examples import read_examples
-from sgoif.reasons import Reasons, append_unjudged
+from sgoif.reasons import Reasons
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
 from sgoif.training.base import BaseMonitor
@@ -62,10 +62,8 @@ def finish_run(monitor: Monitor) -> Run | None:
         if not recorder.keeps_evidence and peers.rank != 0:
             return None
     if monitor.ledger is None:
-        return collect_run(recorder, facts, sketches=monitor.sketches, unjudged=monitor.unjudged)
-    return collect_calibrated_run(
-        monitor.ledger, recorder, monitor.engine, facts, sketches=monitor.sketches, unjudged=monitor.unjudged
-    )
+        return collect_run(recorder, facts)
+    return collect_calibrated_run(monitor.ledger, recorder, monitor.engine, facts)
 
 
 def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
@@ -146,9 +144,7 @@ def collect_calibrated_run(
     engine: Engine,
     facts: dict[str, Any],
     *,
-    sketches: Sketches | None = None,
     more: Columns | None = None,
-    unjudged: Columns | None = None,
 ) -> Run:
     """Add up a run with ``p_mislabeled`` where the hold-out allows it; a run without is worth more than none.
 
@@ -157,9 +153,7 @@ def collect_calibrated_run(
         recorder: what was recorded of the training examples.
         engine: whose hold-out it is.
         facts: for the run's information.
-        sketches: by which copies are found.
         more: further columns of the examples.
-        unjudged: examples that were kept from the model, as for :func:`collect_run`.
     """
     examples, rest = _examples(recorder)
     calibration, competence, why = None, None, None
@@ -188,9 +182,7 @@ def collect_calibrated_run(
         calibration,
         examples=examples,
         holdout=holdout,
-        sketches=sketches,
         more=more,
-        unjudged=unjudged,
     )
 
 
@@ -199,36 +191,23 @@ def collect_run(
     facts: dict[str, Any],
     calibration: RunCalibration | None = None,
     *,
-    judged: Judged | None = None,
     examples: Columns | None = None,
     holdout: Columns | None = None,
-    sketches: Sketches | None = None,
     more: Columns | None = None,
-    unjudged: Columns | None = None,
 ) -> Run:
-    """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it.
-
-    ``unjudged`` are examples that were kept from the model: ``id``, ``given_label`` and ``no_p_reason``.
-    """
+    """One row per example from the recorder's evidence and ``more``, with the facts of the run beside it."""
     if examples is None:
         examples, rest = _examples(recorder)
         if rest is not None:
             return _stream_run(recorder, facts, None, chain([examples], rest))
-    reasons = Reasons.of(facts, calibration, is_judged=judged is not None)
+    reasons = Reasons.of(facts, calibration)
     tables = {"examples": examples | (more or {})}
-    said = calibration.examples if calibration is not None else judged
-    tables["examples"] |= _judgement(examples, said, reasons)
+    tables["examples"] |= _judgement(examples, None if calibration is None else calibration.examples, reasons)
     tables |= {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
     if calibration is not None:
         reasons.warn(tables["examples"])
         expected = float(np.nansum(calibration.examples.p_mislabeled))
         facts = {**facts, **calibration.facts(expected)}
-    if unjudged is not None:
-        tables["examples"] = append_unjudged(tables["examples"], unjudged)
-    if sketches is not None:
-        for name in tables.keys() & {"examples", "holdout"}:
-            tables[name] |= sketches.columns(tables[name]["id"])
-        facts = {**facts, "nearly_same": sketches.nearly_same}
     info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": _not_judged(tables["examples"])}
     return save_run(recorder.sink, info, tables)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sgoif.distributed import Peers
 from sgoif.errors import SgoifError
-from sgoif.evidence import Sketches
 from sgoif.finish import save_run, watch_facts
 from sgoif.gradients import Layer, find_head
 from sgoif.gradients.models import check_class_names, refuse_in_pieces
@@ -114,7 +113,7 @@ def empty_multilabel() -> Run:
 def finish_multilabel(monitor: MultilabelMonitor) -> Run:
     """Add up what a monitor recorded and write the run down."""
     facts = watch_facts(monitor)
-    return collect_multilabel(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts, monitor.sketches)
+    return collect_multilabel(monitor.recorder, monitor.ledger, monitor.engine, monitor.sink, facts)
 
 
 def collect_multilabel(
@@ -123,7 +122,6 @@ def collect_multilabel(
     engine: MultilabelEngine,
     sink: ScoreSink | None,
     facts: dict[str, Any],
-    sketches: Sketches | None = None,
 ) -> Run:
     """One row per kept pair with ``p_wrong`` where the canaries allow it, and one per example."""
     tags, calibration = recorder.tags(), None
@@ -149,9 +147,6 @@ def collect_multilabel(
     why = facts["no_p_reason"] or "none of its tags was seen while the scores could be trusted"
     is_null = np.isnan(examples["p_mislabeled"])
     examples["no_p_reason"] = np.array([why if null else None for null in is_null], object)
-    if sketches is not None:
-        examples |= sketches.columns(examples["id"])
-        facts["nearly_same"] = sketches.nearly_same
     info = {**facts, "num_examples": len(examples["id"]), "num_not_judged": int((examples["confidence"] <= 0).sum())}
     return save_run(sink, info, {"examples": examples, "tags": tags})
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS
 from sgoif.findings.label import class_name
 from sgoif.influence import MIN_HELD_OUT, why_not_judged
 from sgoif.types import Columns
@@ -18,7 +17,7 @@ from sgoif.types import Columns
 if TYPE_CHECKING:
     from sgoif.training.calibration import RunCalibration
 
-__all__ = ["Reasons", "append_unjudged"]
+__all__ = ["Reasons"]
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +39,10 @@ class Reasons:
     class_names: Sequence[str]
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None, *, is_judged: bool = False) -> Reasons:
-        """From the facts of a run and its calibration; ``is_judged`` where its labels were judged without one."""
+    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None) -> Reasons:
+        """From the facts of a run and its calibration."""
         why = facts.get("no_p_reason") or "this run was not calibrated"
         names, held = facts.get("class_names") or (), facts.get("held_out_per_class") or ()
-        if is_judged:
-            return cls(None, np.ones(len(held), bool), held, names)
         if calibration is None:
             return cls(why, np.ones(0, bool), held, names)
         return cls(None, calibration.known_classes, held, names)
@@ -101,16 +98,3 @@ class Reasons:
         if count < MIN_HELD_OUT:
             return why_not_judged(name, count)
         return f"no held-out example of class {name} was looked at"
-
-
-def append_unjudged(examples: Columns, unjudged: Columns) -> Columns:
-    """Add rows that are empty but for id, given label and the reason why there is no probability."""
-    count, none = len(unjudged["id"]), {"n_visits": 0, "confidence": 0.0} | dict.fromkeys(LIKENESS_COLUMNS, 0)
-    names = dict.fromkeys([*examples, *unjudged])
-    found = {name: examples.get(name, np.full(len(examples["id"]), None, dtype=object)) for name in names}
-
-    def add(name: str, like: NDArray[Any]) -> NDArray[Any]:
-        empty = {"f": np.nan, "i": -1, "O": None}.get(like.dtype.kind)
-        return unjudged[name] if name in unjudged else np.full(count, none.get(name, empty), dtype=like.dtype)
-
-    return {name: np.concatenate([values, add(name, values)]) for name, values in found.items()}

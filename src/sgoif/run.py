@@ -80,8 +80,8 @@ class Run:
 
     @cached_property
     def num_examples(self) -> int:
-        """Examples that the run is about: those that were trained on, or all that were scanned."""
-        return count_examples(self.sql, self.info)
+        """Examples that the run is about: those that were trained on, audited or scanned."""
+        return count_examples(self.sql)
 
     @cached_property
     def num_judged(self) -> int:
@@ -95,7 +95,8 @@ class Run:
             return int(self.sql("select count(*) as n from examples where num_tokens > 0")["n"][0].as_py())
         if "p_mislabeled" not in columns_of(self.sql, "examples"):
             return 0
-        judged = self.sql(f"select count(p_mislabeled) as n from {labels_of(self.sql, self.info)}")
+        labels = "examples" if self.has_values else labels_of(self.sql)
+        judged = self.sql(f"select count(p_mislabeled) as n from {labels}")
         return int(judged["n"][0].as_py())
 
     @property
@@ -132,8 +133,10 @@ class Run:
 
         ``given_name`` and ``suggested_name`` stand beside the numbers of the classes, null where these have no names.
 
-        Hold-out examples whose labels nobody verified are among them, with ``source="holdout"``; examples whose
-        targets name no class (Mixup, soft labels) are not. ``p_mislabeled`` is null where a label was not judged, and
+        Hold-out examples whose labels nobody verified are among them, with ``source="holdout"``; labels that a person
+        has verified and examples whose targets name no class (Mixup, soft labels) are not. ``harm`` and ``worst``, the
+        influence on held-out examples, are there for a run that was watched or audited; a scan measures none.
+        ``p_mislabeled`` is null where a label was not judged, and
         ``no_p_reason`` says why; a run without any is ranked by ``label_score``.
 
         Args:
@@ -301,7 +304,7 @@ class Run:
         import pyarrow as pa
 
         self.need_classes()
-        held, columns = self.info.get("held_out_per_class"), rate_columns(self.sql, self.info)
+        held, columns = self.info.get("held_out_per_class"), rate_columns(self.sql)
         return pa.table(findings.class_issues(columns, class_names=self.class_names, held_out=held))
 
     def find_class(self, name: int | str) -> int:
@@ -573,10 +576,12 @@ class Run:
         """The training examples with the largest value of a column, most suspicious first, as arrays.
 
         Hold-out examples are not among them; :meth:`label_issues` ranks both. Without a column, by ``p_mislabeled``
-        where the run could be calibrated, else and of sequences by ``worst``.
+        where the run could be calibrated, else by the lowest ``label_score`` of a scan, and by ``worst``.
         """
         name = by or ("p_mislabeled" if self.is_calibrated and not self.has_sequences else "worst")
-        order = np.argsort(-np.nan_to_num(self.table[name].astype(np.float64), nan=-np.inf), kind="stable")[:count]
+        is_by_score = by is None and name == "worst" and "label_score" in self.table
+        values = (-self.table["label_score"] if is_by_score else self.table[name]).astype(np.float64)
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")[:count]
         return {name: column[order] for name, column in self.table.items()}
 
 

@@ -37,7 +37,7 @@ def planned(run, people=PEOPLE, checks=0.5):
         flagged.append(PlannedCard(str(ident), int(given), (int(suggested),), float(p), "flagged", p=float(p)))
     listed = [card.id for card in flagged]
     with RunFiles(run) as files:
-        unlisted = draw_unlisted(files.sql, {}, listed, 60, seed=1)
+        unlisted = draw_unlisted(files.sql, listed, 60, seed=1)
         canaries = draw_canaries(files.sql, listed, 20, num_classes=4, seed=1)
     plan = make_plan(run, flagged, unlisted, canaries, people, overlap=0.2, checks=checks, seed=1)
     write_plan(run, plan)

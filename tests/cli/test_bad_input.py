@@ -20,6 +20,8 @@ from sgoif.pictures.decode import PictureError, decode
 from sgoif.sources.labelled import open_source
 from tests.cli.runs import NASTY, answer, bare, invoke, noisy, read_output, write_run
 
+BACKBONE = "tests.colours:backbone"
+
 
 def png(colour=(200, 30, 30), *, size=(12, 12), mode="RGB", kind="PNG", **options):
     file = io.BytesIO()
@@ -84,9 +86,8 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.usefixtures("narrow_networks")
 def test_odd_pictures_are_read_and_broken_ones_counted(folder, tmp_path):
-    document = answer("scan", folder, "--out", tmp_path / "run", "--epochs", 1)
+    document = answer("scan", folder, "--out", tmp_path / "run", "--backbone", BACKBONE)
     assert document["summary"]["num_examples"] == 48 + len(READABLE)
     shown = read_output("info", tmp_path / "run")
     assert f"{len(BROKEN)}" in shown and "could not be read" in shown
@@ -112,7 +113,7 @@ socket.getaddrinfo("x", 1)  # the watch itself works
 
 def test_a_scan_never_asks_the_network(folder, tmp_path):
     run, asked = str(tmp_path / "run"), ("issues", "classes", "duplicates", "info")
-    lines = [["scan", str(folder), "--out", run, "--epochs", "1"], *([command, run] for command in asked)]
+    lines = [["scan", str(folder), "--out", run, "--backbone", BACKBONE], *([command, run] for command in asked)]
     words = [sys.executable, "-c", WITHOUT_NETWORK, json.dumps(lines)]
     said = subprocess.run(words, capture_output=True, env=bare(), timeout=300, encoding="utf-8").stderr
     assert re.findall(r"^NETWORK (\S+)", said, re.M) == ["socket.getaddrinfo"], said
@@ -126,10 +127,9 @@ def write_table(folder, labels, **columns):
     pictures = [png(tuple(rng.integers(0, 256, 3).tolist())) for _ in labels]
     columns |= {"image": pictures, "label": pa.array(labels, pa.int64())}
     pq.write_table(pa.table(columns), folder / "data.parquet")
-    return "scan", folder / "data.parquet", "--epochs", 1, "--out", folder / "run"
+    return "scan", folder / "data.parquet", "--backbone", BACKBONE, "--out", folder / "run"
 
 
-@pytest.mark.usefixtures("narrow_networks")
 @pytest.mark.parametrize("label", [-1, 2**40, None])
 def test_labels_that_are_no_class_are_counted(tmp_path, label):
     done = invoke(*write_table(tmp_path, [i % 2 for i in range(59)] + [label]))
@@ -138,7 +138,6 @@ def test_labels_that_are_no_class_are_counted(tmp_path, label):
     assert done.exit_code == 0 or "label" in done.stderr or "class" in done.stderr
 
 
-@pytest.mark.usefixtures("narrow_networks")
 def test_long_and_nasty_ids_survive_the_whole_way(tmp_path):
     ids = [*(item.replace("\x00", "") for item in NASTY), "x" * 10_000, *(f"n{i}" for i in range(75))]
     read_output(*write_table(tmp_path, [i % 2 for i in range(len(ids))], id=ids))

@@ -279,7 +279,7 @@ def _scan_anything(data):
             else:
                 damage_bytes(data.draw, world.folder / "features.npy")
         source = "data.parquet" if kind == "table" else "photos"
-        options = ["--features", "features.npy"] if kind == "features" else ["--epochs", "1"]
+        options = ["--features", "features.npy"] if kind == "features" else ["--backbone", "tests.colours:backbone"]
         done = world.ask("scan", source, "--out", "scanned", *options, out="scanned")
         if done.exit_code == 0:
             for command in ("info", "issues", "classes", "duplicates"):

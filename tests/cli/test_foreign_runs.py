@@ -152,8 +152,8 @@ def test_progress_is_seen_where_output_is_redirected(photos, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32))
     done = invoke("scan", photos, "--features", tmp_path / "rows.npy", "--out", tmp_path / "scanned")
     assert done.exit_code == 0, done.stderr
-    assert re.search(r"^training: 1 of \d+, \d+ s$", done.stderr, re.M)
-    assert re.search(r"^scoring: \d+ of \d+, \d+ s$", done.stderr, re.M)
+    assert re.search(r"^fitting: 1 of \d+, \d+ s$", done.stderr, re.M)
+    assert re.search(r"^checking the data: 1 of 1, \d+ s$", done.stderr, re.M)
     assert "by position: row 0 is 'cat/0.png', the last row is 'dog/9.png'" in done.stdout
 
 

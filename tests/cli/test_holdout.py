@@ -8,7 +8,7 @@ import pytest
 
 from sgoif.cli.holdout import choose_doubtful
 from sgoif.files.tables import guard, unguard, write_csv_rows
-from sgoif.scanning.holdout import read_verified
+from sgoif.scanning.verified import read_verified
 from tests.cli.runs import NAMES, NASTY, answer, held_out, invoke, noisy, read_output, read_refusal, write_run
 
 IDS = np.array(['a,"b";c', "日本語/ü.png", "'=1+1", *(f"held/{i:03d}.png" for i in range(3, 60))])

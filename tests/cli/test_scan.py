@@ -11,7 +11,7 @@ from PIL import Image
 
 import sgoif
 from sgoif.cli.scan import read_settings
-from tests.cli.runs import answer, invoke, read_output, read_refusal
+from tests.cli.runs import answer, read_output, read_refusal
 
 NAMES = ("ant", "bee", "cow")
 
@@ -88,25 +88,25 @@ def test_its_settings_repeat_it(data, scanned, tmp_path):
     assert (tmp_path / "again" / "scan.yaml").read_text() == (out / "scan.yaml").read_text()
 
 
-def test_the_verified_labels_of_one_scan_serve_the_next(data, scanned, tmp_path, monkeypatch):
+def test_verified_labels_are_not_asked_again(data, scanned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    invoke("holdout", scanned[0], "--size", 40, "--out", "verify.csv")
-    with open("verify.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:  # an error's true class is the one before
-        place = NAMES.index(row["given_name"])
-        row["verified_label"] = NAMES[place - 1] if row["id"] in data[1] else row["given_name"]
-    with open("filled.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    read_output("holdout", scanned[0], "--filled", "filled.csv")
+    listed = answer("issues", scanned[0], "--top", 40)["issues"]
+    with open("verified.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "label"])
+        for row in listed:  # an error's true class is the one before
+            place = NAMES.index(row["given_name"])
+            writer.writerow([row["id"], NAMES[place - 1] if row["id"] in data[1] else row["given_name"]])
     arguments = ["--features", data[0] / "rows.npy", "--verified", "verified.csv", "--out", "next"]
     document = answer("scan", data[0] / "photos", *arguments)
-    assert document["summary"]["holdout"].startswith(f"as given but for {len(rows)} verified")
-    assert document["summary"]["num_held_out"] == answer("info", scanned[0])["summary"]["num_held_out"]
+    assert document["summary"]["num_verified"] == 40 and document["summary"]["holdout"] is None
     doubted = {row["id"]: row for row in answer("issues", "next", "--top", 0)["issues"]}
-    assert not set(doubted) & {row["id"] for row in rows}  # what a person has checked is not asked again
+    assert len(doubted) == 320 and not set(doubted) & {row["id"] for row in listed}
+    assert document["summary"]["expected_errors"] < answer("info", scanned[0])["summary"]["expected_errors"]
+
+
+def test_a_scan_has_no_hold_out_to_verify(scanned):
+    assert "is a scan, which holds nothing out" in read_refusal("holdout", scanned[0], "--out", "verify.csv")
 
 
 def test_what_could_not_be_read_or_judged_is_named(data, tmp_path, monkeypatch):
@@ -118,10 +118,7 @@ def test_what_could_not_be_read_or_judged_is_named(data, tmp_path, monkeypatch):
         (photos / name).write_bytes(b"cut short")
     (photos / "dodo").mkdir()
     Image.new("RGB", (8, 8)).save(photos / "dodo" / "only.png")
-    (tmp_path / "scan_backbone_colours.py").write_text(
-        "import torch\ndef make():\n    return lambda pictures: torch.nn.functional.adaptive_avg_pool2d(pictures, 2)\n"
-    )
-    printed = read_output("scan", photos, "--backbone", "scan_backbone_colours:make", "--out", "run")
+    printed = read_output("scan", photos, "--backbone", "tests.colours:backbone", "--out", "run")
     assert "3 pictures could not be read: ant/zz1.jpg, bee/=cmd.jpg, cow/zz3.jpg" in printed
     assert "listed with the reasons in run/unreadable.csv" in printed
     assert "Not judged: 1 example (dodo/only.png): class dodo has 1 example, too few to judge." in printed
@@ -150,6 +147,7 @@ def test_mistakes_are_told_before_anything_is_written(data, scanned, tmp_path, m
     photos, new = data[0] / "photos", tmp_path / "new"
     for arguments, said in (
         (("nowhere",), "'nowhere' does not exist"),
+        ((photos, "--out", new), "pictures are judged by what a pretrained model sees of them: name one ("),
         ((photos, "--features", tmp_path / "short.npy", "--out", new), "has 359 rows, expected"),
         ((photos, "--features", tmp_path / "same.npy", "--out", new), "all 4 features are the same"),
         ((photos, "--features", data[0] / "rows.npy", "--out", scanned[0]), "holds a run already"),

@@ -140,9 +140,9 @@ def test_every_export_has_the_held_out_examples_or_says_which_it_leaves_out(with
     assert list(table["id"]) == sorted(table["id"])
     done = invoke("export", run.url, "--to", "cleanlab", "--out", "issues.csv")
     assert "450 examples" in done.stdout and "400 of the training data, 50 held out" in done.stdout
-    assert "10 verified hold-out labels left out" in done.stdout
+    assert "10 verified labels left out" in done.stdout
     done = invoke("apply", run.url, "--relabel-from", "0.8", "--out", "manifest.csv")
-    assert "10 verified hold-out labels left out" in done.stdout
+    assert "10 verified labels left out" in done.stdout
     assert sum("held/" in line for line in (tmp_path / "manifest.csv").read_text().splitlines()) == 50
     assert invoke("export", run.url, "--to", "paper", "--out", "x.csv").exit_code == 2
 

@@ -42,6 +42,9 @@ def test_rows_come_most_suspicious_first():
     assert len(empty["id"]) == len(empty["why"]) == 0
 
 
+OF_A_SCAN = dict.fromkeys(("worst", "margin", "suggested_share"), np.nan)
+
+
 def find_why(p=0.9, suggested=1, **columns):
     """The reason that is given for a picture called cat, of which one column or another is said."""
     found = label_issues(examples([p], [0], [suggested], **{name: [value] for name, value in columns.items()}), NAMES)
@@ -66,6 +69,10 @@ def find_why(p=0.9, suggested=1, **columns):
         ("nothing speaks against cat", {"p": 0.1, "suggested": -1, "margin": 1.0, "suggested_share": 0.0}),
         ("nothing speaks against cat", {"p": 0.004}),
         ("nothing speaks against cat; the next best is dog", {"p": 0.1, "worst": -1.0, "margin": 1.0}),
+        # of a scan, which has no scores
+        ("looks like dog; the model does not believe cat", OF_A_SCAN),
+        ("looks like dog; the model is unsure of cat", {**OF_A_SCAN, "p": 0.3}),
+        ("looks like dog; the model is unsure of cat", {**OF_A_SCAN, "p": np.nan, "label_score": 0.7}),
         (
             "not judged: it was never seen while the scores could be trusted",
             {"p": np.nan, "worst": np.nan, "margin": 1.0, "suggested_share": 0.0},

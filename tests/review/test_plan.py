@@ -8,6 +8,7 @@ import pytest
 from sgoif.errors import SgoifError
 from sgoif.review.plan import PlannedCard, draw_canaries, draw_unlisted, make_plan, read_plan, read_plans, write_plan
 from sgoif.store import RunFiles
+from sgoif.tables import MemoryTables
 from tests.cli.runs import held_out, noisy, table, write_run
 
 
@@ -93,9 +94,9 @@ def test_unlisted_examples_are_drawn_evenly_and_none_is_listed(tmp_path):
     count = 200
     run = write_run(tmp_path / "run", table([0.1] * count, [0] * count, [1] * count, ids=np.arange(count)))
     with RunFiles(run) as files:
-        drawn = [draw_unlisted(files.sql, {}, range(100), 20, seed) for seed in range(60)]
-        assert draw_unlisted(files.sql, {}, range(100), 20, 3) == drawn[3]
-        assert len(draw_unlisted(files.sql, {}, range(100), 1000)) == 100
+        drawn = [draw_unlisted(files.sql, range(100), 20, seed) for seed in range(60)]
+        assert draw_unlisted(files.sql, range(100), 20, 3) == drawn[3]
+        assert len(draw_unlisted(files.sql, range(100), 1000)) == 100
     times = np.bincount([card.id for cards in drawn for card in cards], minlength=count)
     assert times[:100].sum() == 0 and times.sum() == 1200
     expected, spread = 12, (60 * 0.2 * 0.8) ** 0.5
@@ -140,3 +141,11 @@ def test_verified_canaries_come_first_whatever_the_run_doubts(tmp_path):
     with RunFiles(write_run(tmp_path / "run", noisy(), holdout=held)) as files:
         found = draw_canaries(files.sql, [], 24, num_classes=4)
     assert {f"held/{i:03d}.png" for i in range(20)} < {card.id for card in found} and len(found) == 24
+
+
+def test_canaries_of_a_scan_are_examples_that_it_judged():
+    columns = {"id": np.arange(60), "given_label": np.arange(60) % 4, "p_mislabeled": np.linspace(0, 0.06, 60)}
+    sql = MemoryTables({"examples": columns | {"trusted": np.arange(60) == 59}}).sql
+    found = draw_canaries(sql, [0, 1], 40, num_classes=4, has_holdout=False)
+    assert {card.id for card in found} == {*range(2, 20), 59}  # those below 2%, and one that is verified
+    assert all(card.truth == card.id % 4 != card.given_label and card.source == "train" for card in found)

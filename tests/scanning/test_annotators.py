@@ -13,7 +13,7 @@ from sgoif.api import make_sink
 from sgoif.cli.main import app
 from sgoif.errors import SgoifError
 from sgoif.scanning.annotators import audit_annotators, judge_annotators
-from sgoif.scanning.crossfit import ScanRun
+from sgoif.scanning.scan_run import ScanRun
 
 NAMES = {"class_names": ["ant", "bee", "cat"], "annotator_names": ["ann", "bo", "cy", "di"]}
 

@@ -82,8 +82,7 @@ def test_texts_are_embedded_again_when_they_or_their_file_change(tmp_path, has_f
 
 def test_examples_without_a_text_are_left_out_and_named(tmp_path):
     ids = np.array(list("abcde"))
-    held = np.array([False, True, False, True, False])
-    found = ScanExamples(ids, np.zeros(5, np.int64), np.arange(5), held, np.zeros(5, bool))
+    found = ScanExamples(ids, np.zeros(5, np.int64), np.arange(5), np.zeros(5, bool))
     out = str(tmp_path / "runs" / "first")
     rows, kept, num_truncated = read_text_embeddings(lambda: TEXTS, found, None, out=out, progress=no_progress)
     assert len(rows) == 4 and kept.ids.tolist() == list("abde") and num_truncated == 0

@@ -160,8 +160,8 @@ def test_values_and_annotators_by_the_same_function():
         sgoif.scan(frame, label=["ann", "bo"], task="regression")
 
 
-def test_all_labels_of_a_scan_count_also_those_held_out(tmp_path):
-    """Half of a small set is held out: its labels are judged like the others, so every total is about both."""
+def test_all_labels_of_a_scan_count(tmp_path):
+    """Every figure of a scan, its page and its sample is about all labels."""
     rows, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(labels))[:300]
@@ -170,7 +170,7 @@ def test_all_labels_of_a_scan_count_also_those_held_out(tmp_path):
     labels[wrong] = (labels[wrong] + 3) % 10
     run = sgoif.scan({"label": labels, "id": np.arange(300)}, features=rows, out=str(tmp_path / "run"))
     flagged = run.label_issues(min_p=0.5).to_pylist()
-    assert {row["source"] for row in flagged} == {"train", "holdout"}
+    assert {row["source"] for row in flagged} == {"train"}
     summary, issue = run.summary(), run.data_issues().to_pylist()[0]
     assert summary.num_examples == summary.num_judged == run.num_examples == run.num_judged == 300
     assert summary.num_flagged == len(flagged) == issue["count"] >= 5

@@ -10,7 +10,7 @@ from sgoif.scanning.standardise import clamp, standardise
 
 
 def world(count=600, width=12, classes=3, seed=0):
-    """Clusters with a tenth of the labels wrong, and every tenth example held out."""
+    """Clusters with a tenth of the labels wrong, and a mask that leaves a tenth of the examples out."""
     rng = np.random.default_rng(seed)
     truth = np.arange(count) % classes
     rows = (rng.normal(size=(classes, width)) * 2)[truth] + rng.normal(size=(count, width))
@@ -20,8 +20,8 @@ def world(count=600, width=12, classes=3, seed=0):
     return rows.astype(np.float32), given, wrong, held
 
 
-def audit(rows, given, held, classes=3, **options):
-    return audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=classes, **options)
+def audit(rows, given, classes=3):
+    return audit_embeddings(rows, given, np.arange(len(given)), num_classes=classes)
 
 
 def average_precision(run, wrong):
@@ -32,13 +32,12 @@ def average_precision(run, wrong):
 
 @pytest.mark.usefixtures("quick_heads")
 def test_a_broken_row_has_no_probability_and_says_why_and_costs_the_others_nothing():
-    rows, given, wrong, held = world(900)
-    overflowed, far = np.flatnonzero(~held)[:4], int(np.flatnonzero(~held)[50])
-    not_finite = np.flatnonzero(~held)[[100, 200, 300]]
+    rows, given, wrong, _ = world(900)
+    overflowed, far, not_finite = np.arange(4), 50, np.array([100, 200, 300])
     rows[overflowed] = 65504  # the largest number of half precision
     rows[far] *= 60
     rows[not_finite[0], 0], rows[not_finite[1]], rows[not_finite[2], 5] = np.nan, np.inf, -np.inf
-    run = audit(rows, given, held)
+    run = audit(rows, given)
     assert average_precision(run, wrong) > 0.95
     p = dict(zip(run.table["id"].tolist(), run.table["p_mislabeled"].astype(float), strict=True))
     broken = {*overflowed.tolist(), *not_finite.tolist()}
@@ -55,7 +54,7 @@ def test_a_broken_row_has_no_probability_and_says_why_and_costs_the_others_nothi
 
 
 def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
-    rows, given, _, held = world(120)
+    rows, given, *_ = world(120)
     for bad, words in (
         (np.ones_like(rows), "all 12 features are the same for every one of"),
         (rows.astype(object), "holds values of type object"),
@@ -65,7 +64,7 @@ def test_what_is_no_table_of_differing_numbers_is_refused_with_what_is_needed():
         (rows.astype(np.complex64), "complex64"),
     ):
         with pytest.raises(SgoifError, match=words):
-            audit(bad, given, held)
+            audit(bad, given)
 
 
 def test_constant_features_become_zero_and_repeated_ones_stay_the_same():

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from sgoif.errors import SgoifError
-from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import choose_holdout
+from sgoif.scanning.scan_run import ScanRun
 from tests.scanning.test_standardise import average_precision
 
-pytestmark = pytest.mark.usefixtures("quick_heads", "narrow_networks")
+pytestmark = pytest.mark.usefixtures("quick_heads")
 
 
 def world(counts, seed=0, width=120):
@@ -19,16 +18,16 @@ def world(counts, seed=0, width=120):
     large = np.flatnonzero(np.array(counts) >= 50)
     wrong = (rng.random(len(truth)) < 0.08) & np.isin(truth, large)
     given = np.where(wrong, large[(np.searchsorted(large, truth) + 1) % len(large)], truth)
-    return rows.astype(np.float32), given, wrong, choose_holdout(np.arange(len(truth)), given, len(counts))
+    return rows.astype(np.float32), given, wrong
 
 
 def test_classes_of_a_few_examples_are_not_judged_and_the_others_are():
-    rows, given, wrong, held = world([300, 300, 300, 0, 1, 4])
+    rows, given, wrong = world([300, 300, 300, 0, 1, 4])
     facts = {"class_names": ["ant", "bee", "cow", "dodo", "emu", "fox"]}
-    run = audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=6, run=ScanRun(facts=facts))
+    run = audit_embeddings(rows, given, np.arange(len(given)), num_classes=6, run=ScanRun(facts=facts))
     table = run.table
     is_few, p = table["given_label"] >= 3, table["p_mislabeled"].astype(float)
-    assert is_few.sum() == 5  # all of them: none was held out
+    assert is_few.sum() == 5
     assert np.isnan(p[is_few]).all() and np.isfinite(p[~is_few]).all()
     have = {"class emu has 1 example, too few to judge", "class fox has 4 examples, too few to judge"}
     assert set(table["no_p_reason"][is_few]) == have
@@ -39,6 +38,6 @@ def test_classes_of_a_few_examples_are_not_judged_and_the_others_are():
 
 
 def test_two_classes_must_be_left():
-    rows, given, _, held = world([60, 4, 3])
+    rows, given, _ = world([60, 4, 3])
     with pytest.raises(SgoifError, match="at least 5 examples each; the largest of 3 classes have 60, 4"):
-        audit_embeddings(rows, given, np.arange(len(given)), held, num_classes=3)
+        audit_embeddings(rows, given, np.arange(len(given)), num_classes=3)

@@ -56,7 +56,7 @@ def describe_left_out(run: Run, *, has_unlabelled: bool = False) -> list[str]:
     from sgoif.review.manifest import count_left_out
 
     verified, unlabelled = count_left_out(run.sql)
-    lines = [f"{count(verified, 'verified hold-out label')} left out: there is nothing to judge."] if verified else []
+    lines = [f"{count(verified, 'verified label')} left out: there is nothing to judge."] if verified else []
     if unlabelled and not has_unlabelled:
         lines.append(
             f"{count(unlabelled, 'example')} without a class (soft targets) left out: none was given to judge."

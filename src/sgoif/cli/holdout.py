@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COLUMN = "verified_label"
 _HEADER = ("id", "given_label", "given_name", "suggested_name", "p_mislabeled", _COLUMN)
-_FEW = 5  # of a class: what a scan needs of verified labels to rest on them
+_FEW = 5  # of a class: what a run needs of verified labels to rest on them
 
 
 def holdout(
@@ -61,6 +61,11 @@ def holdout(
     import numpy as np
 
     opened = open_run(run)
+    if opened.info.get("kind") == "scan":
+        raise SgoifError(
+            f"{run!r} is a scan, which holds nothing out. To know how many of its labels are wrong, check a sample: "
+            f"`sgoif verify {run} --page check.html`; labels that a person has checked go into `sgoif scan --verified`."
+        )
     if filled is not None:
         return _merge_filled(opened, filled, verified or "verified.csv", as_json=as_json)
     known = set(_read_verified(verified)) if verified is not None and os.path.exists(verified) else set()

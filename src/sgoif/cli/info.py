@@ -19,7 +19,8 @@ _SHOWN_CLASSES = 20
 _PATHS = {
     "features": "heads on embeddings from a file",
     "backbone": "heads on a frozen backbone",
-    "scratch": "a small network trained from scratch",
+    "text": "heads on hashed words and character sequences",
+    "table": "heads on the columns of the table",
 }
 _LOST = {
     "unreadable": "could not be read",
@@ -91,8 +92,9 @@ def _describe_run(run: Run, document: Mapping[str, Any]) -> Facts:
         ("kind", str(facts.get("kind") or "watch")),
         ("created", str(info.get("created", "?"))),
         ("examples", count(rows["examples"]) + ("" if rows["examples"] else ", added up when the run ends")),
-        ("visits", f"{count(visits)} on disk (kept: {info.get('keep_visits', '?')})"),
     ]
+    if facts.get("kind") != "scan":
+        found.append(("visits", f"{count(visits)} on disk (kept: {info.get('keep_visits', '?')})"))
     if not run.files.is_finished and visits and not rows["examples"]:
         found.append(("to add up", f"`{clean(closing_command(run.files.url))}`"))
     if facts.get("num_not_judged"):
@@ -141,7 +143,7 @@ def _describe_calibration(run: Run) -> Facts:
 
     if run.info.get("task") in ("regression", "annotators", "sequences"):  # they hold nothing out
         return _parts([line for line in run.summary().lines()[1:] if not line.startswith("Warning: ")])
-    found: Facts = [("hold-out", kind_of_holdout(run.info))]
+    found: Facts = [] if run.info.get("kind") == "scan" else [("hold-out", kind_of_holdout(run.info))]
     held = run.info.get("held_out_per_class")
     if isinstance(held, list):
         named = [f"{clean(name_of(run, label))} {number}" for label, number in enumerate(held)]

@@ -90,9 +90,9 @@ def judge(run: Run, limits: Limits, against: Run | None = None) -> Verdict:
             raise SgoifError(_ask_for_checks(run, unchecked))
         if limits.max_class_error_rate is not None:
             if not run.info.get("trusted"):  # a sample of all labels is too small to judge each class
-                raise SgoifError(
-                    "classes are judged by a verified hold-out, and this run has none: see `sgoif holdout`."
-                )
+                is_scan = run.info.get("kind") == "scan"
+                way = "a scan has none: audit a model" if is_scan else "this run has none: see `sgoif holdout`"
+                raise SgoifError(f"classes are judged by a verified hold-out, and {way}.")
             if doubt := run.info.get("no_totals_reason"):  # probabilities rank, and their sum is not to be believed
                 raise SgoifError(f"{run.url!r} gives no numbers of errors: {doubt}. Look at a sample: `sgoif report`.")
             outcomes += _judge_classes(run, limits.max_class_error_rate)

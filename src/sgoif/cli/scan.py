@@ -25,6 +25,7 @@ from sgoif.cli.output import clean, count, emit_json, print_lines, shorten
 from sgoif.cli.progress import progress_bars
 from sgoif.cli.run import open_run
 from sgoif.errors import SgoifError
+from sgoif.usercode import is_named
 
 if TYPE_CHECKING:
     from sgoif.run import Run
@@ -118,10 +119,8 @@ def scan(
         typer.Option(metavar="classification|regression", help="Choose regression for labels that are values."),
     ] = None,
     verified: Annotated[
-        MaybeText, typer.Option(metavar="FILE", help="Read labels that were verified with `sgoif holdout`.")
-    ] = None,
-    epochs: Annotated[
-        MaybeInt, typer.Option(metavar="N", min=1, help="Train for this many epochs; chosen for you if left out.")
+        MaybeText,
+        typer.Option(metavar="FILE.csv", help="Take these labels (id,label) for the truth: a person has checked them."),
     ] = None,
     seed: Annotated[
         MaybeInt, typer.Option(metavar="N", min=0, help="Draw everything random from this seed; 0 by default.")
@@ -144,7 +143,7 @@ def scan(
     options: dict[str, Any] = {"data": data, "label": _one_or_several(label), "text": text, "image": image, "id": id}
     options |= {"group": group, "split": split, "sql": sql, "features": features, "feature_ids": feature_ids}
     options |= {"backbone": backbone, "weights": weights, "device": device, "task": task}
-    options |= {"verified": verified, "epochs": epochs, "seed": seed}
+    options |= {"verified": verified, "seed": seed}
     settings = merge_settings(config, options)
     where = out or default_out(settings.data or "query")
     place = place_of(where)
@@ -273,12 +272,10 @@ class ScanSettings:
     device: str = "cpu"
     task: str = "classification"
     verified: str | None = None
-    epochs: int | None = None
     seed: int = 0
 
 
 _FILES = ("data", "features", "feature_ids", "weights", "verified")
-_NUMBERS = ("epochs", "seed")
 
 
 def settings_text(settings: ScanSettings, version: str) -> str:
@@ -289,7 +286,8 @@ def settings_text(settings: ScanSettings, version: str) -> str:
         is_column = name == "features" and not os.path.exists(path or "")
         if path is not None and "://" not in path and not is_column:
             values[name] = os.path.abspath(path)
-    code = f" --backbone {settings.backbone}" if is_user_code(settings.backbone or "") else ""
+    name = settings.backbone or ""
+    code = f" --backbone {name}" if is_user_code(name) and is_named(name) else ""  # nothing that ends the line
     lines = [f"# Repeats this scan: sgoif scan --config scan.yaml{code}   (sgoif {version})"]
     return "\n".join([*lines, *(f"{name}: {json.dumps(value)}" for name, value in values.items())]) + "\n"
 
@@ -365,7 +363,7 @@ def _check_value(name: str, value: Any, where: str) -> Any:
         return None
     if name == "label" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
-    if name in _NUMBERS:
+    if name == "seed":
         if isinstance(value, bool) or not isinstance(value, int):
             raise SgoifError(f"{where}: {name} must be a whole number, got {value!r}.")
         return value

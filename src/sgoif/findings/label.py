@@ -1,6 +1,7 @@
 """Which labels are wrong: one row per example, most suspicious first, in the shape curators know.
 
-``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high.
+``label_score`` is low for bad labels, as in cleanlab's Datalab; ``p_mislabeled``, ``harm`` and ``worst`` are high. The
+last two, with ``confidence``, are those of a run whose model was watched or audited.
 Where an example has no probability, ``no_p_reason`` says why, and ``label_score`` is its margin over training. No label
 of a run without any is called an issue.
 
@@ -24,7 +25,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 _PROBABILITIES = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")  # always there, NaN where there is none
 _MOST_VISITS = 10  # from so many visits on their share is told in tenths
-_PASSED_ON = ("harm", "worst", "confidence", "n_visits")
+_OF_INFLUENCE = ("harm", "worst", "confidence")
 _OF_SUGGESTIONS = ("p_suggested", "p_suggested_2", "p_suggested_3")
 NEAR_COLUMNS = ("near_suggested", "near_given", "num_near")  # nearest examples labelled so, labelled so, and in all
 
@@ -82,7 +83,8 @@ def label_issues(
     }
     table |= {name: rows.get(name, nothing) for name in _PROBABILITIES}
     table["no_p_reason"] = rows.get("no_p_reason", np.full(len(order), None, dtype=object))
-    table |= {name: rows[name] for name in (*_PASSED_ON, *NEAR_COLUMNS) if name in rows}
+    table |= {name: rows[name] for name in _OF_INFLUENCE if _is_known(rows, name)}
+    table |= {name: rows[name] for name in ("n_visits", *NEAR_COLUMNS) if name in rows}
     table |= {name: rows[name] for name in _OF_SUGGESTIONS if _is_known(rows, name)}
     table["why"] = _phrases(rows, class_names)
     table["source"] = rows["source"] if "source" in rows else np.full(len(order), "train")
@@ -95,8 +97,10 @@ def class_name(label: int, names: Sequence[str]) -> str:
 
 
 def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
-    """What speaks against each label, ``[N, 5]``: in how many visits it looked like the suggestion, of how many (0 of 0
-    where that is not known); whether learning it does harm, whether the model doubts it, and whether it was judged.
+    """What speaks against each label, ``[N, 5]``.
+
+    In how many visits it looked like the suggestion, of how many (0 of 0 where that is not known); whether learning it
+    does harm, whether the model doubts it (2: it is unsure), and whether it was judged.
     """
     share = rows["suggested_share"].astype(np.float64)
     of = np.where(np.isfinite(share), np.minimum(np.nan_to_num(rows["n_visits"]), _MOST_VISITS), 0).astype(np.int64)
@@ -104,10 +108,13 @@ def phrase_kinds(rows: Columns) -> NDArray[np.int64]:
     times = np.where(share < 1, np.minimum(times, of - 1), times).clip(min=1)  # "every visit" only where it was
     harmful = (np.nan_to_num(rows["worst"]) > 0).astype(np.int64)
     p = rows["p_mislabeled"].astype(np.float64) if "p_mislabeled" in rows else np.full(len(of), np.nan)
-    # by the scores; or, where they see nothing, by the heads of a scan that call it wrong
+    if "label_score" in rows:  # a scan whose heads know too little for probabilities
+        p = np.where(np.isfinite(p), p, 1 - rows["label_score"].astype(np.float64))
+    # by the scores; or, where there are none or they see nothing, by the probability
     is_doubted = (np.nan_to_num(rows["margin"]) < 0) | ((np.nan_to_num(p) >= FLAGGED) & (harmful == 0))
-    doubt, known = is_doubted.astype(np.int64), np.isfinite(p)
-    judged = np.asarray(known | np.isfinite(rows["worst"])).astype(np.int64)
+    is_scored, known = np.isfinite(rows["worst"]), np.isfinite(p)
+    doubt = np.where(is_doubted, 1, np.where(~is_scored & (np.nan_to_num(p) >= UNLIKELY), 2, 0))
+    judged = np.asarray(known | is_scored).astype(np.int64)
     return np.stack([times, of, harmful, doubt, judged], 1)
 
 
@@ -164,7 +171,8 @@ def phrase(
     elif of > 1:
         looks += " in every visit" if times == of else f" in about {times} of {of} visits"
     hurts = f"learning it as {held} {'would hurt other' if is_held else 'hurts'} held-out {other}"
-    doubts = f"the model{', which has not seen it,' if is_held else ''} does not believe {held}"
+    verb = "is unsure of" if doubt > 1 else "does not believe"
+    doubts = f"the model{', which has not seen it,' if is_held else ''} {verb} {held}"
     if harmful and doubt:
         return f"{looks}; {doubts}, and {hurts}"
     return f"{looks}; {hurts if harmful else doubts}"

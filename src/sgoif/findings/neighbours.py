@@ -94,9 +94,13 @@ def find_harmed_holdout(sql: Sql, ids: Sequence[Any] | NDArray[Any], *, count: i
         SgoifError: The run has no likeness.
     """
     _check(sql)
-    asked = _read_asked(sql, ids, f"id, given_label, suggested_label, p_given, {_WORDS}", " and p_given is not null")
     held = _read_holdout(sql)
-    found = [] if held is None else list(_harms(asked, held, count))
+    if held is None:
+        asked, found = _read_asked(sql, ids, "id, given_label"), []
+    else:
+        columns = f"id, given_label, suggested_label, p_given, {_WORDS}"
+        asked = _read_asked(sql, ids, columns, " and p_given is not null")
+        found = list(_harms(asked, held, count))
     if held is None or not found:
         none = np.zeros(0, np.int64)
         return _answer(asked, asked, none, none, "harm", none.astype(np.float32))

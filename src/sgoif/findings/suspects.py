@@ -1,7 +1,7 @@
 """The most suspicious labels of a run, asked of its tables in place: only the rows that are shown leave DuckDB.
 
 Runs differ: one that was not calibrated has no probabilities, one that was added up from its visits has fewer columns,
-one may have no hold-out. Columns that a run lacks are empty here, so that nobody after need ask.
+a scan has no influences and no hold-out. Columns that a run lacks are empty here, so that nobody after need ask.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    *("FLAGGED", "UNLIKELY", "Sql", "columns_of", "counts_holdout", "has_probabilities", "labels_of", "rate_columns"),
-    "suspects",
+    *("FLAGGED", "UNLIKELY", "Sql", "columns_of", "has_probabilities", "key_without_p", "labels_of", "rate_columns"),
+    *("suspects", "unverified"),
 ]
 
 FLAGGED = 0.5  # from this p_mislabeled on a label is more likely wrong than right
@@ -66,7 +66,7 @@ def suspects(
         where = [*where, "id::varchar in (select unnest($ids))"]
         parameters["ids"] = [str(value) for value in ids]
     is_calibrated = has_probabilities(sql)
-    key = "p_mislabeled" if is_calibrated else _key_without_p(sql)
+    key = "p_mislabeled" if is_calibrated else key_without_p(sql)
     limit = f" limit {int(top)}" if top else ""
     table = sql(
         f"select * from ({_select(sql)}) where {' and '.join(where)} "
@@ -76,8 +76,8 @@ def suspects(
     return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
 
 
-def _key_without_p(sql: Sql) -> str:
-    """What ranks the labels of a run without probabilities."""
+def key_without_p(sql: Sql) -> str:
+    """What ranks the labels of a run without probabilities, the most suspicious highest."""
     present = columns_of(sql, "examples")
     for name in ("label_score", "margin"):
         if name in present and sql(f'select count("{name}") as n from examples')["n"][0].as_py():
@@ -85,30 +85,26 @@ def _key_without_p(sql: Sql) -> str:
     return "worst"
 
 
-def counts_holdout(info: Mapping[str, Any]) -> bool:
-    """Whether a run's totals are about its hold-out too: a scan takes it from the data, a training is given another."""
-    return info.get("kind") == "scan"
-
-
-def labels_of(sql: Sql, info: Mapping[str, Any]) -> str:
+def labels_of(sql: Sql) -> str:
     """What to select the labels from that a run's totals are about, as the FROM of a query.
 
-    A scan holds a part of the data out, whose labels it judges like all others: they count, with ``source`` "holdout",
-    but for those that a person has verified. The hold-out of a training is another dataset, which no total is about.
+    Labels that a person has verified are known to be right, and examples without a class have none. The hold-out of a
+    training is another dataset, which no total is about.
     """
-    own = "select *, 'train' as source from examples"
-    if not counts_holdout(info) or not columns_of(sql, "holdout"):
-        return f"({own} where given_label >= 0)"
-    held = "select *, 'holdout' as source from holdout where not coalesce(trusted, false)"
-    return f"(select * from ({own} union all by name {held}) where given_label >= 0)"
+    return f"(select *, 'train' as source from examples where given_label >= 0 and {unverified(sql)})"
 
 
-def rate_columns(sql: Sql, info: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def unverified(sql: Sql) -> str:
+    """The condition that no person has verified an example's label; a scan says of which of them one did."""
+    return "not coalesce(trusted, false)" if "trusted" in columns_of(sql, "examples") else "true"
+
+
+def rate_columns(sql: Sql) -> dict[str, NDArray[Any]]:
     """What error rates by class need of every label; NaN where the run has no probabilities."""
     present = columns_of(sql, "examples")
     labels = [_whole(name, present) for name in ("given_label", "suggested_label")]
     p = [_number(name, present) for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")]
-    table = sql(f"select {', '.join(labels + p)} from {labels_of(sql, info)}")
+    table = sql(f"select {', '.join(labels + p)} from {labels_of(sql)}")
     return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
 
 
@@ -128,7 +124,7 @@ def has_probabilities(sql: Sql) -> bool:
 
 
 def _select(sql: Sql) -> str:
-    """Training examples, and hold-out examples whose labels are not verified, with the same columns."""
+    """Training and hold-out examples whose labels are not verified, with the same columns."""
     own, held = columns_of(sql, "examples"), columns_of(sql, "holdout")
     if not own:
         raise SgoifError("this run has no examples; they are added up when it ends.")
@@ -137,6 +133,7 @@ def _select(sql: Sql) -> str:
     id_type = "bigint" if are_numbers else "varchar"
     fields = [_whole(name, own) for name in _WHOLE] + [_number(name, own) for name in _NUMBERS] + [_reason(own)]
     selected = f"select id::{id_type} as id, {', '.join(fields)}, 'train' as source from examples"
+    selected += f" where {unverified(sql)}"
     if not has_holdout:
         return selected
     fields = [_on_holdout(name, held) for name in (*_WHOLE, *_NUMBERS)] + [_reason(held)]

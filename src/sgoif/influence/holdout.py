@@ -61,7 +61,6 @@ class HoldOut(_Rounds):
         class_names: which number the labels where they are strings.
         labels: class numbers ``[N]`` that stand in for the source's own.
         role: what the examples are, for messages.
-        least_held_out: examples of a class, below which it is no anchor and its labels are not judged.
 
     A dataset's labels are read once, here; its inputs only when their turn comes.
     """
@@ -76,10 +75,8 @@ class HoldOut(_Rounds):
         class_names: Sequence[str] | None = None,
         labels: Tensor | None = None,
         role: str = "anchors=",
-        least_held_out: int = MIN_HELD_OUT,
     ) -> None:
         super().__init__(source, device, role)
-        self.least_held_out = least_held_out
         given = self.examples.classes(class_names) if labels is None else labels.cpu().long()
         found, lowest = int(given.max()) + 1, int(given.min())
         self.num_classes = found if num_classes is None else num_classes
@@ -96,7 +93,7 @@ class HoldOut(_Rounds):
     @property
     def judged_classes(self) -> Tensor:
         """Which classes have enough examples here, ``[C]``; labels of the others are not judged."""
-        return self.counts >= self.least_held_out
+        return self.counts >= MIN_HELD_OUT
 
     @property
     def is_anchor(self) -> Tensor:

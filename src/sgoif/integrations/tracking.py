@@ -152,7 +152,7 @@ def log_run(
     step = int(run.info.get("counters", {}).get("steps", 0))
     numbers = {"examples": float(run.num_examples)}
     if run.is_calibrated:
-        p = np.nan_to_num(rate_columns(run.sql, run.info)["p_mislabeled"])
+        p = np.nan_to_num(rate_columns(run.sql)["p_mislabeled"])
         numbers |= {"expected_errors": float(p.sum()), "label_issues": float((p >= FLAGGED).sum())}
     tracker.numbers({f"sgoif/{key}": value for key, value in numbers.items()}, step)
     rows = [_row(item, run.class_names, hash_ids) for item in issues]

@@ -17,7 +17,7 @@ from sgoif.findings import label_issues
 from sgoif.findings.keys import with_neighbours
 from sgoif.findings.label import phrase, phrase_kinds, rank_by_suspicion
 from sgoif.findings.neighbours import find_harmed_holdout, has_likeness, nearest_examples
-from sgoif.findings.suspects import columns_of, has_probabilities, suspects
+from sgoif.findings.suspects import columns_of, has_probabilities, key_without_p, suspects
 from sgoif.report.findings import Findings
 from sgoif.report.gallery import content_hashes
 from sgoif.review.decisions import Decision, by_example, find_past
@@ -157,7 +157,7 @@ def isolate(name: str) -> str:
 
 def _typical(run: Findings, classes: set[int]) -> dict[int, list[Beside]]:
     """The examples of each class whose labels are least in doubt."""
-    key = "p_mislabeled" if has_probabilities(run.sql) else "worst"
+    key = "p_mislabeled" if has_probabilities(run.sql) else key_without_p(run.sql)
     table = run.sql(
         f"select given_label as label, arg_min(id, {key}, {_NUM_TYPICAL}) as ids from examples "
         f"where {key} is not null and given_label in (select unnest($classes)) group by given_label",
@@ -245,7 +245,7 @@ def plan_review(
         PlannedCard(card.id, card.given, card.suggested, card.p, FLAGGED, p=card.p, source=card.source)
         for card in cards
     ]
-    unlisted = draw_unlisted(run.sql, run.info, listed, round(checks * len(cards)), seed)
+    unlisted = draw_unlisted(run.sql, listed, round(checks * len(cards)), seed)
     canaries = draw_canaries(
         run.sql,
         [*listed, *(card.id for card in unlisted)],
@@ -253,6 +253,7 @@ def plan_review(
         num_classes=max(len(run.class_names), len(run.info.get("held_out_per_class") or ())),
         transition=run.info.get("transition"),
         seed=seed,
+        has_holdout=run.info.get("kind") != "scan",
     )
     return make_plan(run_name, flagged, unlisted, canaries, reviewers, overlap=overlap, checks=checks, seed=seed)
 

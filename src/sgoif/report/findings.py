@@ -64,7 +64,7 @@ class Overview:
 
 def overview(run: Findings) -> Overview:
     """Ask a run's tables for the top of its page."""
-    columns = rate_columns(run.sql, run.info)
+    columns = rate_columns(run.sql)
     p = columns["p_mislabeled"]
     summary = summarise(run.sql, run.info, class_names=run.class_names, columns=columns)
     figures = _draw_scores(p) if summary.is_calibrated else []

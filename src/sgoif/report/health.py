@@ -33,8 +33,10 @@ class Sign:
 
 def health_signs(run: Findings) -> list[Sign]:
     """What the run's own record says: how it ended, cost, coverage, hold-out, calibration, faults."""
-    signs = [_state(run.info), _coverage(run), _competence(run.info), _calibration(run.info), _holdout(run.info)]
-    return [*signs, _overhead(run.info), _faults(run.info), *_warnings(run)]
+    signs = [_state(run.info), _coverage(run), _competence(run.info), _calibration(run.info)]
+    if run.info.get("kind") != "scan":  # it trains no model of the user's, and holds nothing out
+        signs += [_holdout(run.info), _overhead(run.info)]
+    return [*signs, _faults(run.info), *_warnings(run)]
 
 
 def health_figures(run: Findings) -> list[Figure]:
@@ -57,16 +59,16 @@ def _state(info: Mapping[str, Any]) -> Sign:
 def _coverage(run: Findings) -> Sign:
     present = columns_of(run.sql, "examples")
     judged = "count(p_mislabeled)" if "p_mislabeled" in present else "0"
-    row = run.sql(
-        f"select count(*) as n, {judged} as judged, avg(n_visits) as visits from {labels_of(run.sql, run.info)}"
-    ).to_pylist()[0]
+    mean = "avg(n_visits)" if "n_visits" in present else "null"
+    columns = f"count(*) as n, {judged} as judged, {mean} as visits"
+    row = run.sql(f"select {columns} from {labels_of(run.sql)}").to_pylist()[0]
     part = row["judged"] / max(row["n"], 1)
     visits = "" if row["visits"] is None else f", {row['visits']:.1f} visits each"
     return Sign(
         "Coverage",
         f"{share(part)} of {row['n']:,} examples judged{visits}",
         FINE if part > 0.99 else LOOK,
-        "An example that was never seen while the scores could be trusted has no probability.",
+        "An example that could not be judged has no probability; its row says why.",
     )
 
 
@@ -102,9 +104,6 @@ def _holdout(info: Mapping[str, Any]) -> Sign:
         return Sign("Hold-out", "unknown", UNKNOWN, "The run does not say.")
     few = sum(number < 5 for number in held)
     kind = "verified" if info.get("trusted") else "labels as given"
-    some = info.get("num_verified")
-    if some and not info.get("trusted"):
-        kind += f", {some:,} of them verified"
     meaning = f"{few} classes have fewer than 5 held-out examples." if few else "Every class has at least 5 examples."
     advice = "" if info.get("trusted") else " Verifying 300 of them makes everything better: sgoif holdout."
     return Sign("Hold-out", f"{sum(held):,} examples, {kind}", LOOK if few else FINE, meaning + advice)

@@ -48,7 +48,7 @@ def lay_out_examples(run: Findings, cards: Sequence[Card]) -> Layout | None:
     """Place the examples of a run; None where it does not know which are alike."""
     if not has_likeness(run.sql):
         return None
-    labels = labels_of(run.sql, run.info)
+    labels = labels_of(run.sql)
     total = int(run.sql(f"select count(*) as n from {labels} where {_KNOWN}")["n"][0].as_py())
     sample = f" and hash(id::varchar) % {total} < {_MOST_FITTED}" if total > _MOST_FITTED else ""
     fitted = run.sql(f"select id::varchar as id, given_label, {_WORDS} from {labels} where {_KNOWN}{sample} order by 1")

@@ -12,7 +12,6 @@ from typing import Any
 
 from sgoif.findings.keys import LEAST_SHARE
 from sgoif.findings.label import class_name
-from sgoif.findings.suspects import counts_holdout
 from sgoif.report.cards import Beside, Card, Context
 from sgoif.report.findings import Findings, Overview, overview
 from sgoif.report.gallery import Gallery, Mode
@@ -150,7 +149,7 @@ def _describe_run(run: Findings, top: Overview | None, cards: Sequence[Card], pa
     if top is None or not page.is_owners:
         return {"owner": False}
     layout = lay_out_examples(run, cards)
-    on_page = sum(card.p or 0.0 for card in cards if card.source == "train" or counts_holdout(run.info))
+    on_page = sum(card.p or 0.0 for card in cards if card.source == "train")
     checked = run.info.get("checked")
     return {
         "owner": True,

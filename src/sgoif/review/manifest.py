@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sgoif.errors import SgoifError
 from sgoif.files.tables import replacing, write_csv_rows
 from sgoif.findings.label import class_name
+from sgoif.findings.suspects import columns_of, unverified
 from sgoif.review.merge import Merged, Outcome
 
 if TYPE_CHECKING:
@@ -97,20 +98,27 @@ def settle(files: RunFiles, merged: Merged) -> Settled:
 
 
 def _everything(files: RunFiles) -> str:
-    """Select id (as text), given_label, p_mislabeled and source of all examples, but for verified hold-out labels."""
+    """Select id (as text), given_label, p_mislabeled and source of all examples, but for verified labels."""
     columns = "id::varchar as id, given_label, {p} as p_mislabeled, '{source}' as source"
     train = columns.format(p="p_mislabeled::double", source="train")
     held = columns.format(p="p_mislabeled::double" if _judges_holdout(files) else "null::double", source="holdout")
-    return f"select {train} from examples union all select {held} from holdout where not coalesce(trusted, false)"
+    return (
+        f"select {train} from examples where {unverified(files.sql)} union all "
+        f"select {held} from holdout where not coalesce(trusted, false)"
+    )
 
 
 def count_left_out(sql: Callable[..., pa.Table]) -> tuple[int, int]:
-    """Count the examples that are judged nowhere: hold-out labels that are verified, and examples without a class."""
-    verified, unlabelled = (
+    """Count the examples that are judged nowhere: those whose labels are verified, and those without a class."""
+    held, own, unlabelled = (
         int(sql(f"select count(*) as n from {rows}")["n"][0].as_py())
-        for rows in ("holdout where coalesce(trusted, false)", "examples where coalesce(given_label, -1) < 0")
+        for rows in (
+            "holdout where coalesce(trusted, false)",
+            f"examples where not {unverified(sql)}",
+            "examples where coalesce(given_label, -1) < 0",
+        )
     )
-    return verified, unlabelled
+    return held + own, unlabelled
 
 
 def write_manifest(
@@ -166,9 +174,8 @@ def _piece(rows: pa.Table) -> pa.Table:
 
 
 def _columns(files: RunFiles, table: str) -> list[str]:
-    if table == "examples":
-        return ["id", "given_label", "p_mislabeled"]
-    return ["id", "given_label", "trusted", *(["p_mislabeled"] if _judges_holdout(files) else [])]
+    present = columns_of(files.sql, table)
+    return [name for name in ("id", "given_label", "trusted", "p_mislabeled") if name in present]
 
 
 def _judges_holdout(files: RunFiles) -> bool:

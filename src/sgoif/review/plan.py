@@ -240,15 +240,13 @@ def _between(cards: Sequence[PlannedCard], place: int, rng: np.random.Generator)
     return float(rng.uniform(after, min(after + _CLOSE, 1.0) if before is None else before))
 
 
-def draw_unlisted(
-    sql: Sql, info: Mapping[str, Any], listed: Iterable[object], count: int, seed: int = 0
-) -> list[PlannedCard]:
+def draw_unlisted(sql: Sql, listed: Iterable[object], count: int, seed: int = 0) -> list[PlannedCard]:
     """Draw examples that are on no list, all with the same probability; ``listed`` has ids."""
     present = sql("select * from examples limit 0").column_names
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double as p_mislabeled"
     suggested = [name for name in _SUGGESTIONS if name in present]
     rows = sql(
-        f"select id, given_label, source, {', '.join([*suggested, p])} from {labels_of(sql, info)} "
+        f"select id, given_label, source, {', '.join([*suggested, p])} from {labels_of(sql)} "
         "where id::varchar not in (select unnest($listed::varchar[])) "
         "order by md5($seed || '/' || id::varchar) limit $count",
         listed=[str(value) for value in listed],
@@ -277,8 +275,9 @@ def draw_canaries(
     num_classes: int,
     transition: ArrayLike | None = None,
     seed: int = 0,
+    has_holdout: bool = True,
 ) -> list[PlannedCard]:
-    """Draw hold-out examples whose label is surely right, and show them with another one.
+    """Draw hold-out examples, of a scan any, whose label is surely right, and show them with another one.
 
     Classes take turns; of each, verified ones come first, then those that the run doubts least, below 2%. The label
     that is shown is the class that the true one is most often labelled as, by the run's noise transition; a random one
@@ -286,10 +285,11 @@ def draw_canaries(
     is found out. No example whose id is listed becomes a canary; there may be fewer than asked for. ``transition`` is
     ``[C, C]``, the share of each true class (rows) that is labelled as each class.
     """
-    present = sql("select * from holdout limit 0").column_names
+    table = "holdout" if has_holdout else "examples"
+    present = sql(f"select * from {table} limit 0").column_names
     p = "p_mislabeled" if "p_mislabeled" in present else "null::double"
     rows = sql(
-        f"select id, given_label, coalesce(trusted, false) as is_verified, {p} as p from holdout "
+        f"select id, given_label, coalesce(trusted, false) as is_verified, {p} as p from {table} "
         f"where given_label >= 0 and (coalesce(trusted, false) or coalesce({p}, 1) < {_SURELY_RIGHT}) "
         "and id::varchar not in (select unnest($listed::varchar[])) "
         "order by row_number() over (partition by given_label order by is_verified desc, "
@@ -299,18 +299,20 @@ def draw_canaries(
         seed=str(seed),
         count=count,
     ).to_pylist()
-    # where hold-out and training count their ids alike, a decision on one could be taken for one on the other
-    both = sql(
-        "select id::varchar as id from examples where id::varchar in (select unnest($ids::varchar[]))",
-        ids=[str(row["id"]) for row in rows],
-    )["id"].to_pylist()
-    rng = np.random.default_rng([seed, 2])
-    shares, taken = _shares(transition, num_classes), set(both)
-    return [_canary(row, shares, num_classes, rng) for row in rows if num_classes > 1 and str(row["id"]) not in taken]
+    taken: set[str] = set()
+    if has_holdout:  # a decision on one of its examples could be taken for one on a training example with the same id
+        both = sql(
+            "select id::varchar as id from examples where id::varchar in (select unnest($ids::varchar[]))",
+            ids=[str(row["id"]) for row in rows],
+        )
+        taken = set(both["id"].to_pylist())
+    rng, shares = np.random.default_rng([seed, 2]), _shares(transition, num_classes)
+    source, rows = "holdout" if has_holdout else "train", rows if num_classes > 1 else []
+    return [_canary(row, shares, num_classes, rng, source) for row in rows if str(row["id"]) not in taken]
 
 
 def _canary(
-    row: Mapping[str, Any], shares: NDArray[np.float64], num_classes: int, rng: np.random.Generator
+    row: Mapping[str, Any], shares: NDArray[np.float64], num_classes: int, rng: np.random.Generator, source: str
 ) -> PlannedCard:
     truth = int(row["given_label"])
     others = rng.permutation([label for label in range(num_classes) if label != truth])
@@ -324,7 +326,7 @@ def _canary(
         CANARY,
         truth=truth,
         p=_number(row["p"]),
-        source="holdout",
+        source=source,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sgoif.findings.suspects import counts_holdout, labels_of
+from sgoif.findings.suspects import labels_of
 from sgoif.review.decisions import Decision, latest
 from sgoif.review.estimate import (
     ErrorRate,
@@ -133,10 +133,10 @@ def _error_rate(
     plans: Sequence[ReviewPlan],
 ) -> ErrorRate | None:
     """Of the labels that the run's totals are about, see ``labels_of``."""
-    mine = [card for card in cards if card.source == "train" or counts_holdout(info)]
+    mine = [card for card in cards if card.source == "train"]
     rest = files.sql(
         "select count(*) as n, count(p_mislabeled) as judged, coalesce(sum(p_mislabeled), 0) as p, "
-        f"coalesce(sum(p_mislabeled * (1 - p_mislabeled)), 0) as spread from {labels_of(files.sql, info)} "
+        f"coalesce(sum(p_mislabeled * (1 - p_mislabeled)), 0) as spread from {labels_of(files.sql)} "
         "where id::varchar not in (select unnest($listed::varchar[]))",
         listed=[str(card.id) for card in mine],
     ).to_pylist()[0]

@@ -301,7 +301,7 @@ def _ranking(sql: Sql, info: Mapping[str, Any]) -> tuple[str, str]:
     if info.get("task") == "sequences":  # they have no labels, and are right or wrong themselves
         ranked = f"from ({ranked_sequences(sql)}) where num_tokens is distinct from 0"  # else nothing can be wrong
         return f"(select id, {NO_CLASS} as given_label, * exclude id {ranked})", "place"
-    return labels_of(sql, info), _order(sql)
+    return labels_of(sql), _order(sql)
 
 
 def _order(sql: Sql) -> str:

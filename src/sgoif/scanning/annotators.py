@@ -19,15 +19,14 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.evidence import measure_competence
 from sgoif.evidence.annotators import Annotation, Votes, judge_votes
-from sgoif.finish import save_run
 from sgoif.judging.pool import blocks, fit_pool
 from sgoif.run import Run
-from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.head import FeatureHead, make_folds
-from sgoif.scanning.holdout import LEAST_PER_CLASS
 from sgoif.scanning.linear import LinearHead
+from sgoif.scanning.scan_run import ScanRun
 from sgoif.scanning.standardise import check_features, find_finite, standardise
 from sgoif.scanning.tabular import MOST_COLUMNS, make_fourier_head
+from sgoif.scanning.unjudged import LEAST_PER_CLASS, append_unjudged
 from sgoif.types import Columns, Floats, Ints
 
 __all__ = ["Annotation", "audit_annotators", "judge_annotators"]
@@ -104,11 +103,10 @@ def audit_annotators(
     competence = measure_competence(log_p.argmax(1) == found.consensus, found.consensus, num_classes)
     if found.why_not is not None:
         log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", found.why_not)
-    examples = _append(_columns(found, ids[kept]), ids[~kept], np.where(has_label, _NOT_FINITE, _NO_LABEL)[~kept])
+    reasons = np.where(has_label, _NOT_FINITE, _NO_LABEL)[~kept].astype(object)
+    unjudged: Columns = {"id": ids[~kept], "no_p_reason": reasons, "num_labels": np.zeros(len(reasons), np.int64)}
     judged = float(found.p_majority_wrong.sum())
-    facts: dict[str, Any] = {
-        "kind": "scan",
-        **run.facts,
+    facts = {
         "task": "annotators",
         "seed": seed,
         "class_names": list(class_names),
@@ -124,15 +122,11 @@ def audit_annotators(
             "num_overlapping": found.num_overlapping,
             "num_changed": int((found.consensus != found.majority).sum()),
         },
-        "num_examples": len(ids),
         "num_not_judged": int((~kept).sum()),
     }
-    if run.sketches is not None:
-        examples |= run.sketches.columns(examples["id"])
-        facts["nearly_same"] = run.sketches.nearly_same
-    tables = {"examples": examples, "annotators": _annotator_columns(found, annotator_names)}
     run.progress("judging annotators", 3, 3)
-    return save_run(run.sink, facts, tables)
+    examples = append_unjudged(_columns(found, ids[kept]), unjudged)
+    return run.save(facts, examples, annotators=_annotator_columns(found, annotator_names))
 
 
 def _check_labels(labels: Any, num_classes: int) -> Ints:
@@ -199,18 +193,6 @@ def _columns(found: Annotation, ids: NDArray[Any]) -> Columns:
         "label_score": 1 - found.p_majority_wrong,
         **p,
         "no_p_reason": np.full(len(ids), found.why_not, dtype=object),
-    }
-
-
-def _append(examples: Columns, ids: NDArray[Any], reasons: NDArray[Any]) -> Columns:
-    """Add rows that cannot be judged, with the reason."""
-    if not len(ids):
-        return examples
-    known: Columns = {"id": ids, "no_p_reason": reasons.astype(object), "num_labels": np.zeros(len(ids), np.int64)}
-    none = {"f": np.nan, "O": None, "i": -1}
-    return {
-        name: np.concatenate([column, known.get(name, np.full(len(ids), none.get(column.dtype.kind), column.dtype))])
-        for name, column in examples.items()
     }
 
 

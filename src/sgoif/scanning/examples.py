@@ -1,7 +1,4 @@
-"""What a scan works on: examples that have a label and can be read, as pictures or embeddings, and which are held out.
-
-Copies of training examples are taken out of the hold-out: an anchor that the model has learnt by heart says nothing.
-"""
+"""What a scan works on: examples that have a label and can be read, and copies among them."""
 
 from __future__ import annotations
 
@@ -15,14 +12,13 @@ from numpy.typing import NDArray
 
 from sgoif.backbones import Encoder, load_encoder
 from sgoif.errors import SgoifError
-from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, PICTURES_NEARLY_SAME, Sketches, picture_sketch
+from sgoif.evidence import EMBEDDINGS_NEARLY_SAME, Sketches
 from sgoif.findings import find_duplicates
-from sgoif.pictures.decode import PictureError, decode, square
-from sgoif.pictures.statistics import measure_pictures
 from sgoif.scanning import Progress
 from sgoif.scanning.embeddings import ScanEmbeddings, cache_beside, embed_pictures, embed_texts, sketch_rows
 from sgoif.scanning.features import read_features
-from sgoif.scanning.holdout import choose_holdout, find_reasons, read_verified
+from sgoif.scanning.unjudged import find_reasons
+from sgoif.scanning.verified import read_verified
 from sgoif.sources.labelled import Source
 from sgoif.tables import MemoryTables
 
@@ -33,12 +29,9 @@ __all__ = [
     "ScanExamples",
     "choose_examples",
     "read_embeddings",
-    "read_pictures",
     "read_text_embeddings",
     "take_labelled",
 ]
-
-_SMALL = 40  # pixels; larger pictures are scaled to twice this side's network
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +41,11 @@ class ScanExamples:
     ids: NDArray[Any]
     labels: NDArray[np.int64]  # verified where a person did
     positions: NDArray[np.int64]  # in the source
-    held: NDArray[np.bool_]
-    verified: NDArray[np.bool_]  # whose label a person has checked; all of them are held out
+    verified: NDArray[np.bool_]  # whose label a person has checked
     sketches: Sketches | None = None
     unreadable: tuple[tuple[str, str], ...] = ()  # ids of pictures that could not be read, and why
     copies: pa.Table | None = None  # pairs of copies, a table as `Run.duplicates` gives it
     statistics: Mapping[str, NDArray[Any]] | None = None  # of pictures, see `measure_pictures`; each [N]
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the whole hold-out is verified."""
-        return bool(self.verified[self.held].all())
 
     def readable(self, reasons: Sequence[str]) -> ScanExamples:
         """Leave out pictures that have a reason why they could not be read, and remember them."""
@@ -68,76 +55,45 @@ class ScanExamples:
 
     def only(self, kept: NDArray[np.bool_]) -> ScanExamples:
         """Leave out all others."""
-        parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "held", "verified")}
+        parts = {name: getattr(self, name)[kept] for name in ("ids", "labels", "positions", "verified")}
         measured = self.statistics
         kept_statistics = None if measured is None else {name: values[kept] for name, values in measured.items()}
         return replace(self, **parts, statistics=kept_statistics)
 
     def add_sketches(self, words: NDArray[np.int64], nearly_same: int) -> ScanExamples:
-        """Keep sketches by which copies are found, and give hold-out examples that have one back to the training.
-
-        Verified ones stay: a person has looked at them. Where a class would lose half of its hold-out, all stay: then
-        sketches do not tell its examples apart.
-        """
+        """Keep sketches by which copies are found, and find them."""
         kept = Sketches(nearly_same)
         kept.add(self.ids, words)
-        import pyarrow as pa
-
-        pairs = self._find_copies(kept)
-        copies = pairs
-        for end in ("id", "other_id"):
-            named = pa.array(self.ids[pairs[end].to_numpy().astype(np.int64)].astype(str))
-            copies = copies.set_column(copies.column_names.index(end), end, named)
-        found = replace(self, sketches=kept, copies=copies)
-        if not self.held.any() or self.held.all():
-            return found
-        without_copies = self.held.copy()
-        across = pairs.filter(pairs["is_across_holdout"])
-        for end in ("id", "other_id"):
-            without_copies[across[end].to_numpy().astype(np.int64)] = False
-        count = self.labels.max() + 1
-        before, after = (np.bincount(self.labels[side], minlength=count) for side in (self.held, without_copies))
-        are_told_apart = (2 * after >= before).all()
-        return replace(found, held=without_copies | self.verified) if are_told_apart else found
-
-    def _find_copies(self, sketches: Sketches) -> pa.Table:
-        """Pairs of copies by position."""
-        tables = {
-            name: {"id": np.flatnonzero(side), "given_label": self.labels[side], **sketches.columns(self.ids[side])}
-            for name, side in (("examples", ~self.held), ("holdout", self.held))
-        }
-        return find_duplicates(MemoryTables(tables).sql, max_bits=sketches.nearly_same)
+        table = {"id": self.ids, "given_label": self.labels, **kept.columns(self.ids)}
+        copies = find_duplicates(MemoryTables({"examples": table}).sql, max_bits=nearly_same, has_holdout=False)
+        return replace(self, sketches=kept, copies=copies)
 
 
 def choose_examples(source: Source, verified: str | Path | None) -> ScanExamples:
-    """Take the examples that have a label, and hold some of each class out, besides those that were verified.
-
-    Which are held out does not depend on what was verified, so that a person's work on the hold-out of one scan serves
-    the next.
+    """Take the examples that have a label, those that a person has checked with the label that they found.
 
     Raises:
         SgoifError: There are too few examples, or the verified ones are others.
     """
     positions = np.flatnonzero(source.labels >= 0)
     ids, labels = np.asarray(source.ids)[positions], source.labels[positions].copy()
-    num_classes = len(source.class_names)
-    find_reasons(labels, num_classes)  # refuses sets that are too small, before anything is read
-    held, is_verified = choose_holdout(ids, labels, num_classes), np.zeros(len(ids), bool)
+    find_reasons(labels, len(source.class_names))  # refuses sets that are too small, before anything is read
+    is_verified = np.zeros(len(ids), bool)
     if verified is None:
-        return ScanExamples(ids, labels, positions, held, is_verified)
+        return ScanExamples(ids, labels, positions, is_verified)
     checked = read_verified(verified, list(ids), source.class_names)
     if not checked:
         raise SgoifError(f"'{verified}' verifies none of these examples; their ids look like {str(ids[0])[:80]!r}.")
     is_verified[list(checked)] = True
     labels[list(checked)] = list(checked.values())
-    return ScanExamples(ids, labels, positions, held | is_verified, is_verified)
+    return ScanExamples(ids, labels, positions, is_verified)
 
 
 def take_labelled(source: Source) -> ScanExamples:
-    """Take the examples that have a label, and hold none of them out."""
+    """Take the examples that have a label of another kind than one class."""
     positions = np.flatnonzero(source.labels >= 0)
     none = np.zeros(len(positions), bool)
-    return ScanExamples(np.asarray(source.ids)[positions], source.labels[positions].copy(), positions, none, none)
+    return ScanExamples(np.asarray(source.ids)[positions], source.labels[positions].copy(), positions, none)
 
 
 def read_embeddings(
@@ -196,38 +152,3 @@ def _take_readable(made: ScanEmbeddings, found: ScanExamples) -> tuple[NDArray[n
     rows = made.rows if kept.all() else made.rows[kept]
     found = replace(found, statistics=made.statistics).readable(made.reasons)
     return rows, found.add_sketches(made.sketches[kept], made.nearly_same)
-
-
-def read_pictures(source: Source, found: ScanExamples, progress: Progress) -> tuple[NDArray[np.uint8], ScanExamples]:
-    """Decode all pictures, small: 32 pixels where they are about that size, else 64.
-
-    Raises:
-        SgoifError: None of them could be read.
-    """
-    first = [_size(item) for item in source.encoded(found.positions[:64])]
-    sizes = [size for size in first if size]
-    side = 32 if sizes and np.median(sizes) <= _SMALL else 64
-    reasons, shapes = [""] * len(found.ids), np.ones((len(found.ids), 2), np.int64)
-    pictures = np.zeros((len(found.ids), side, side, 3), np.uint8)
-    for number, item in enumerate(source.encoded(found.positions)):
-        try:
-            decoded = decode(item)
-            pictures[number], shapes[number] = square(decoded, side), decoded.size
-        except PictureError as error:
-            reasons[number] = str(error)
-        if number % 256 == 255 or number + 1 == len(reasons):
-            progress("reading pictures", number + 1, len(reasons))
-    kept = np.array([not reason for reason in reasons], dtype=bool)
-    if not kept.any():
-        raise SgoifError(f"none of {len(kept):,} pictures could be read; {found.ids[0]}: {reasons[0]}.")
-    found = replace(found, statistics=measure_pictures(pictures, shapes))
-    pictures = pictures[kept]
-    words = [picture_sketch(pictures[i : i + 2048]) for i in range(0, len(pictures), 2048)]
-    return pictures, found.readable(reasons).add_sketches(np.concatenate(words), PICTURES_NEARLY_SAME)
-
-
-def _size(item: bytes | Path | PictureError) -> int:
-    try:
-        return min(decode(item).size)
-    except PictureError:
-        return 0

@@ -1,152 +1,162 @@
-"""Frozen features: standardised, their labels judged by cross-fitted heads, and influences of linear ones.
+"""Labels judged on features that stay as they are: standardised, each label by heads that have not seen it.
 
 Rows that are not finite, and classes of a few examples, are not judged; the run names them with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sgoif.errors import SgoifError
+from sgoif.evidence import LIKENESS_COLUMNS, measure_competence, sign_sketch
+from sgoif.judging.judgement import Judgement
 from sgoif.run import Run
-from sgoif.scanning.crossfit import LabelledSet, ScanRun, cross_fitted_audit
 from sgoif.scanning.estimate import estimate_features
-from sgoif.scanning.holdout import find_reasons, split_unjudged
-from sgoif.scanning.standardise import check_features, standardise
+from sgoif.scanning.scan_run import ScanRun
+from sgoif.scanning.standardise import Standardised, check_features, find_finite, standardise
+from sgoif.scanning.unjudged import append_unjudged, find_reasons, split_unjudged
+from sgoif.types import Columns
 
-__all__ = ["NUM_FOLDS", "audit_embeddings", "given_loss", "train_head"]
+__all__ = ["audit_embeddings"]
 
-NUM_FOLDS = 4  # of the heads whose influences are measured
-_BATCH = 250  # at most; few examples make small batches, so that there are steps enough
-_LOGIT_PER_STEP = 1.28  # how far Adam may move a logit in one step, whatever the number of features
-_CHECKED = 100_000  # rows looked at together
+log = logging.getLogger(__name__)
+
 _NAMED = 20  # ids of outliers that a run names
-_MOST_TRAINED = 200_000  # examples that a head is trained on; beyond, a sample
-_STEPS = 180  # of one training, or two passes: a head that has time learns the wrong labels too
 
 
 def audit_embeddings(
     rows: NDArray[np.floating[Any]],
     labels: NDArray[np.int64],
     ids: NDArray[Any],
-    held: NDArray[np.bool_],
     *,
     num_classes: int,
     verified: NDArray[np.bool_] | None = None,
-    epochs: int | None = None,
-    seed: int = 0,
     run: ScanRun | None = None,
 ) -> Run:
-    """Judge every label by heads that have not seen it, and score influences on the hold-out.
+    """Judge every label by heads that have not seen it.
 
     Args:
         rows: embeddings, ``[N, D]``; outliers are clamped and named in ``run.info``.
-        labels: given classes, ``[N]``.
+        labels: given classes, ``[N]``; those that a person has checked where one did.
         ids: ``[N]``.
-        held: which examples are the hold-out that influences are measured on, ``[N]``; their labels are judged too.
         num_classes: ``C``.
-        verified: whose labels a person has checked, ``[N]``; nobody's if left out.
-        epochs: of the training of the heads whose influences are measured; by the number of examples if left out.
-        seed: of everything random.
+        verified: whose labels a person has checked, ``[N]``; nobody's if left out. They are not doubted.
         run: where it goes.
 
     Raises:
         SgoifError: Embeddings are no table of numbers or all the same, or fewer than two classes can be judged.
     """
     run = run or ScanRun()
-    rows, facts = check_features(rows, len(labels)), dict(run.facts)
-    is_finite = np.concatenate(
-        [np.isfinite(part).all(1) for part in np.split(rows, range(_CHECKED, len(rows), _CHECKED))]
-    )
-    if not is_finite.any():
-        raise SgoifError(f"none of the {len(rows):,} embeddings is finite; check what made them.")
-    standard = standardise(rows if is_finite.all() else rows[is_finite], ~held[is_finite])
-    is_outlier, is_broken = np.zeros((2, len(rows)), bool)
-    is_outlier[is_finite], is_broken[is_finite] = standard.is_outlier, standard.is_broken
-    known = {
-        "its embedding is not finite": ~is_finite,
-        "its embedding lies more than 1,000 standard deviations from all others": is_broken,
-    }
-    reasons = find_reasons(labels, num_classes, facts.get("class_names", ()), known=known)
+    rows = check_features(rows, len(labels))
+    standard, is_finite = _standardise_finite(rows)
+    reasons = _find_reasons(standard, is_finite, labels, num_classes, run)
     kept, unjudged = split_unjudged(ids, labels, reasons)
-    facts |= {
+    is_outlier = _spread(standard.is_outlier, is_finite)
+    facts = {
         "not_finite": int((~is_finite).sum()),
         "clamped_values": standard.num_clamped,
         "outliers": int(is_outlier.sum()),
         "outlier_ids": ids[is_outlier][:_NAMED].tolist(),
     }
-    labels, ids, held = labels[kept], ids[kept], held[kept]
-    verified = None if verified is None else verified[kept]
-    inputs, targets = standard.inputs, torch.from_numpy(labels)
+    inputs, labels, ids = standard.inputs, labels[kept], ids[kept]
     if len(labels) < len(inputs):
         inputs = inputs[torch.from_numpy(kept[is_finite])]
+    estimate = _estimate(inputs, ids, labels, num_classes, run)
+    is_verified = np.zeros(len(ids), bool) if verified is None else verified[kept]
+    facts |= _facts(estimate, labels, num_classes, is_verified)
+    why = facts["no_p_reason"]
+    if why is not None:
+        log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
+    if run.issues is not None:
+        facts["data_issues"] = run.issues.find(ids, estimate, inputs.numpy(), can_judge=why is None)
+    examples = _columns(estimate, ids, labels, is_verified, why) | _likeness(inputs)
+    facts["expected_errors"] = None if why is not None else float(examples["p_mislabeled"].sum())
+    facts["num_not_judged"] = int((~kept).sum())
+    return run.save(facts, append_unjudged(examples, unjudged))
+
+
+def _standardise_finite(rows: NDArray[Any]) -> tuple[Standardised, NDArray[np.bool_]]:
+    """Standardise the rows that are finite; and which those are, ``[N]``."""
+    is_finite = find_finite(rows)
+    if not is_finite.any():
+        raise SgoifError(f"none of the {len(rows):,} embeddings is finite; check what made them.")
+    return standardise(rows if is_finite.all() else rows[is_finite]), is_finite
+
+
+def _find_reasons(
+    standard: Standardised, is_finite: NDArray[np.bool_], labels: NDArray[np.int64], num_classes: int, run: ScanRun
+) -> NDArray[np.object_]:
+    """Why labels cannot be judged, None where they can, ``[N]``."""
+    known = {
+        "its embedding is not finite": ~is_finite,
+        "its embedding lies more than 1,000 standard deviations from all others": _spread(
+            standard.is_broken, is_finite
+        ),
+    }
+    return find_reasons(labels, num_classes, run.facts.get("class_names", ()), known=known)
+
+
+def _spread(values: NDArray[np.bool_], rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Values of some rows, False at all others, ``[N]``."""
+    found = np.zeros(len(rows), bool)
+    found[rows] = values
+    return found
+
+
+def _estimate(
+    inputs: Tensor, ids: NDArray[Any], labels: NDArray[np.int64], num_classes: int, run: ScanRun
+) -> Judgement:
     present, codes = np.unique(labels, return_inverse=True)  # classes without an example are not predicted
     found = estimate_features(inputs, ids, codes.reshape(-1), len(present), progress=run.progress)
-    found = found.at_classes(present, num_classes)
-    noise = torch.from_numpy(found.transition).float()
-    return cross_fitted_audit(
-        lambda mine: train_head(inputs, targets, mine, num_classes, transition=noise, epochs=epochs, seed=seed),
-        lambda mine: inputs[mine],
-        LabelledSet(ids, targets, held, num_classes, verified),
-        replace(run, facts=facts, unjudged=unjudged),
-        num_folds=NUM_FOLDS,
-        estimate=found,
-        has_features=True,
-        seed=seed,
-    )
+    return found.at_classes(present, num_classes)
 
 
-def train_head(
-    inputs: Tensor,
-    targets: Tensor,
-    rows: NDArray[np.int64],
-    num_classes: int,
-    *,
-    transition: Tensor | None = None,
-    epochs: int | None = None,
-    seed: int = 0,
-) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    """Train a linear head on some rows; returns it as a model, and its forward pass.
+def _columns(
+    estimate: Judgement,
+    ids: NDArray[Any],
+    given: NDArray[np.int64],
+    is_verified: NDArray[np.bool_],
+    why: str | None,
+) -> Columns:
+    """The table of examples; a label that a person has verified is not doubted."""
+    p = np.where(is_verified, 0.0, estimate.p)
+    columns: Columns = {"id": ids, "given_label": given, "trusted": is_verified, "label_score": 1 - p}
+    columns["no_p_reason"] = np.full(len(ids), why, dtype=object)
 
-    It starts from zero: through a transition, what a random start puts between two confused classes hardly fades.
+    def known(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.full(len(ids), np.nan) if why is not None else np.where(is_verified, 0.0, values)
 
-    Args:
-        inputs: standardised features, ``[N, D]``.
-        targets: given classes, ``[N]``.
-        rows: which of them to train on, or on a sample of which where they are many.
-        num_classes: ``C``.
-        transition: ``P(given | true)``; with it the head learns to predict the true class, not the given one.
-        epochs: of the training; as many as 180 steps take, and at least two, if left out.
-        seed: of the order.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    head = nn.Linear(inputs.shape[1], num_classes)
-    with torch.no_grad():
-        head.weight.zero_()
-        head.bias.zero_()
-    optimizer = torch.optim.Adam(head.parameters(), min(_LOGIT_PER_STEP / inputs.shape[1], 0.05), weight_decay=1e-4)
-    mine, size = torch.from_numpy(rows), int(np.clip(len(rows) // 20, 32, _BATCH))
-    if len(mine) > _MOST_TRAINED:
-        mine = mine[torch.randperm(len(mine), generator=generator)[:_MOST_TRAINED]]
-    for _ in range(epochs or max(2, round(_STEPS * size / len(mine)))):
-        for batch in mine[torch.randperm(len(mine), generator=generator)].split(size):
-            optimizer.zero_grad()
-            given_loss(head(inputs[batch]), targets[batch], transition).backward()
-            optimizer.step()
-    model = nn.Sequential(head)
-    return model, model
+    for tail, values in (("", estimate.p), ("_low", estimate.p_low), ("_high", estimate.p_high)):
+        columns[f"p_mislabeled{tail}"] = known(values)
+    for place, tail in enumerate(("", "_2", "_3")):
+        columns[f"suggested_label{tail}"] = estimate.suggested[:, place]
+        columns[f"p_suggested{tail}"] = known(estimate.p_suggested[:, place])
+    return columns
 
 
-def given_loss(logits: Tensor, targets: Tensor, transition: Tensor | None) -> Tensor:
-    """Cross-entropy of the given classes, seen through a transition where there is one."""
-    if transition is None:
-        return F.cross_entropy(logits, targets)
-    return F.nll_loss((logits.softmax(1) @ transition).clamp_min(1e-8).log(), targets)
+def _likeness(inputs: Tensor) -> Columns:
+    """By which the nearest examples are found."""
+    return dict(zip(LIKENESS_COLUMNS, sign_sketch(inputs.numpy()).T, strict=True))
+
+
+def _facts(
+    estimate: Judgement, labels: NDArray[np.int64], num_classes: int, is_verified: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """What the run's information keeps of the estimate, and whether the heads know enough to judge labels."""
+    given = labels[estimate.sampled]
+    competence = measure_competence(estimate.predicted == given, given, num_classes, estimate.expected_accuracy)
+    return {
+        "competence": asdict(competence),
+        "no_p_reason": competence.why_not,
+        "no_totals_reason": None,
+        "transition": estimate.transition.tolist(),
+        "estimate": estimate.facts(),
+        "num_verified": int(is_verified.sum()),
+    }

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.backbones import load_encoder
+from sgoif.backbones import describe_backbones, load_encoder
 from sgoif.errors import SgoifError
 from sgoif.evidence import EMBEDDINGS_NEARLY_SAME
 from sgoif.scanning import Progress
@@ -23,7 +23,7 @@ from sgoif.sources.labelled import Source, TableSource
 
 __all__ = ["Inputs", "Means", "make_inputs"]
 
-Way = Literal["features", "backbone", "text", "table", "scratch"]
+Way = Literal["features", "backbone", "text", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Means:
 class Inputs(NamedTuple):
     """Embeddings, of the examples that have one."""
 
-    rows: NDArray[Any] | None  # [N, D]; None where pictures are learnt from as they are
+    rows: NDArray[Any]  # [N, D]
     found: ScanExamples
     path: Way
     notes: tuple[str, ...] = ()
@@ -51,7 +51,8 @@ def make_inputs(source: Source, found: ScanExamples, means: Means, out: str | No
     """Take the embeddings that are given, or make some of what the examples are.
 
     Raises:
-        SgoifError: They cannot be read or made; or what is given contradicts itself.
+        SgoifError: They cannot be read or made, as those of pictures without a backbone; or what is given contradicts
+            itself.
     """
     if means.features is not None and means.backbone is not None:
         raise SgoifError("features and a backbone were both named; pass one of them.")
@@ -74,7 +75,17 @@ def make_inputs(source: Source, found: ScanExamples, means: Means, out: str | No
         made = make_features(table)
         inputs = _by_rows(made.rows, found, None)
         return inputs._replace(path="table", notes=made.notes)
-    return Inputs(None, found, "scratch")
+    raise _ask_for_backbone()
+
+
+def _ask_for_backbone() -> SgoifError:
+    """What to pass for pictures, which nothing here can judge by itself."""
+    here = [dict(one.suggested)["pictures"] for one in describe_backbones() if "pictures" in one.recommended]
+    way = f"--backbone {here[0]}" if here else "--backbone timm:tf_efficientnet_lite0, after pip install timm"
+    return SgoifError(
+        f"pictures are judged by what a pretrained model sees of them: name one ({way}; `sgoif doctor` lists others), "
+        "pass embeddings that you have with --features FILE, or watch your own training with sgoif.watch()."
+    )
 
 
 def _take_features(source: Source, found: ScanExamples, means: Means, progress: Progress) -> Inputs:

@@ -1,23 +1,17 @@
 """The scan: finds label errors in data of any kind, without a training loop of one's own.
 
 Labels are judged by heads on embeddings: given, made by a frozen backbone, or made of texts and columns. It takes
-minutes for hundreds of thousands of examples. Pictures without a backbone are learnt from scratch by a small network,
-which serves small pictures: small sets are cross-fitted, large ones watched as they train.
+minutes for hundreds of thousands of examples. Nothing but these heads is trained; what examples do to each other is
+asked of a model that was watched or audited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch.utils.data import TensorDataset
-
-from sgoif.api import make_sink, watch
+from sgoif.api import make_sink
 from sgoif.errors import SgoifError
 from sgoif.files.locations import place_of
 from sgoif.files.tables import encode_csv
@@ -25,32 +19,25 @@ from sgoif.rng import preserve_rng
 from sgoif.run import Run
 from sgoif.scanning import Progress, no_progress
 from sgoif.scanning.annotators import audit_annotators
-from sgoif.scanning.crossfit import LabelledSet, ScanRun, cross_fitted_audit
-from sgoif.scanning.examples import ScanExamples, choose_examples, read_pictures, take_labelled
+from sgoif.scanning.examples import ScanExamples, choose_examples, take_labelled
 from sgoif.scanning.frozen import audit_embeddings
-from sgoif.scanning.holdout import find_reasons, split_unjudged
 from sgoif.scanning.inputs import Means, make_inputs
 from sgoif.scanning.issues import finder_of
-from sgoif.scanning.network import Recipe, SmallResNet, as_inputs, forward_of, make_optimizer, train
+from sgoif.scanning.scan_run import ScanRun
 from sgoif.scanning.values import audit_values
 from sgoif.sources.columns import ColumnNames
 from sgoif.sources.labelled import Source, TableSource, open_source
 from sgoif.sources.sql import run_query
-from sgoif.training.datasets import with_ids
-from sgoif.training.monitor import Monitor
 
 __all__ = ["UNREADABLE_FILE", "scan"]
 
 UNREADABLE_FILE = "unreadable.csv"  # of a run: pictures that could not be read, with the reason
 
-_CROSS_FITTED = 12_000  # examples up to which a network is trained once per fold
-_FOLDS = 4
-
 Task = Literal["classification", "regression"]
 _NAMED = 20  # pictures that run.json names; the file names all of them
 
 
-@preserve_rng()  # it seeds the global generator for its own networks
+@preserve_rng()  # a backbone may draw from it
 def scan(
     data: Any = None,
     *,
@@ -69,7 +56,6 @@ def scan(
     task: Task = "classification",
     verified: str | Path | None = None,
     out: str | None = None,
-    epochs: int | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Run:
@@ -96,9 +82,9 @@ def scan(
         weights: a file of the backbone's weights, for machines without network.
         device: where the backbone runs.
         task: ``"classification"``, or ``"regression"`` for labels that are values.
-        verified: ``id,label`` of examples whose labels a person has checked; they join the hold-out.
+        verified: ``id,label`` of examples whose labels a person has checked: these are taken for the truth, are not
+            doubted, and count in no total.
         out: where to write the run; None keeps it in memory.
-        epochs: of the training; chosen by the data if left out.
         seed: of everything random.
         progress: told what is done, how much of it and how much there is.
 
@@ -118,7 +104,6 @@ def scan(
     inputs = make_inputs(source, chosen, Means(features, feature_ids, backbone, weights, device), out, progress)
     found = inputs.found
     facts: dict[str, Any] = {
-        "kind": "scan",
         "task": task,
         "class_names": list(source.class_names),
         "examples_are": source.kind if _can_be_shown(source) else None,
@@ -129,71 +114,24 @@ def scan(
     }
     if inputs.order is not None:
         facts["feature_order"] = inputs.order
-    num_classes = len(source.class_names)
-    if inputs.rows is not None:
-        facts |= _keep_counts(source, found, out)
-        sink, issues = make_sink(out, "all"), None if has_other_labels else finder_of(source, found, seed, progress)
-        run = ScanRun(sink, facts, found.sketches, progress=progress, issues=issues)
-        if isinstance(source, TableSource) and source.values is not None:
-            return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
-        if isinstance(source, TableSource) and source.votes is not None:
-            return audit_annotators(
-                inputs.rows,
-                source.votes[found.positions],
-                found.ids,
-                class_names=source.class_names,
-                annotator_names=source.roles.labels,
-                seed=seed,
-                run=run,
-            )
-        return audit_embeddings(
+    facts |= _keep_counts(source, found, out)
+    sink, issues = make_sink(out, "none"), None if has_other_labels else finder_of(source, found, seed, progress)
+    run = ScanRun(sink, facts, found.sketches, progress, issues)
+    if isinstance(source, TableSource) and source.values is not None:
+        return audit_values(inputs.rows, source.values[found.positions], found.ids, seed=seed, run=run)
+    if isinstance(source, TableSource) and source.votes is not None:
+        return audit_annotators(
             inputs.rows,
-            found.labels,
+            source.votes[found.positions],
             found.ids,
-            found.held,
-            num_classes=num_classes,
-            verified=found.verified,
-            epochs=epochs,
+            class_names=source.class_names,
+            annotator_names=source.roles.labels,
             seed=seed,
             run=run,
         )
-    if has_other_labels:
-        raise SgoifError("values and labels by several annotators are judged by embeddings; name a --backbone.")
-    sink = make_sink(out, "all")
-    pictures, found = read_pictures(source, found, progress)
-    facts |= {"side": int(pictures.shape[1])} | _keep_counts(source, found, out)
-    issues = finder_of(source, found, seed, progress)
-    reasons = find_reasons(found.labels, num_classes, source.class_names)
-    kept, unjudged = split_unjudged(found.ids, found.labels, reasons)
-    pictures, found = pictures[kept], found.only(kept)
-    targets = torch.from_numpy(found.labels)
-    recipe = Recipe(epochs=epochs or _epochs_for(len(found.ids)))
-    if len(found.ids) > _CROSS_FITTED:
-        facts["data_issues"] = issues.find_without_labels()
-        run = ScanRun(None, facts, found.sketches, unjudged, progress)
-        return _watch_training(pictures, targets, found, recipe, out, run, seed)
-    after_epoch = _count_epochs(progress, _FOLDS * recipe.epochs)
-
-    def train_one(mine: NDArray[np.int64]) -> Any:
-        torch.manual_seed(seed)
-        model = SmallResNet(num_classes=num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        _, step = make_optimizer(model, recipe, len(mine))
-        forward = forward_of(model)
-        train(forward, step, pictures, targets, mine, recipe, seed=seed, after_epoch=after_epoch)
-        model.eval()
-        return model, forward
-
-    def tell(stage: str, done: int, total: int) -> None:
-        if stage != "training":  # which is told epoch by epoch
-            progress(stage, done, total)
-
-    return cross_fitted_audit(
-        train_one,
-        lambda mine: as_inputs(pictures[mine]),
-        LabelledSet(found.ids, targets, found.held, num_classes, found.verified),
-        ScanRun(sink, facts, found.sketches, unjudged, tell, issues),
-        num_folds=_FOLDS,
-        seed=seed,
+    num_classes = len(source.class_names)
+    return audit_embeddings(
+        inputs.rows, found.labels, found.ids, num_classes=num_classes, verified=found.verified, run=run
     )
 
 
@@ -219,62 +157,4 @@ def _keep_counts(source: Source, found: ScanExamples, out: str | None) -> dict[s
         "without_label": int((source.labels < 0).sum()),
         "unreadable": len(found.unreadable),
         "unreadable_pictures": [{"id": id, "reason": reason} for id, reason in found.unreadable[:_NAMED]],
-        "num_held_out": int(found.held.sum()),
     }
-
-
-def _count_epochs(progress: Progress, total: int) -> Callable[[], None]:
-    """What to call at the end of each epoch."""
-    done = count(1)
-    return lambda: progress("training the network", next(done), total)
-
-
-def _epochs_for(num_examples: int) -> int:
-    """More passes over fewer examples: about 100,000 visits, between 10 and 25 epochs."""
-    return int(np.clip(100_000 // max(num_examples, 1), 10, 25))
-
-
-def _watch_training(
-    pictures: NDArray[np.uint8],
-    targets: torch.Tensor,
-    found: ScanExamples,
-    recipe: Recipe,
-    out: str | None,
-    about: ScanRun,
-    seed: int,
-) -> Run:
-    """Train once, watched: for sets that are too large to be trained on several times."""
-    rows, kept = np.flatnonzero(~found.held), np.flatnonzero(found.held)
-    torch.manual_seed(seed)
-    names = about.facts["class_names"]
-    model = SmallResNet(num_classes=len(names)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer, step = make_optimizer(model, recipe, len(rows))
-    forward = forward_of(model)
-    monitor = watch(
-        model,
-        optimizer,
-        anchors=with_ids(TensorDataset(as_inputs(pictures[kept]), targets[kept]), list(found.ids[kept])),
-        train_size=len(rows),
-        out=out,
-        class_names=names,
-        trusted=found.is_trusted,
-        seed=seed,
-    )
-    if isinstance(monitor, Monitor) and monitor.ledger is not None:
-        monitor.ledger.verified = found.verified[kept]
-    model.train()
-    train(
-        forward,
-        step,
-        pictures,
-        targets,
-        rows,
-        recipe,
-        seed=seed,
-        around=lambda batch: monitor.step(found.ids[batch], targets[batch]),
-        after_epoch=_count_epochs(about.progress, recipe.epochs),
-    )
-    monitor.facts.update({**about.facts, "num_verified": int(found.verified.sum())})
-    monitor.sketches, monitor.unjudged = about.sketches, about.unjudged
-    run: Run = monitor.close()
-    return run

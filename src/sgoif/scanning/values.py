@@ -19,14 +19,14 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import UNLIKELY
-from sgoif.finish import save_run
 from sgoif.run import Run
 from sgoif.scanning import Progress
-from sgoif.scanning.crossfit import ScanRun
 from sgoif.scanning.head import Fold, make_folds
 from sgoif.scanning.regress import blend_heads, make_regressors, student_loss
 from sgoif.scanning.residuals import Residuals, ValueNoise, judge_residuals
+from sgoif.scanning.scan_run import ScanRun
 from sgoif.scanning.standardise import check_features, find_finite, standardise
+from sgoif.scanning.unjudged import append_unjudged
 from sgoif.types import Columns, Floats
 
 __all__ = ["LEAST_EXAMPLES", "ValueEstimate", "audit_values", "estimate_values"]
@@ -115,12 +115,8 @@ def audit_values(
     why = found.competence.why_not
     if why is not None:
         log.warning("this run has no probabilities: %s. Its values are ranked by `label_score`.", why)
-    examples = _columns(found, ids[kept])
-    if not kept.all():
-        examples = _append(examples, ids[~kept], values[~kept], reasons[~kept])
-    facts: dict[str, Any] = {
-        "kind": "scan",
-        **run.facts,
+    unjudged: Columns = {"id": ids[~kept], "given_value": values[~kept], "no_p_reason": reasons[~kept]}
+    facts = {
         "task": "regression",
         "seed": seed,
         "competence": asdict(found.competence),
@@ -129,13 +125,9 @@ def audit_values(
         "not_finite": int((~kept).sum()),
         "clamped_values": standard.num_clamped,
         "expected_errors": None if why is not None else float(found.noise.p.sum()),
-        "num_examples": len(ids),
         "num_not_judged": int((~kept).sum()),
     }
-    if run.sketches is not None:
-        examples |= run.sketches.columns(examples["id"])
-        facts["nearly_same"] = run.sketches.nearly_same
-    return save_run(run.sink, facts, {"examples": examples})
+    return run.save(facts, append_unjudged(_columns(found, ids[kept]), unjudged))
 
 
 def estimate_values(
@@ -273,14 +265,4 @@ def _columns(found: ValueEstimate, ids: NDArray[Any]) -> Columns:
         **p,
         "no_p_reason": np.full(len(ids), why, dtype=object),
         "error_source": source,
-    }
-
-
-def _append(examples: Columns, ids: NDArray[Any], values: Floats, reasons: NDArray[np.object_]) -> Columns:
-    """Add rows that cannot be judged, with the reason."""
-    known: Columns = {"id": ids, "given_value": values, "no_p_reason": reasons}
-    none = {"f": np.nan, "O": None}
-    return {
-        name: np.concatenate([column, known.get(name, np.full(len(ids), none.get(column.dtype.kind), column.dtype))])
-        for name, column in examples.items()
     }

@@ -58,7 +58,7 @@ def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
     if monitor.ledger is not None and settings.probe:
         ledger = CanaryLedger(engine, verified=monitor.ledger.verified)
     part = AuditPart(monitor.model, engine, lambda: (), seen.forward, seen.losses)
-    judge_holdout([part], ledger)
+    judge_holdout(part, ledger)
     return snapshot_of(
         monitor.model,
         engine,

@@ -49,12 +49,13 @@ class Summary:
     num_examples: int
     num_judged: int
     num_classes: int
-    num_held_out: int | None
+    num_held_out: int | None  # None for a scan, which holds nothing out
+    num_verified: int  # labels of a scan that a person has checked
     is_calibrated: bool
     no_p_reason: str | None  # why there are no probabilities
     no_totals_reason: str | None  # why there are probabilities, and no numbers of errors
     competence: dict[str, Any] | None
-    holdout: str
+    holdout: str | None
     num_flagged: int
     expected_errors: float | None
     error_rate: float | None
@@ -72,9 +73,12 @@ class Summary:
     def lines(self) -> list[str]:
         """The summary for people."""
         about = f"{clean(self.run)}: {count(self.num_examples, 'example')} in {count(self.num_classes, 'class')}"
-        held = "" if self.num_held_out is None else f" of {count(self.num_held_out)}"
+        about += f", {count(self.num_verified, 'label')} verified" if self.num_verified else ""
+        if self.holdout is not None:
+            size = "" if self.num_held_out is None else f" of {count(self.num_held_out)}"
+            about += f"; hold-out{size} {self.holdout}"
         known = competence_line(self.competence, has_trained=self.has_trained_on_holdout)
-        lines = [f"{about}; hold-out{held} {self.holdout}.{'' if known is None else f' {known}'}"]
+        lines = [f"{about}.{'' if known is None else f' {known}'}"]
         lines += [f"Warning: {text}." for text in self.warnings]
         if not self.num_examples:
             return lines
@@ -110,7 +114,7 @@ def summarise(
     """Collect the summary of a run; ``columns``, as ``rate_columns`` reads them, are read here if left out."""
     held = info.get("held_out_per_class")
     if columns is None:
-        columns = rate_columns(sql, info) if columns_of(sql, "examples") else {}
+        columns = rate_columns(sql) if columns_of(sql, "examples") else {}
     p = columns.get("p_mislabeled", np.zeros(0))
     num_judged = int(np.isfinite(p).sum())
     why_not = info.get("no_totals_reason")
@@ -124,7 +128,7 @@ def summarise(
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
-    num_examples = count_examples(sql, info)
+    num_examples = count_examples(sql)
     return Summary(
         run=run,
         state=str(info.get("state") or "finished"),
@@ -137,7 +141,8 @@ def summarise(
         no_p_reason=None if num_judged else why_no_probabilities(info),
         no_totals_reason=str(why_not) if num_judged and why_not is not None else None,
         competence=competence if isinstance(competence, dict) else None,
-        holdout=kind_of_holdout(info),
+        num_verified=verified if isinstance(verified := info.get("num_verified"), int) else 0,
+        holdout=None if info.get("kind") == "scan" else kind_of_holdout(info),
         num_flagged=int((np.nan_to_num(p) >= FLAGGED).sum()),
         expected_errors=errors,
         error_rate=rate,

@@ -61,7 +61,7 @@ class SequenceSummary:
 
 def summarise_sequences(sql: Sql, info: Mapping[str, Any], *, run: str) -> SequenceSummary:
     """Collect the summary of a run of sequences."""
-    num_examples, method = count_examples(sql, info), info.get("method") or {}
+    num_examples, method = count_examples(sql), info.get("method") or {}
     checked = checked if isinstance(checked := info.get("checked"), dict) else None
     return SequenceSummary(
         run=run,

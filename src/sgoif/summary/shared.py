@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgoif.findings.suspects import Sql, columns_of, counts_holdout
+from sgoif.findings.suspects import Sql, columns_of
 from sgoif.types import Floats
 from sgoif.wording import count, percent, percents
 
@@ -73,20 +73,15 @@ def kind_of_holdout(info: Mapping[str, Any]) -> str:
     """Whether the hold-out's labels were verified, and if not, whether they were cleaned and why."""
     if info.get("trusted"):
         return "trusted"
-    choice, verified = info.get("holdout_cleaning"), info.get("num_verified")
-    labels = f"as given but for {count(verified)} verified" if isinstance(verified, int) and verified else "as given"
-    if "estimate" in info:  # a scan doubts the labels of its hold-out as it doubts all others
-        return labels
+    choice = info.get("holdout_cleaning")
     if not isinstance(choice, dict):
-        return f"{labels}, not self-cleaned"
-    return f"{labels}, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
+        return "as given, not self-cleaned"
+    return f"as given, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
 
 
-def count_examples(sql: Sql, info: Mapping[str, Any]) -> int:
-    """How many examples a run is about; a scan's hold-out is a part of the data, that of a training is not."""
-    tables = ("examples", "holdout") if counts_holdout(info) else ("examples",)
-    present = [name for name in tables if columns_of(sql, name)]
-    return sum(int(sql(f"select count(*) as n from {name}")["n"][0].as_py()) for name in present)
+def count_examples(sql: Sql) -> int:
+    """How many examples a run is about; those that a training held out are others."""
+    return int(sql("select count(*) as n from examples")["n"][0].as_py()) if columns_of(sql, "examples") else 0
 
 
 def read_transition(info: Mapping[str, Any]) -> Floats:

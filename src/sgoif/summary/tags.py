@@ -59,7 +59,7 @@ class TagSummary:
 def summarise_tags(sql: Sql, info: Mapping[str, Any], *, run: str) -> TagSummary:
     """Collect the summary of a multi-label run."""
     expected, noticed = info.get("expected_tag_errors") or {}, info.get("share_noticed")
-    num_examples = count_examples(sql, info)
+    num_examples = count_examples(sql)
     return TagSummary(
         run=run,
         state=str(info.get("state") or "finished"),

@@ -3,9 +3,6 @@
 The model stays in eval mode and untouched throughout. Curvature comes from a sample of the training examples, anchors
 from the whole hold-out, directions from a direct solve; then every training example is scored once. The hold-out is
 scored too, fold against fold, and a hold-out with labels as given is cleaned first.
-
-Several models may share the work, each scoring the examples that it was not trained on: cross-fitted heads on frozen
-features are audited like that. What two models see is not comparable, so the first of them sketches every example.
 """
 
 from __future__ import annotations
@@ -95,43 +92,28 @@ def audit_engine(
 
 
 def audit_examples(
-    parts: Sequence[AuditPart],
-    recorder: Recorder,
-    ledger: CanaryLedger | None = None,
-    *,
-    after_batch: Callable[[int], None] | None = None,
-    keep: KeptAnchors | None = None,
+    part: AuditPart, recorder: Recorder, ledger: CanaryLedger | None = None, *, keep: KeptAnchors | None = None
 ) -> None:
-    """Score the examples of every part, once.
+    """Score every example, once.
 
     Args:
-        parts: models with their examples; all look at the same hold-out.
+        part: the model with its examples.
         recorder: takes the visits.
         ledger: takes the hold-out's own scores, for calibration.
-        after_batch: told how many examples were scored, for a progress bar.
         keep: takes what each example does to each anchor.
     """
-    for part in parts:
-        _measure_curvature(part)
-    judge_holdout(parts, ledger)
-    step, first = 0, parts[0]
-    for part in parts:
-        capture = Capture(part.engine.layers, keep_outputs=[part.engine.head.module_name])
-        seen_by_first = Capture(first.engine.layers)
-        with torch.no_grad():
-            for calls, batch in _passes(part, capture):
-                _, labels, ids = batch
-                head = next(call for call in calls if call.layer == part.engine.head.name)
-                signals = part.engine.score(calls, logits_of(head), labels).cpu().numpy()
-                seen = calls if part is first else _calls(first, seen_by_first, batch)
-                signs = first.engine.sketch(first.engine.head_rows(seen))
-                words = packed_signs(signs).cpu().numpy().view(np.int64)
-                recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
-                if keep is not None:
-                    keep.add(recorder.index.add(as_ids(ids)), _on_anchors(part.engine, calls).cpu().numpy())
-                step += 1
-                if after_batch is not None:
-                    after_batch(len(labels))
+    _measure_curvature(part)
+    judge_holdout(part, ledger)
+    engine = part.engine
+    capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
+    with torch.no_grad():
+        for step, (calls, (_, labels, ids)) in enumerate(_passes(part, capture)):
+            head = next(call for call in calls if call.layer == engine.head.name)
+            signals = engine.score(calls, logits_of(head), labels).cpu().numpy()
+            words = packed_signs(engine.sketch(engine.head_rows(calls))).cpu().numpy().view(np.int64)
+            recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
+            if keep is not None:
+                keep.add(recorder.index.add(as_ids(ids)), _on_anchors(engine, calls).cpu().numpy())
 
 
 def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
@@ -140,15 +122,15 @@ def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
     return found.masked_fill(~engine.anchors.known, float("nan"))
 
 
-def judge_holdout(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
+def judge_holdout(part: AuditPart, ledger: CanaryLedger | None) -> None:
     """Make anchors, directions and canaries of the whole hold-out, which cleans itself first where it may.
 
-    The engines of the parts know their curvature.
+    The engine knows its curvature.
     """
-    _renew_anchors(parts, ledger)
+    _renew_anchors(part, ledger)
     if ledger is not None and ledger.is_on and ledger.cleans_itself:
-        ledger.clean([part.engine for part in parts])
-        _renew_anchors(parts, ledger)
+        ledger.clean(part.engine)
+        _renew_anchors(part, ledger)
 
 
 def _measure_curvature(part: AuditPart) -> None:
@@ -158,33 +140,28 @@ def _measure_curvature(part: AuditPart) -> None:
     part.engine.absorb()
 
 
-def _renew_anchors(parts: Sequence[AuditPart], ledger: CanaryLedger | None) -> None:
+def _renew_anchors(part: AuditPart, ledger: CanaryLedger | None) -> None:
     """Make the anchors of every hold-out example, each once, at its present weight, and score them among themselves."""
     if ledger is not None:
         ledger.forget()
-    for part in parts:
-        engine, anchors = part.engine, part.engine.anchors
-        size, held = anchors.per_refresh, len(engine.holdout)
-        anchors.gathered.zero_()  # what earlier draws left counts for nothing
-        draws = []
-        for start in range(0, held, size):
-            anchors.per_refresh = min(size, held - start)
-            draws.append(engine.refresh(part.model, Capture(engine.layers), part.forward, part.losses))
-        anchors.per_refresh = size
-        engine.advance(0.0, 0.0)
-        if ledger is not None and ledger.is_on and engine.settings.probe:
-            with torch.no_grad():
-                ledger.look(draws, engine, step=0)
+    engine, anchors = part.engine, part.engine.anchors
+    size, held = anchors.per_refresh, len(engine.holdout)
+    anchors.gathered.zero_()  # what earlier draws left counts for nothing
+    draws = []
+    for start in range(0, held, size):
+        anchors.per_refresh = min(size, held - start)
+        draws.append(engine.refresh(part.model, Capture(engine.layers), part.forward, part.losses))
+    anchors.per_refresh = size
+    engine.advance(0.0, 0.0)
+    if ledger is not None and ledger.is_on and engine.settings.probe:
+        with torch.no_grad():
+            ledger.look(draws, engine, step=0)
 
 
 def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCapture], Batch]]:
     for batch in part.batches():
-        yield _calls(part, capture, batch), batch
-
-
-def _calls(part: AuditPart, capture: Capture, batch: Batch) -> list[LayerCapture]:
-    inputs, labels, _ = batch
-    return capture_calls(part.model, part.forward, part.losses, capture, inputs, labels)
+        inputs, labels, _ = batch
+        yield capture_calls(part.model, part.forward, part.losses, capture, inputs, labels), batch
 
 
 def audit_multilabel_examples(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sgoif.distributed import Peers, SingleProcess
 from sgoif.errors import SgoifError
-from sgoif.evidence import IdIndex, Sketches
+from sgoif.evidence import IdIndex
 from sgoif.gradients import Capture, Layer
 from sgoif.training.accounting import FaultLog, VisitCounts, cause_of
 from sgoif.training.checkpoint import pack, unpack
@@ -101,10 +101,6 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self.loss, self.governor, self._sink, self._device = loop.loss, loop.governor, sink, device
         self._forward = loop.forward
         self.facts: dict[str, Any] = dict(loop.facts)  # written into the run; add notes of your own
-        self.sketches: Sketches | None = None  # by which copies are found; made by whoever has the plain inputs
-        self.unjudged: dict[str, Any] | None = (
-            None  # rows for examples that were kept from the model, see `sgoif.finish`
-        )
         self._anchor_capture = Capture(layers)
         self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0

@@ -38,7 +38,7 @@ from sgoif.evidence import (
     should_clean,
 )
 from sgoif.gradients.contractions import widen
-from sgoif.influence import AnchorDraw, HeadRefit, packed_signs
+from sgoif.influence import MIN_HELD_OUT, AnchorDraw, HeadRefit, packed_signs
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
@@ -120,7 +120,7 @@ class CanaryLedger:
         is_due = self.cleans_itself and self._is_cleaning_due() and len(self._recent) > 1
         if is_due:
             self._cleaned_at = self._refreshes
-            self.clean([engine])
+            self.clean(engine)
         return is_due
 
     @property
@@ -196,7 +196,7 @@ class CanaryLedger:
             found[mine, :, 1] = (moved - best_other).cpu().double().numpy()
         return found
 
-    def clean(self, engines: Sequence[Engine]) -> None:
+    def clean(self, engine: Engine) -> None:
         """Let the hold-out judge its own labels, and weigh the anchors accordingly from here on."""
         if not self._recent:  # without a re-fitted head nothing was looked at
             return
@@ -209,17 +209,8 @@ class CanaryLedger:
         weights = np.ones(len(self.labels))
         if self.choice.clean:
             weights[seen] = cleaning.weights
-        self._weigh(weights, engines)
-
-    def believe(self, weights: Floats, engines: Sequence[Engine], reason: str) -> None:
-        """Take from outside how far each hold-out label is right; it does not clean itself any more."""
-        self.choice, self.cleans_itself = CleaningChoice(True, reason), False
-        self._weigh(weights, engines)
-
-    def _weigh(self, weights: Floats, engines: Sequence[Engine]) -> None:
         sure = torch.from_numpy(self._counted * np.where(self.verified, 1.0, weights))
-        for engine in engines:
-            engine.anchors.trust = sure.to(engine.anchors.trust)
+        engine.anchors.trust = sure.to(engine.anchors.trust)
 
     def canaries(self, engine: Engine) -> Canaries | None:
         """The table of canaries, or None where too little was seen."""
@@ -252,7 +243,7 @@ class CanaryLedger:
         if self.judged_classes.sum() < 2:
             return (
                 f"the hold-out is too small: {self.judged_classes.sum()} of {self.num_classes:,} classes have at least "
-                f"{engine.holdout.least_held_out} held-out examples, and two are needed"
+                f"{MIN_HELD_OUT} held-out examples, and two are needed"
             )
         if not engine.settings.probe:
             return "the head was not re-fitted on the hold-out (probe=False), which probabilities need"

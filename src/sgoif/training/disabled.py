@@ -26,8 +26,6 @@ class NoMonitor:
         self.is_on, self.step_count, self.refreshes = False, 0, 0
         self.faults: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
-        self.sketches: Any = None
-        self.unjudged: Any = None
 
     def step(
         self,

@@ -54,7 +54,7 @@ function facts(i) {
   const interval = CARDS.low[i] == null ? "" : ` (range ${percent(CARDS.low[i])} to ${percent(CARDS.high[i])})`;
   const p = CARDS.p[i] == null ? "No probability in this run" : `Wrong with probability ${percent(CARDS.p[i])}${interval}`;
   const trust = CARDS.confidence[i] == null ? "" : `; confidence of the scores ${percent(CARDS.confidence[i])}`;
-  const visits = CARDS.visits[i] == null ? "" : `; ${counted(CARDS.visits[i], "visit")}`;
+  const visits = CARDS.visits[i] ? `; ${counted(CARDS.visits[i], "visit")}` : "";
   return `${p}${trust}${visits}.`;
 }
 
