@@ -107,8 +107,10 @@ def _judge(belief: Belief, num_wrong: int, some: slice) -> Judged:
     true = likely.true(some)
     posterior = _weigh(likely, true, own)
     p, others = _other(posterior, own), posterior.scatter(1, own, -1.0).topk(top, 1)
-    low, high = (_other(_weigh(likely.scaled(scale), true, own), own) for scale in _scales(num_wrong))
-    for model in (belief.lowest, belief.highest):
+    # what was not counted has no counts that could be fewer
+    scales = _scales(num_wrong) if belief.kind == "counted" else (1.0, 1.0)
+    low, high = (_other(_weigh(likely.scaled(scale), true, own), own) for scale in scales)
+    for model in (None if belief.lowest is None else belief.lowest.scaled(scales[0]), belief.highest):
         if model is not None:
             end = _other(_weigh(model, model.true(some), own), own)
             low, high = np.minimum(low, end), np.maximum(high, end)

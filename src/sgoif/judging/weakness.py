@@ -84,16 +84,15 @@ def settle(base: Pool, counted: NoiseModel, near: Floats | None) -> Belief:
     rate, allowed = max(tried, key=tried.__getitem__), [r for r, value in tried.items() if value >= best - _ALLOWED]
     if best - weak > EVIDENCE and total > best:
         return Belief("counted", counted, _weakest(counted, again, share), None, share, beyond)
-    if share < _CLEAN:
-        return Belief("clean", counted, counted.scaled(0.0), None, rate, beyond)
     if min(allowed) > 0:
         likely, lowest, highest = (_spread(plain, at) for at in (rate, min(allowed), max(allowed)))
         return Belief("spread", likely, lowest, highest, rate, beyond)
-    return Belief("unknown", counted, counted.scaled(0.0), None, rate, beyond)
+    kind: Kind = "clean" if share < _CLEAN else "unknown"
+    return Belief(kind, counted, counted.scaled(0.0), None, rate, beyond)
 
 
 def _choose_rows(base: Pool) -> Tensor:
-    """Examples that are asked: all models are held against the same ones."""
+    """Examples that are asked; all models are compared on the same ones."""
     most = min(_FITTED, max(1_000, _NUMBERS // (base.num_classes * len(base.logs))))
     return torch.randperm(len(base), generator=torch.Generator().manual_seed(0))[:most]
 
