@@ -17,7 +17,7 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_NEARLY_SAME
 from sgoif.explain import attribute
 from sgoif.findings import INFLUENCE
-from sgoif.finish import collect_calibrated_run, collect_run, finish_run
+from sgoif.finish import collect_judged_run, collect_run, finish_run
 from sgoif.gradients import Layer, find_head, quiet_eval, survey
 from sgoif.gradients.head import check_output
 from sgoif.gradients.models import (
@@ -50,10 +50,10 @@ from sgoif.settings import (
 from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.base import WatchedLoop
-from sgoif.training.canaries import CanaryLedger
 from sgoif.training.datasets import split, warn_of_few, with_ids
 from sgoif.training.disabled import NoMonitor, NoSequenceMonitor
 from sgoif.training.engine import Engine
+from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.method import ADAM
 from sgoif.training.monitor import Monitor
@@ -164,7 +164,7 @@ def watch(
         temperature=settings.method.temperature,
     )
     log.info("head %s, %s", engine.head.name, survey(plain))
-    ledger = CanaryLedger(engine, trusted=trusted)
+    scores = HoldoutScores(engine, trusted=trusted)
     governor = make_governor(settings.budget, request.device)
     log.info("%s", governor.plan)
     return Monitor(
@@ -180,7 +180,7 @@ def watch(
         ),
         engine,
         recorder=recorder,
-        ledger=ledger,
+        holdout_scores=scores,
         on_close=finish_run,
         on_snapshot=_keep_snapshot,
         on_weights=renew_weights,
@@ -285,20 +285,20 @@ def audit(
             ids = [examples.ids[int(i)] for i in positions]
             yield examples.inputs(positions), examples.labels[positions], ids
 
-    ledger = CanaryLedger(engine, trusted=trusted)
+    scores = HoldoutScores(engine, trusted=trusted)
     part = AuditPart(plain, engine, batches, request.forward, settings.loss.losses)
     kept = KeptAnchors(engine, len(examples)) if keep_anchors else None
-    audit_examples(part, recorder, ledger, keep=kept)
+    audit_examples(part, recorder, scores, keep=kept)
     if snapshot is not None:
         from sgoif.snapshot import snapshot_audit, write_snapshot
 
-        write_snapshot(snapshot_audit(part, ledger, recorder, class_names or ()), snapshot)
+        write_snapshot(snapshot_audit(part, scores, recorder, class_names or ()), snapshot)
     more = {} if kept is None else {INFLUENCE: kept.column(len(recorder.index))}
     facts = {"kind": "audit", **request.facts, "head": head.name, "nearly_same": LIKENESS_NEARLY_SAME}
     facts["method"] = describe_method(engine.settings, engine.layers)
     present = (holdout.counts + examples.counts > 0).numpy()
     facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
-    return collect_calibrated_run(ledger, recorder, engine, facts, more=more)
+    return collect_judged_run(scores, recorder, engine, facts, more=more)
 
 
 def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:

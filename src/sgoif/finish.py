@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgoif.evidence import LIKENESS_COLUMNS, LikelyOthers, hash_ids
+from sgoif.evidence import LIKENESS_COLUMNS, hash_ids
 from sgoif.evidence.examples import read_examples
+from sgoif.judging.judgement import Judged
 from sgoif.reasons import Reasons
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
 from sgoif.training.base import BaseMonitor
-from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
-from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
+from sgoif.training.holdout_scores import HoldoutScores
+from sgoif.training.judged import NoProbabilities, RunJudge, judge_run
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
 from sgoif.training.sinks import MemorySink, ScoreSink
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 __all__ = [
-    *("add_up", "collect_calibrated_run", "collect_run", "finish_run", "judge_so_far", "loop_facts", "save_run"),
+    *("add_up", "collect_judged_run", "collect_run", "finish_run", "judge_so_far", "loop_facts", "save_run"),
     *("watch_facts", "write_part"),
 ]
 
@@ -61,9 +62,9 @@ def finish_run(monitor: Monitor) -> Run | None:
         peers.abort()
         if not recorder.keeps_evidence and peers.rank != 0:
             return None
-    if monitor.ledger is None:
+    if monitor.holdout_scores is None:
         return collect_run(recorder, facts)
-    return collect_calibrated_run(monitor.ledger, recorder, monitor.engine, facts)
+    return collect_judged_run(monitor.holdout_scores, recorder, monitor.engine, facts)
 
 
 def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
@@ -123,73 +124,70 @@ def write_part(sink: ScoreSink | None, rank: int) -> None:
 def judge_so_far(monitor: Monitor) -> Columns | None:
     """One row per example that this process has seen, judged as the run would be if it ended here; None if it can't be.
 
-    Probabilities are learnt from a sample, where there are many.
+    The noise is learnt from a sample, where there are many.
     """
-    if monitor.ledger is None:
+    scores = monitor.holdout_scores
+    if scores is None:
         return None
     table = add_up(monitor.recorder)
     sample = table if len(table["id"]) <= _SAMPLE else _sample(table | {"id_hash": hash_ids(table["id"])})
     try:
-        found = calibrate_run(monitor.ledger, sample, monitor.engine)
+        judge = judge_run(sample, scores.heldout(monitor.engine), scores.known_classes(monitor.engine))
     except NoProbabilities:
         return None
-    if sample is table:
-        return table | _judgement(table, found.examples)
-    return table | _join([_judgement(part, found.judge.judge(part)) for part in _pieces(table)])
+    if judge.by.no_p_reason is not None:
+        return None
+    return table | _join([_judgement(part, judge) for part in _pieces(table)])
 
 
-def collect_calibrated_run(
-    ledger: CanaryLedger,
+def collect_judged_run(
+    scores: HoldoutScores,
     recorder: Recorder,
     engine: Engine,
     facts: dict[str, Any],
     *,
     more: Columns | None = None,
 ) -> Run:
-    """Add up a run with ``p_mislabeled`` where the hold-out allows it; a run without is worth more than none.
+    """Add up a run and judge its labels where the hold-out allows it; a run without is worth more than none.
 
     Args:
-        ledger: what the hold-out says.
+        scores: what was seen of the hold-out.
         recorder: what was recorded of the training examples.
         engine: whose hold-out it is.
         facts: for the run's information.
         more: further columns of the examples.
     """
     examples, rest = _examples(recorder)
-    calibration, competence, why = None, None, None
-    held = np.bincount(ledger.labels, minlength=ledger.num_classes)
+    judge, why = None, None
+    held = np.bincount(scores.labels, minlength=scores.num_classes)
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
         sample = examples if rest is None else _sample(examples)
-        competence = ledger.competence(engine)
-        calibration = calibrate_run(ledger, sample, engine, competence)
+        judge = judge_run(sample, scores.heldout(engine), scores.known_classes(engine))
+        why = judge.by.no_p_reason
     except NoProbabilities as reason:
         why = str(reason)
     except Exception as error:
-        why = f"the calibration failed: {type(error).__name__}: {error}"
-        facts = {**facts, "calibration_error": f"{type(error).__name__}: {error}"}
-    if why is not None:
+        why = f"the labels could not be judged: {type(error).__name__}: {error}"
+        facts = {**facts, "judging_error": f"{type(error).__name__}: {error}"}
+    if judge is None:
         log.warning("this run has no probabilities: %s. Its labels are ranked by their margin.", why)
-    facts |= {"competence": None if competence is None else asdict(competence), "no_p_reason": why}
-    holdout = ledger.table(engine) if calibration is None else calibration.holdout
+    competence = scores.competence(engine) if judge is None else judge.by.competence
+    facts |= {"competence": asdict(competence), "no_p_reason": why}
+    holdout = scores.table(engine)
+    if judge is not None:
+        holdout |= _judgement_of_holdout(judge, holdout["given_label"])
     if rest is not None:
         buckets = chain([examples], rest)
         del examples  # so that a bucket is forgotten once it is written
-        return _stream_run(recorder, facts, calibration, buckets, holdout)
-    return collect_run(
-        recorder,
-        facts,
-        calibration,
-        examples=examples,
-        holdout=holdout,
-        more=more,
-    )
+        return _stream_run(recorder, facts, judge, buckets, holdout)
+    return collect_run(recorder, facts, judge, examples=examples, holdout=holdout, more=more)
 
 
 def collect_run(
     recorder: Recorder,
     facts: dict[str, Any],
-    calibration: RunCalibration | None = None,
+    judge: RunJudge | None = None,
     *,
     examples: Columns | None = None,
     holdout: Columns | None = None,
@@ -200,14 +198,13 @@ def collect_run(
         examples, rest = _examples(recorder)
         if rest is not None:
             return _stream_run(recorder, facts, None, chain([examples], rest))
-    reasons = Reasons.of(facts, calibration)
+    reasons = Reasons.of(facts, judge)
     tables = {"examples": examples | (more or {})}
-    tables["examples"] |= _judgement(examples, None if calibration is None else calibration.examples, reasons)
+    tables["examples"] |= _judgement(examples, judge, reasons)
     tables |= {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
-    if calibration is not None:
+    if judge is not None:
         reasons.warn(tables["examples"])
-        expected = float(np.nansum(calibration.examples.p_mislabeled))
-        facts = {**facts, **calibration.facts(expected)}
+        facts = {**facts, **judge.facts(float(np.nansum(tables["examples"]["p_mislabeled"])))}
     info = {**facts, "num_examples": len(tables["examples"]["id"]), "num_not_judged": _not_judged(tables["examples"])}
     return save_run(recorder.sink, info, tables)
 
@@ -215,7 +212,7 @@ def collect_run(
 def _stream_run(
     recorder: Recorder,
     facts: dict[str, Any],
-    calibration: RunCalibration | None,
+    judge: RunJudge | None,
     buckets: Iterator[Columns],
     holdout: Columns | None = None,
 ) -> Run:
@@ -225,25 +222,25 @@ def _stream_run(
     sink = recorder.sink
     assert sink is not None and sink.url is not None  # the buckets are of its files
     counts, expected = {"num_examples": 0, "num_not_judged": 0}, 0.0
-    reasons = Reasons.of(facts, calibration)
+    reasons = Reasons.of(facts, judge)
 
-    def judge() -> Iterator[Columns]:
+    def judge_buckets() -> Iterator[Columns]:
         nonlocal expected
         for part in chain.from_iterable(map(_pieces, buckets)):
             counts["num_examples"] += len(part["id"])
             counts["num_not_judged"] += _not_judged(part)
-            said = None if calibration is None or calibration.judge is None else calibration.judge.judge(part)
-            expected += 0.0 if said is None else float(np.nansum(said.p_mislabeled))
-            yield part | _judgement(part, said, reasons)
+            columns = _judgement(part, judge, reasons)
+            expected += float(np.nansum(columns["p_mislabeled"]))
+            yield part | columns
 
     try:
-        write_edition(RunFiles(sink.url), "examples", judge())
+        write_edition(RunFiles(sink.url), "examples", judge_buckets())
     except Exception as error:
         log.warning("the visits could not be added up; `sgoif close` does it later: %s", error)
         counts = dict.fromkeys(counts, 0)
     tables = {} if holdout is None else {"holdout": reasons.with_holdout(holdout)}
-    if calibration is not None:
-        facts = facts | {"calibrated_on": len(calibration.examples.p_mislabeled)} | calibration.facts(expected)
+    if judge is not None:
+        facts = facts | judge.facts(expected)
     return save_run(sink, facts | counts, tables)
 
 
@@ -340,29 +337,39 @@ def add_up(recorder: Recorder) -> Columns:
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 
 
-def _judgement(examples: Columns, judged: Judged | None, reasons: Reasons | None = None) -> Columns:
-    """Columns of what a calibration says of examples: probabilities, and why there is none where there is none."""
+def _judgement(examples: Columns, judge: RunJudge | None, reasons: Reasons | None = None) -> Columns:
+    """Columns of what a judge says of examples: probabilities, and why there is none where there is none."""
     nothing = np.full(len(examples["id"]), np.nan)
-    p, low, high = (nothing,) * 3 if judged is None else (judged.p_mislabeled, judged.p_low, judged.p_high)
-    found: Columns = {"p_mislabeled": p, "p_mislabeled_low": low, "p_mislabeled_high": high}
+    found: Columns = {f"p_mislabeled{tail}": nothing for tail in ("", "_low", "_high")}
+    if judge is not None:
+        judged, given = judge.judge(examples), examples["given_label"]
+        found = _probabilities(judged, judge.shows(given)) | {"label_score": 1 - judged.p}
+        found |= _suggestions(judged, examples, judge.known_classes)
     if reasons is not None:
-        found["no_p_reason"] = reasons.of_examples(examples, p)
-    if judged is not None and judged.suggested is not None:
-        found |= _suggestions(judged.suggested, examples, p)
+        found["no_p_reason"] = reasons.of_examples(examples, found["p_mislabeled"])
     return found
 
 
-def _suggestions(suggested: LikelyOthers, examples: Columns, p: NDArray[np.float64]) -> Columns:
+def _judgement_of_holdout(judge: RunJudge, given: NDArray[np.int64]) -> Columns:
+    judged = judge.judge_unseen()
+    return _probabilities(judged, judge.shows(given)) | {"label_score": 1 - judged.p}
+
+
+def _probabilities(judged: Judged, is_shown: NDArray[np.bool_]) -> Columns:
+    ends = zip(("", "_low", "_high"), judged[:3], strict=True)
+    return {f"p_mislabeled{tail}": np.where(is_shown, values, np.nan) for tail, values in ends}
+
+
+def _suggestions(judged: Judged, examples: Columns, known_classes: NDArray[np.bool_]) -> Columns:
     """What a model of the noise suggests, which knows more than the class of the worst anchor.
 
-    Examples that were not judged keep what they have: of them it knows nothing. So do those without a given class,
-    and those whose label it finds nothing against.
+    Examples that were not judged keep what they have: of them it knows nothing.
     """
-    given, labels = examples["given_label"], suggested.labels
+    labels = np.where(known_classes[judged.suggested], judged.suggested, -1)  # -1 reads the last class and stays -1
     # votes are for what the visits saw; of another class it is not known how often it was seen
     share = np.where(labels[:, 0] == examples["suggested_label"], examples["suggested_share"], np.nan)
     names = ("suggested_label", "suggested_label_2", "suggested_label_3", "suggested_share")
-    found, is_known = (*labels.T, share), np.isfinite(p) & (given >= 0) & (labels[:, 0] >= 0)
+    found, is_known = (*labels.T, share), np.isfinite(judged.p) & (labels[:, 0] >= 0)
     columns = {name: np.where(is_known, values, examples[name]) for name, values in zip(names, found, strict=True)}
-    probable = np.where(is_known[:, None], p[:, None] * suggested.probabilities, np.nan)
+    probable = np.where(is_known[:, None], judged.p_suggested, np.nan)
     return columns | dict(zip(("p_suggested", "p_suggested_2", "p_suggested_3"), probable.T, strict=True))

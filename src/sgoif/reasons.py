@@ -15,7 +15,7 @@ from sgoif.influence import MIN_HELD_OUT, why_not_judged
 from sgoif.types import Columns
 
 if TYPE_CHECKING:
-    from sgoif.training.calibration import RunCalibration
+    from sgoif.training.judged import RunJudge
 
 __all__ = ["Reasons"]
 
@@ -39,13 +39,13 @@ class Reasons:
     class_names: Sequence[str]
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any], calibration: RunCalibration | None) -> Reasons:
-        """From the facts of a run and its calibration."""
-        why = facts.get("no_p_reason") or "this run was not calibrated"
+    def of(cls, facts: Mapping[str, Any], judge: RunJudge | None) -> Reasons:
+        """From the facts of a run, and what judged its labels."""
+        why = facts.get("no_p_reason")
         names, held = facts.get("class_names") or (), facts.get("held_out_per_class") or ()
-        if calibration is None:
-            return cls(why, np.ones(0, bool), held, names)
-        return cls(None, calibration.known_classes, held, names)
+        if judge is None:
+            return cls(why or "nothing judged the labels of this run", np.ones(0, bool), held, names)
+        return cls(why, judge.known_classes, held, names)
 
     def of_examples(self, examples: Mapping[str, NDArray[Any]], p: NDArray[np.float64]) -> NDArray[np.object_]:
         """One sentence per example without a probability, None for the others, ``[N]``."""

@@ -1,15 +1,13 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
 from sgoif.evidence.accumulate import Evidence, WeightedMeans
-from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate_counted
-from sgoif.evidence.canaries import Canaries, estimate_transition
-from sgoif.evidence.clean import CleaningChoice, self_clean, should_clean
+from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration
+from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.competence import Competence, measure_competence
-from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_fitted_signals, labels_to_try
-from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates, interval_limits
+from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_fitted_signals
+from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates
 from sgoif.evidence.holdout import Holdout, Snapshot
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
-from sgoif.evidence.predictions import LargestPredictions, PredictionSums
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
     LIKENESS_COLUMNS,
@@ -24,7 +22,6 @@ from sgoif.evidence.sketch import (
 )
 from sgoif.evidence.standardise import Standardiser
 from sgoif.evidence.votes import LikelyClasses, LikelyOthers
-from sgoif.evidence.watched import KeptPredictions, WatchedNoise, measure_memorisation, read_noise
 
 __all__ = [
     "DENSE_CLASSES",
@@ -39,39 +36,26 @@ __all__ = [
     "CalibrationDraws",
     "Canaries",
     "CanaryCalibration",
-    "CleaningChoice",
     "Competence",
     "ErrorRates",
     "Evidence",
     "Holdout",
     "IdIndex",
-    "KeptPredictions",
     "LabelCalibration",
-    "LargestPredictions",
     "LatestWords",
     "LikelyClasses",
     "LikelyOthers",
-    "PredictionSums",
     "Sketches",
     "Snapshot",
     "Standardiser",
-    "WatchedNoise",
     "WeightedMeans",
     "as_ids",
-    "calibrate_counted",
     "cross_fitted_signals",
     "draw_calibrations",
     "error_rates",
-    "estimate_transition",
     "fold_of",
     "hash_ids",
-    "interval_limits",
-    "labels_to_try",
     "measure_competence",
-    "measure_memorisation",
     "picture_sketch",
-    "read_noise",
-    "self_clean",
-    "should_clean",
     "sign_sketch",
 ]

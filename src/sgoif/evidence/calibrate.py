@@ -1,9 +1,8 @@
 """From signals to the probability that a label is wrong, learnt on canaries.
 
 Signals are bent by ``sign(x) log(1 + |x|)``, standardised on the canaries, and weighed by a logistic regression with an
-intercept per class. That gives probabilities under the canaries' own share of flips; where errors were counted
-(:func:`calibrate_counted`) the flips weigh what the counts say, elsewhere the share of errors is estimated among the
-training examples (:func:`shift_prior`).
+intercept per class. That gives probabilities under the canaries' own share of flips; the share of errors is estimated
+among the training examples (:func:`shift_prior`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from sgoif.types import Floats, Ints
 __all__ = [
     "CanaryCalibration",
     "LabelCalibration",
-    "calibrate_counted",
     "fit_canaries",
     "log_odds",
     "predict_each",
@@ -32,8 +30,6 @@ __all__ = [
 
 _BIN = 0.02  # log odds that EM takes for one: far below what a calibration resolves
 _EDGE = 1e-6  # priors stay this far from 0 and 1
-_FLOOR = 1e-5  # a trace of every flip: a pair that was not counted can still be an error
-_ONE_INTERCEPT = 1e9  # a ridge that leaves classes none of their own: the transition knows how they differ
 
 
 def log_odds(probability: float | Floats) -> Floats:
@@ -191,34 +187,14 @@ def predict_each(fits: Sequence[CanaryCalibration], signals: Floats, given_label
 
 @dataclass(frozen=True, slots=True)
 class LabelCalibration:
-    """What the canaries say of labels, and of the bracket around it."""
+    """What the canaries say of labels."""
 
-    canaries: Canaries  # weighted by the last transition
-    transition: Floats  # [C, C], P(given | true)
+    canaries: Canaries
     believed: CanaryCalibration  # negatives weighted by belief; its prior re-estimated on the training scores
-    as_given: CanaryCalibration | None  # all hold-out labels as negatives; None where all are believed anyway
-    is_counted: bool = False  # the share of errors is the transition's, and not found among the training scores
 
     def predict(self, signals: Floats, given_label: Ints) -> Floats:
         """Compute ``p_mislabeled``, ``[N]``; its sum is the expected number of errors."""
         return self.believed.predict(signals, given_label)
-
-
-def calibrate_counted(canaries: Canaries, transition: Floats) -> LabelCalibration:
-    """Calibrate where errors were counted: flips weigh what the transition says, and the share of errors is its own.
-
-    Hold-out labels that are doubted count as far as they are believed; that all of them may be right is the interval's
-    lower end.
-
-    Args:
-        canaries: with how far each hold-out label is believed.
-        transition: ``P(given | true)``.
-    """
-    weighted = canaries.reweight(np.maximum(transition, _FLOOR))
-    doubted = bool((canaries.belief < 1).any())
-    believed = fit_canaries(weighted, class_ridge=_ONE_INTERCEPT)
-    as_given = fit_canaries(weighted.take_as_given(), class_ridge=_ONE_INTERCEPT) if doubted else None
-    return LabelCalibration(weighted, transition, believed, as_given, is_counted=True)
 
 
 def fit_canaries(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sgoif.evidence.holdout import Holdout, Snapshot, class_shares, softmax
 from sgoif.types import Floats, Ints
 
-__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals", "labels_to_try"]
+__all__ = ["SIGNALS", "AssignedSignals", "cross_fitted_signals"]
 
 # The order of the columns. `margin` and `p_given` are high for harmless examples, the others for harmful ones.
 SIGNALS = (
@@ -41,7 +41,6 @@ SIGNALS = (
 DENSE_CLASSES = 64  # up to here every class is an anchor and a possible label
 NUM_PROBABLE = 5
 _CHUNK = 1 << 22  # influences held at once: 32 MB
-_ROWS = 256  # predictions ranked at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +50,6 @@ class AssignedSignals:
     assigned: Ints  # [m, F], the labels tried
     values: Floats  # [m, F, S], columns as SIGNALS; NaN where no snapshot could tell
     worst_anchor: Ints  # [m, F], in the last snapshot that saw the example; -1 for none
-
-
-def labels_to_try(holdout: Holdout, predictions: Floats | None = None) -> Ints:
-    """List the labels each example is tried under, ``[m, F]``: all, or above 64 the given one (first) and five more.
-
-    Args:
-        holdout: Labels and snapshots.
-        predictions: Its mean probabilities, ``[m, C]``, where they are known.
-    """
-    m, c = len(holdout), holdout.num_classes
-    if c <= DENSE_CLASSES:
-        return np.broadcast_to(np.arange(c), (m, c))
-    ranked = holdout.mean_probabilities() if predictions is None else predictions.copy()
-    np.nan_to_num(ranked, copy=False)
-    ranked[np.arange(m), holdout.labels] = np.inf
-    found = np.empty((m, NUM_PROBABLE + 1), dtype=np.int64)
-    for start in range(0, m, _ROWS):
-        part = ranked[start : start + _ROWS]
-        best = np.argpartition(-part, NUM_PROBABLE, axis=1)[:, : NUM_PROBABLE + 1]
-        order = np.argsort(-np.take_along_axis(part, best, axis=1), axis=1, kind="stable")
-        found[start : start + _ROWS] = np.take_along_axis(best, order, axis=1)
-    return found
 
 
 def cross_fitted_signals(holdout: Holdout, assigned: Ints, weights: Floats | None = None) -> AssignedSignals:

@@ -1,15 +1,12 @@
 """How sure the probabilities are: draws of the calibration, and what they say of a group.
 
-A probability is uncertain because the hold-out is small, because the number of errors is itself estimated, and, where
-hold-out labels are doubted, because it is not known how many of them are wrong. The first two are drawn: each draw
-gives every hold-out example a random weight of mean one (the Bayesian bootstrap, Rubin 1981), takes a few Newton steps
-from the fit and draws the number of errors anew. The third is a bracket: an interval runs from the lower end of the
-calibration that takes labels as given to the upper end of the one that doubts them.
+A probability is uncertain because the hold-out is small, and because the number of errors is itself estimated. Each
+draw gives every hold-out example a random weight of mean one (the Bayesian bootstrap, Rubin 1981), takes a few Newton
+steps from the fit and draws the number of errors anew.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,14 +19,10 @@ __all__ = [
     "ErrorRates",
     "draw_calibrations",
     "error_rates",
-    "interval_limits",
 ]
 
 
 _LEVEL = 0.9  # of every interval
-# Counted errors: their number was right within a factor of 1.5 in four of five trainings of the development set, and a
-# third of the truth where people had erred on hard pictures.
-_COUNT_DOUBT = math.log(1.5) / 1.645
 _CHUNK = 1 << 17  # examples judged by all draws at once
 
 
@@ -37,8 +30,7 @@ _CHUNK = 1 << 17  # examples judged by all draws at once
 class CalibrationDraws:
     """Calibrations that the hold-out might as well have given. A few numbers each, so that any example can be asked."""
 
-    lower: tuple[CanaryCalibration, ...]
-    upper: tuple[CanaryCalibration, ...]  # the same objects where all hold-out labels are believed
+    fits: tuple[CanaryCalibration, ...]
 
     def bounds(self, signals: Floats, given_label: Ints) -> tuple[Floats, Floats]:
         """Compute the 5% and 95% quantile of each example's ``p_mislabeled`` over the draws, ``[N]`` each."""
@@ -46,27 +38,9 @@ class CalibrationDraws:
         tail = (1 - _LEVEL) / 2
         for start in range(0, len(signals), _CHUNK):
             part = slice(start, start + _CHUNK)
-            lower = predict_each(self.lower, signals[part], given_label[part])
-            if self.upper is self.lower:
-                low[part], high[part] = np.quantile(lower, (tail, 1 - tail), axis=0)
-                continue
-            low[part] = np.quantile(lower, tail, axis=0)
-            high[part] = np.quantile(predict_each(self.upper, signals[part], given_label[part]), 1 - tail, axis=0)
+            found = predict_each(self.fits, signals[part], given_label[part])
+            low[part], high[part] = np.quantile(found, (tail, 1 - tail), axis=0)
         return low, high
-
-
-def interval_limits(calibration: LabelCalibration) -> tuple[float, float]:
-    """How sure the number of hold-out examples lets anyone be: the highest lower end, and the lowest upper end.
-
-    If none of ``m`` right labels looks as bad as an example, up to ``1 - 0.05^(1/m)`` may still, about ``3/m``. With a
-    share of errors ``q`` Bayes then leaves the odds of an error at no more than ``q / ((1 - q) 3/m)``; and the same the
-    other way round. A fit that separates few examples completely knows nothing of that.
-    """
-    canaries, size = calibration.canaries, len(calibration.transition)
-    count = len(np.unique(canaries.holdout_row[~canaries.is_flip]))
-    tail = 1 - 0.05 ** (1 / max(count, 1))
-    share = float(np.clip(1 - np.diag(calibration.transition).mean(), 1e-4, 0.9)) if size else 0.5
-    return share / (share + (1 - share) * tail), share * tail / (share * tail + 1 - share)
 
 
 def draw_calibrations(
@@ -82,19 +56,12 @@ def draw_calibrations(
         seed: Of the draws.
     """
     rng = np.random.default_rng(seed)
-    canaries, lower, upper = calibration.canaries, [], []
+    canaries, fits = calibration.canaries, []
     for _ in range(num_draws):
         noise = rng.standard_exponential(int(canaries.holdout_row.max()) + 1)[canaries.holdout_row]
         fitted = fit_canaries(replace(canaries, weight=canaries.weight * noise), calibration.believed)
-        if calibration.is_counted:
-            upper.append(replace(fitted, shift=fitted.shift + rng.normal(scale=_COUNT_DOUBT)))
-        else:
-            upper.append(fitted.with_prior(signals, given_label))
-        if calibration.as_given is not None:
-            given = canaries.take_as_given()
-            lower.append(fit_canaries(replace(given, weight=given.weight * noise), calibration.as_given))
-    drawn = tuple(upper)
-    return CalibrationDraws(tuple(lower) if lower else drawn, drawn)
+        fits.append(fitted.with_prior(signals, given_label))
+    return CalibrationDraws(tuple(fits))
 
 
 @dataclass(frozen=True, slots=True)

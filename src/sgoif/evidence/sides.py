@@ -60,7 +60,7 @@ def calibrate_side(canaries: Canaries, signals: Floats, tags: Ints) -> LabelCali
     share = float(fitted.predict(signals, tags).mean())
     if not _PLAUSIBLE[0] < share < _PLAUSIBLE[1]:
         fitted = plain.at_share(_PLAUSIBLE[0]) if share < _PLAUSIBLE[1] else plain
-    return LabelCalibration(canaries, np.zeros((0, 0)), fitted, None)
+    return LabelCalibration(canaries, fitted)
 
 
 def unbend(values: Floats) -> Floats:

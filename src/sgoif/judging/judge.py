@@ -26,10 +26,10 @@ from sgoif.errors import SgoifError
 from sgoif.evidence import Competence, hash_ids, measure_competence
 from sgoif.judging.fitting import FittedNoise, fit_noise, fit_through
 from sgoif.judging.heads import PredictedHead
-from sgoif.judging.judgement import Judged, judge_others
+from sgoif.judging.judgement import Judged, judge_others, why_no_probabilities
 from sgoif.judging.memory import OddsMap, match_odds, match_order
 from sgoif.judging.noise import NoiseModel
-from sgoif.judging.observations import Heldout, Observations
+from sgoif.judging.observations import Heldout, Observations, unseen_observations
 from sgoif.judging.predictions import TopPredictions, log_odds, set_log_odds
 from sgoif.judging.weakness import Kind
 from sgoif.types import Floats, Ints
@@ -75,14 +75,7 @@ class Judge:
     @property
     def no_p_reason(self) -> str | None:
         """Why it gives no probabilities; None where it does."""
-        if self.competence.why_not is not None:
-            return self.competence.why_not
-        if self.kind != "unknown":
-            return None
-        return (
-            f"the model's own doubt explains the labels as well as errors would: between none and "
-            f"{self.competence.most_wrong:.1%} of them may be wrong; check 50 with `sgoif verify`"
-        )
+        return why_no_probabilities(self.kind, self.competence)
 
     @property
     def transition(self) -> Floats:
@@ -112,6 +105,22 @@ class Judge:
         if self.moved is None:
             return [_known_logs(view, rows, self.classes) for view in observations.views.values()]
         return [_moved_logs(observations, rows, given, self.classes, self.moved, by_order=self.is_by_order)]
+
+    def judge_unseen(self, held: Heldout) -> Judged:
+        """Judge rows that the model was not trained on."""
+        return replace(self, moved=None, is_by_order=False).judge(unseen_observations(held))
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's information keeps."""
+        fitted = self.fitted
+        return {
+            "kind": self.kind,
+            "evidence": round(fitted.belief.evidence, 1),
+            "num_sure": int(fitted.counts.sum()),
+            "num_sure_wrong": fitted.num_wrong,
+            "expected_accuracy": fitted.expected_accuracy,
+            "is_by_order": self.is_by_order,
+        }
 
     def verdict(self, observations: Observations) -> Verdict:
         """Judge labels, and say what is said of all of them."""

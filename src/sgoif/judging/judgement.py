@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sgoif.evidence import Competence
 from sgoif.judging.fitting import FittedNoise
 from sgoif.judging.noise import NoiseModel, weigh
 from sgoif.judging.weakness import Belief, Kind
 from sgoif.types import Floats, Ints
 
-__all__ = ["Judged", "Judgement", "judge_fitted", "judge_others"]
+__all__ = ["Judged", "Judgement", "judge_fitted", "judge_others", "why_no_probabilities"]
 
 _TOP = 3
 
@@ -72,6 +73,16 @@ class Judgement:
             "kind": self.kind,
             "evidence": round(self.evidence, 1),
         }
+
+
+def why_no_probabilities(kind: Kind, competence: Competence) -> str | None:
+    """Why labels can be ranked and no number can be given, in words; None where one can."""
+    if competence.why_not is not None or kind != "unknown":
+        return competence.why_not
+    return (
+        "the model's own doubt explains the labels as well as errors would: between none and "
+        f"{competence.most_wrong:.1%} of them may be wrong, and nobody can tell how many; check 50 with `sgoif verify`"
+    )
 
 
 def judge_fitted(fitted: FittedNoise) -> Judgement:

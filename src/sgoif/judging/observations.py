@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sgoif.errors import SgoifError
 from sgoif.judging.predictions import TopPredictions, read_columns
 from sgoif.types import Floats, Ints
 
-__all__ = ["Heldout", "Observations"]
+__all__ = ["Heldout", "Observations", "unseen_observations"]
 
 _PREDICTED = "log_p"  # the columns of predictions begin with it
 
@@ -25,6 +25,10 @@ class Heldout:
     labels: Ints  # [m]
     predictions: TopPredictions
     trusted: bool = False  # whether people have verified the labels
+
+    def take(self, rows: Any) -> Heldout:
+        """Some of them."""
+        return replace(self, labels=self.labels[rows], predictions=self.predictions.take(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,11 @@ class Observations:
             heldout=Heldout(labels=labels[held], predictions=first.take(held)),
             mean_loss=loss,
         )
+
+
+def unseen_observations(held: Heldout) -> Observations:
+    """Held-out rows as examples: their predictions have not seen their labels."""
+    return Observations(ids=np.arange(len(held.labels)), labels=held.labels, views={"final": held.predictions})
 
 
 def _columns(table: Any) -> dict[Any, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import LIKENESS_COLUMNS, measure_competence, sign_sketch
-from sgoif.judging.judgement import Judgement
+from sgoif.judging.judgement import Judgement, why_no_probabilities
 from sgoif.run import Run
 from sgoif.scanning.estimate import estimate_features
 from sgoif.scanning.scan_run import ScanRun
@@ -154,7 +154,7 @@ def _facts(
     competence = measure_competence(estimate.predicted == given, given, num_classes, estimate.expected_accuracy)
     return {
         "competence": asdict(competence),
-        "no_p_reason": competence.why_not,
+        "no_p_reason": why_no_probabilities(estimate.kind, competence),
         "no_totals_reason": None,
         "transition": estimate.transition.tolist(),
         "estimate": estimate.facts(),

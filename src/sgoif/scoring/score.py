@@ -197,10 +197,9 @@ def _facts(job: Job, plan: _Plan, only_unjudged: str | None) -> dict[str, Any]:
         "trusted": about.trusted,
         "head": about.head,
         "held_out_per_class": list(about.held_out_per_class),
-        "holdout_cleaning": about.cleaning,
         "competence": about.competence,
         "no_p_reason": about.no_p_reason,
-        "transition": None if found.calibration is None else found.calibration.transition.tolist(),
+        "transition": None if found.labels is None else found.labels.transition.tolist(),
         "snapshot": {"weights": about.weights, "step": about.step, "num_adapted": about.num_adapted},
         "only_unjudged": only_unjudged is not None,
     }

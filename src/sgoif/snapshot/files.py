@@ -8,35 +8,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.evidence import (
-    CalibrationDraws,
-    Canaries,
-    CanaryCalibration,
-    LabelCalibration,
-    LargestPredictions,
-    WatchedNoise,
-)
-from sgoif.evidence.logistic import Logistic
 from sgoif.files.sealed import read_header, read_sealed, write_sealed
 from sgoif.influence import ClassAnchors, HeadJudge
 from sgoif.influence.scoring import KnownAnchors
+from sgoif.judging.judge import Judge
+from sgoif.judging.observations import Heldout
+from sgoif.judging.predictions import TopPredictions
+from sgoif.judging.sealed import judge_from_plain, judge_to_plain
 from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
-FORMAT = 5
+FORMAT = 6
 
 Tensors = dict[str, Tensor]
-
-_CANARIES = [field.name for field in fields(Canaries) if field.name != "num_classes"]
-_FITTED = ("centre", "scale", "slopes", "class_intercepts", "intercept", "prior", "shift")
 
 
 def write_snapshot(snapshot: Snapshot, url: str | os.PathLike[str]) -> None:
@@ -68,18 +60,17 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     tensors |= {} if judge.probe is None else {"probe/weight": judge.probe}
     if judge.class_anchors is not None:
         tensors |= {f"class_anchors/{name}": value for name, value in judge.class_anchors.tensors().items()}
-    if snapshot.canaries is not None:
-        tensors |= {f"canaries/{name}": _tensor(getattr(snapshot.canaries, name)) for name in _CANARIES}
-    if snapshot.calibration is not None:
-        tensors |= _calibration_tensors(snapshot.calibration, snapshot.draws)
-    if snapshot.noise is not None:
-        tensors |= {"noise/transition": _tensor(snapshot.noise.transition)}
-        tensors |= {"noise/raised": torch.tensor(snapshot.noise.raised, dtype=torch.float64)}
-    if snapshot.predictions is not None:
-        tensors |= {"holdout/predicted_labels": _tensor(snapshot.predictions.labels)}
-        tensors |= {"holdout/predicted_p": _tensor(snapshot.predictions.probabilities)}
-    tensors |= {} if snapshot.may_doubt is None else {"canaries/may_doubt": _tensor(snapshot.may_doubt)}
-    header = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
+    header: dict[str, Any] = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
+    if snapshot.heldout is not None:
+        held = snapshot.heldout
+        tensors |= {
+            "holdout/labels": _tensor(held.labels),
+            "holdout/predicted_labels": _tensor(held.predictions.labels),
+        }
+        tensors |= {"holdout/predicted_p": _tensor(held.predictions.p)}
+    if snapshot.labels is not None:
+        arrays, header["label_judge"] = judge_to_plain(snapshot.labels)
+        tensors |= {f"label_judge/{name}": _tensor(values) for name, values in arrays.items()}
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return bytes(save(whole, {"sgoif": json.dumps(header)}))
 
@@ -89,7 +80,7 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     from safetensors.torch import load
 
     header = read_header(data, entry="sgoif", kind="snapshot", known=FORMAT)
-    weighting = header.pop("weighting")
+    weighting, judge_document = header.pop("weighting"), header.pop("label_judge", None)
     tensors: Tensors = load(data)
     known = tensors["anchors/known"].to(device)
     kinds = [tensors[f"directions/{kind}"] for kind in ("tracked", "plain", "solved")]
@@ -109,86 +100,24 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
         header[name] = tuple(header[name])
     header["scales"] = {name: tuple(pair) for name, pair in header["scales"].items()}
     about = About(**header)
-    canaries = _read_canaries(tensors, about.num_classes)
-    calibration, draws = _read_calibration(tensors, canaries)
-    doubted = tensors.get("canaries/may_doubt")
-    noise = None
-    if "noise/raised" in tensors:
-        noise = WatchedNoise(tensors["noise/transition"].numpy(), float(tensors["noise/raised"]))
-    held = tensors["holdout/id_hash"].numpy()
-    return Snapshot(
-        about,
-        judge,
-        canaries,
-        calibration,
-        draws,
-        predictions=_read_predictions(tensors),
-        may_doubt=None if doubted is None else doubted.numpy(),
-        noise=noise,
-        held_out=held,
-    )
+    heldout, labels = _read_heldout(tensors, about), _read_judge(tensors, judge_document)
+    return Snapshot(about, judge, heldout, labels, held_out=tensors["holdout/id_hash"].numpy())
 
 
-def _calibration_tensors(calibration: LabelCalibration, draws: CalibrationDraws | None) -> Tensors:
-    sides: dict[str, tuple[CanaryCalibration, ...]] = {"believed": (calibration.believed,)}
-    sides |= {} if calibration.as_given is None else {"as_given": (calibration.as_given,)}
-    if draws is not None:
-        sides |= {"draws_upper": draws.upper}
-        sides |= {} if draws.lower is draws.upper else {"draws_lower": draws.lower}
-    tensors = {"calibration/transition": _tensor(calibration.transition)}
-    tensors["calibration/is_counted"] = torch.tensor(calibration.is_counted)
-    for side, fits in sides.items():
-        for name in _FITTED:
-            values = [np.asarray(getattr(fit if hasattr(fit, name) else fit.model, name)) for fit in fits]
-            tensors[f"calibration/{side}/{name}"] = _tensor(np.stack(values))
-    return tensors
-
-
-def _read_calibration(
-    tensors: Tensors, canaries: Canaries | None
-) -> tuple[LabelCalibration | None, CalibrationDraws | None]:
-    if canaries is None or "calibration/transition" not in tensors:
-        return None, None
-    believed, as_given = _read_side(tensors, "believed"), _read_side(tensors, "as_given")
-    transition = tensors["calibration/transition"].numpy()
-    calibration = LabelCalibration(
-        canaries,
-        transition,
-        believed[0],
-        as_given[0] if as_given else None,
-        is_counted=bool(tensors["calibration/is_counted"]),
-    )
-    upper = _read_side(tensors, "draws_upper")
-    return calibration, CalibrationDraws(_read_side(tensors, "draws_lower") or upper, upper) if upper else None
-
-
-def _read_side(tensors: Tensors, side: str) -> tuple[CanaryCalibration, ...]:
-    if f"calibration/{side}/centre" not in tensors:
-        return ()
-    values = {name: tensors[f"calibration/{side}/{name}"].numpy() for name in _FITTED}
-    return tuple(
-        CanaryCalibration(
-            values["centre"][i],
-            values["scale"][i],
-            Logistic(float(values["intercept"][i]), values["slopes"][i], values["class_intercepts"][i]),
-            float(values["prior"][i]),
-            values["shift"][i],
-        )
-        for i in range(len(values["centre"]))
-    )
-
-
-def _read_canaries(tensors: Tensors, num_classes: int) -> Canaries | None:
-    if "canaries/label" not in tensors:
+def _read_heldout(tensors: Tensors, about: About) -> Heldout | None:
+    if "holdout/labels" not in tensors:
         return None
-    columns: Mapping[str, Any] = {name: tensors[f"canaries/{name}"].numpy() for name in _CANARIES}
-    return Canaries(**columns, num_classes=num_classes)
+    labels, p = (tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p"))
+    predictions = TopPredictions(labels, p, about.num_classes)
+    return Heldout(labels=tensors["holdout/labels"].numpy(), predictions=predictions, trusted=about.trusted)
 
 
-def _read_predictions(tensors: Tensors) -> LargestPredictions | None:
-    if "holdout/predicted_labels" not in tensors:
+def _read_judge(tensors: Tensors, document: Mapping[str, Any] | None) -> Judge | None:
+    if document is None:
         return None
-    return LargestPredictions(*(tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p")))
+    start = "label_judge/"
+    arrays = {name.removeprefix(start): t.numpy() for name, t in tensors.items() if name.startswith(start)}
+    return judge_from_plain(arrays, document)
 
 
 def _tensor(values: Any) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import Canaries, KeptPredictions, LargestPredictions, hash_ids, read_noise
+from sgoif.evidence import hash_ids
 from sgoif.gradients.fingerprint import hash_weights
+from sgoif.judging.judge import fit_judge
+from sgoif.judging.observations import unseen_observations
 from sgoif.snapshot.snapshot import About, Snapshot
 from sgoif.store.info import environment, now
 from sgoif.tasks.classification import logit_gradients
 from sgoif.training.audit import AuditPart, audit_engine, judge_holdout
-from sgoif.training.calibration import judge_labels
-from sgoif.training.canaries import CALIBRATED_SIGNALS, CanaryLedger
 from sgoif.training.engine import Engine
+from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import HoldoutPass, Losses
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
@@ -42,7 +43,7 @@ def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
     Raises:
         SgoifError: No step was scored yet.
     """
-    watched, ledger = monitor.engine, None
+    watched, scores = monitor.engine, None
     if not watched.tracker.is_ready:
         raise SgoifError("a snapshot needs curvature, which the first scored steps show; take it after them.")
     holdout = copy.copy(watched.holdout)  # with a place of its own in the round over the examples
@@ -55,14 +56,14 @@ def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
         method=settings,
     )
     _copy_curvature(watched, engine)
-    if monitor.ledger is not None and settings.probe:
-        ledger = CanaryLedger(engine, verified=monitor.ledger.verified)
+    if monitor.holdout_scores is not None and settings.probe:
+        scores = HoldoutScores(engine, trusted=monitor.holdout_scores.trusted)
     part = AuditPart(monitor.model, engine, lambda: (), seen.forward, seen.losses)
-    judge_holdout(part, ledger)
+    judge_holdout(part, scores)
     return snapshot_of(
         monitor.model,
         engine,
-        ledger,
+        scores,
         class_names=monitor.facts.get("class_names") or (),
         label_smoothing=monitor.loss.label_smoothing,
         is_cross_entropy=is_cross_entropy(seen.losses, watched, monitor.loss.label_smoothing),
@@ -71,10 +72,10 @@ def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
     )
 
 
-def snapshot_audit(part: AuditPart, ledger: CanaryLedger, recorder: Recorder, class_names: Sequence[str]) -> Snapshot:
+def snapshot_audit(part: AuditPart, scores: HoldoutScores, recorder: Recorder, class_names: Sequence[str]) -> Snapshot:
     """Keep what an audit judged by, adapted to the examples that it scored."""
     is_usual = is_cross_entropy(part.losses, part.engine)
-    found = snapshot_of(part.model, part.engine, ledger, class_names=class_names, is_cross_entropy=is_usual)
+    found = snapshot_of(part.model, part.engine, scores, class_names=class_names, is_cross_entropy=is_usual)
     count = len(recorder.index)
     signals: dict[str, NDArray[Any]] = {name: recorder.means.mean(name)[:count] for name in recorder.means.signals}
     others = recorder.likely.top(count)  # of the one visit that an audit makes
@@ -86,7 +87,7 @@ def snapshot_audit(part: AuditPart, ledger: CanaryLedger, recorder: Recorder, cl
 def snapshot_of(
     model: nn.Module,
     engine: Engine,
-    ledger: CanaryLedger | None,
+    scores: HoldoutScores | None,
     *,
     class_names: Sequence[str] = (),
     label_smoothing: float = 0.0,
@@ -94,14 +95,11 @@ def snapshot_of(
     autocast: torch.dtype | None = None,
     step: int | None = None,
 ) -> Snapshot:
-    """Keep what an audit's engine judges by, and its canaries, before they meet any training example."""
-    competence = None if ledger is None else ledger.competence(engine)
+    """Keep what an audit's engine judges by, before it meets any training example."""
+    competence = None if scores is None else scores.competence(engine)
     why = "the hold-out was not judged" if competence is None else competence.why_not
-    canaries = None if ledger is None or why is not None else ledger.canaries(engine)
-    if ledger is not None and canaries is None and why is None:
-        why = ledger.why_none(engine)
-    choice = None if ledger is None else ledger.choice
-    is_trusted = ledger is not None and ledger.trusted
+    heldout = None if scores is None or why is not None else scores.heldout(engine)
+    is_trusted = scores is not None and scores.trusted
     ids = engine.holdout.ids
     about = About(
         weights=hash_weights(model),
@@ -113,7 +111,6 @@ def snapshot_of(
         is_cross_entropy=is_cross_entropy,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
         trusted=is_trusted,
-        cleaning=None if choice is None else asdict(choice),
         held_out_per_class=tuple(engine.holdout.counts.tolist()),
         competence=None if competence is None else asdict(competence),
         no_p_reason=why,
@@ -124,21 +121,15 @@ def snapshot_of(
     # positions of a hold-out that came without ids are nobody's ids
     held = np.zeros(0, np.int64) if isinstance(ids, range) else np.sort(hash_ids(np.asarray(ids)).view(np.int64))
     judge = copy.deepcopy(engine.judge())  # stays as it is when the engine goes on
-    if ledger is None or canaries is None:
-        return Snapshot(about, judge, canaries, held_out=held)
-    predictions, doubted = ledger.predictions(), ledger.may_doubt(canaries)
-    # as many errors as among the hold-out's own labels are expected, until training examples are seen
-    noise = read_noise(_own_predictions(canaries, predictions), ledger.judged_classes)
-    found = judge_labels(canaries, predictions, noise, doubted)
-    return Snapshot(about, judge, canaries, found.calibration, None, predictions, doubted, noise, held)
-
-
-def _own_predictions(canaries: Canaries, predictions: LargestPredictions) -> KeptPredictions:
-    """What is kept of the hold-out's predictions under its own labels."""
-    own = ~canaries.is_flip
-    given, p_given = canaries.label[own], canaries.signals[own, CALIBRATED_SIGNALS.index("p_given")]
-    others = predictions.others(canaries.holdout_row[own], given)
-    return KeptPredictions.of(p_given, given, others, canaries.num_classes)
+    if heldout is None:
+        return Snapshot(about, judge, held_out=held)
+    try:
+        labels = fit_judge(
+            unseen_observations(heldout)
+        )  # as of the hold-out's own labels, until training examples are seen
+    except SgoifError as error:
+        return Snapshot(replace(about, no_p_reason=str(error)), judge, held_out=held)
+    return Snapshot(about, judge, heldout, labels, held)
 
 
 def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:

@@ -6,7 +6,7 @@ The model that gives features and logits is the user's and is not part of it; se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import (
-    CalibrationDraws,
-    Canaries,
-    KeptPredictions,
-    LabelCalibration,
-    LargestPredictions,
-    LikelyOthers,
-    Standardiser,
-    WatchedNoise,
-    draw_calibrations,
-    measure_memorisation,
-    read_noise,
-)
+from sgoif.evidence import LikelyOthers, Standardiser
 from sgoif.gradients.contractions import widen
 from sgoif.influence import MIN_HELD_OUT, HeadJudge, why_not_judged
+from sgoif.judging.judge import Judge, fit_judge
+from sgoif.judging.observations import Heldout, Observations
+from sgoif.judging.predictions import TopPredictions
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
-from sgoif.training.calibration import READ_SIGNALS, Examples, judge_labels, probabilities
-from sgoif.training.canaries import CALIBRATED_SIGNALS
 
 __all__ = ["About", "Snapshot"]
 
 Columns = Mapping[str, NDArray[Any]]
 
 _STANDARDISED = ("harm", "worst")
+_NEEDED = ("loss", "margin", "p_given", "harm", "worst")  # that must be finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +45,6 @@ class About:
     is_cross_entropy: bool = True  # else gradients at the logits must be given with every batch
     autocast: str | None = None  # the precision of the hold-out's forward pass
     trusted: bool = False
-    cleaning: Mapping[str, Any] | None = None  # whether an as-given hold-out was cleaned, and why
     held_out_per_class: tuple[int, ...] = ()
     competence: Mapping[str, Any] | None = None  # of the model, on the hold-out
     no_p_reason: str | None = None  # why it gives no probabilities
@@ -68,19 +57,15 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A judge of examples, its calibration, and what it is of.
+    """What judges examples and their labels, and what it is of.
 
     Made by ``monitor.snapshot()`` or ``sgoif.audit(snapshot=...)``; read by :func:`sgoif.snapshot.read_snapshot`.
     """
 
     about: About
     judge: HeadJudge
-    canaries: Canaries | None = None  # None: too few hold-out examples, or too many classes, for probabilities
-    calibration: LabelCalibration | None = None
-    draws: CalibrationDraws | None = None  # for intervals; None before the first adaptation
-    predictions: LargestPredictions | None = None  # of hold-out examples; None without canaries
-    may_doubt: NDArray[np.bool_] | None = None  # whose hold-out labels nobody verified, by canary
-    noise: WatchedNoise | None = None  # counted among the hold-out, then among training examples
+    heldout: Heldout | None = None  # predictions of hold-out examples; None where labels cannot be judged
+    labels: Judge | None = None  # learnt from the hold-out, then from it and training examples
     held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
 
     def score(
@@ -95,7 +80,7 @@ class Snapshot:
             gradients: of each example's loss at its logits, ``[B, C]``; those of cross-entropy if left out.
 
         Returns:
-            Signals, ``suggested_label``, and where there are canaries ``p_mislabeled`` with its interval, ``[B]`` each;
+            Signals, ``suggested_label``, and where labels are judged ``p_mislabeled`` with its range, ``[B]`` each;
             NaN where the model's output is not finite.
         """
         return self.judged(self.signals(features, logits, labels, gradients), labels.cpu().numpy())
@@ -121,13 +106,12 @@ class Snapshot:
     def judged(self, signals: Columns, labels: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Add to signals what they mean: a suggested label, standardised scores, probabilities."""
         is_sound = _is_sound(signals)
-        can = is_sound & self._is_known(labels)
         nothing, likely = np.full(len(labels), np.nan), np.full(len(labels), -1)
         found = (nothing, nothing, nothing)
-        if self.calibration is not None and self.noise is not None and can.any():
-            asked = self._select_examples(signals, labels, can)
-            likely[can] = self.noise.suggest(asked.kept, asked.margin, self._known_classes).labels[:, 0]
-            found = probabilities(self.calibration, self.draws, asked.signals(self.noise), labels[can], can)
+        if self.labels is not None:
+            judged = self.labels.judge(self._observe(signals, labels, is_sound & self._is_known(labels)))
+            likely = judged.suggested[:, 0]
+            found = (nothing,) * 3 if self.labels.no_p_reason is not None else judged[:3]
         anchor = np.where(is_sound, signals["worst_anchor"], -1).astype(np.int64)
         columns = {name: np.where(is_sound, column, np.nan) for name, column in signals.items()}
         columns |= {"suggested_label": np.where(likely >= 0, likely, anchor)}
@@ -144,40 +128,40 @@ class Snapshot:
         is_unknown = ~self._is_known(labels)
         for label in np.unique(labels[is_unknown]).tolist():
             found[is_unknown & (labels == label)] = self._why_not(label)
-        if self.calibration is None:
-            found[:] = self.about.no_p_reason or "the snapshot was made without probabilities"
+        why = self.about.no_p_reason if self.labels is None else self.labels.no_p_reason
+        if self.labels is None or why is not None:
+            found[:] = why or "the snapshot was made without probabilities"
         return found
 
     def adapted(self, signals: Columns, labels: NDArray[np.int64]) -> Snapshot:
         """Learn from the signals of training examples how many errors there are, and of which kind.
 
-        Canaries know what an error looks like, not how many there are. Some ten thousand examples will do, drawn at
-        random from what is to be scored.
+        Some ten thousand examples will do, drawn at random from what is to be scored.
         """
         can = _is_sound(signals) & self._is_known(labels)
-        if self.canaries is None or self.predictions is None or can.sum() < 2:
+        if self.heldout is None or can.sum() < 2:
             return self
-        asked = self._select_examples(signals, labels, can)
-        held = self.canaries.signals[~self.canaries.is_flip, CALIBRATED_SIGNALS.index("margin")]
-        noise = read_noise(asked.kept, self._known_classes, measure_memorisation(asked.margin, held))
-        doubted = np.zeros(len(self.canaries), bool) if self.may_doubt is None else self.may_doubt
-        calibration = judge_labels(self.canaries, self.predictions, noise, doubted).calibration
-        draws = draw_calibrations(calibration, asked.signals(noise), labels[can])
         scales = {name: _scale_of(signals[name]) for name in _STANDARDISED}
-        about = replace(self.about, num_adapted=int(can.sum()), scales=scales)
-        return replace(self, about=about, calibration=calibration, draws=draws, noise=noise)
+        judge = fit_judge(self._observe(signals, labels, can, self.heldout))
+        about = replace(
+            self.about,
+            num_adapted=int(can.sum()),
+            scales=scales,
+            competence=asdict(judge.competence),
+            no_p_reason=judge.no_p_reason,
+        )
+        return replace(self, about=about, labels=judge)
 
-    def _select_examples(self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_]) -> Examples:
-        """What is asked about examples that can be judged."""
-        p_given, margin, runner_up = (signals[name][can] for name in ("p_given", "margin", "runner_up"))
+    def _observe(
+        self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_], heldout: Heldout | None = None
+    ) -> Observations:
+        """What is asked about examples; the labels of those that cannot be judged are none."""
+        p_given, margin, runner_up = (signals[name] for name in ("p_given", "margin", "runner_up"))
         others = LikelyOthers.of_visit(p_given, margin, runner_up)
-        kept = KeptPredictions.of(p_given.astype(np.float64), labels[can], others, self.about.num_classes)
-        read = np.stack([signals[name][can] for name in READ_SIGNALS], 1).astype(np.float64)
-        return Examples(kept, margin.astype(np.float64), read)
-
-    @property
-    def _known_classes(self) -> NDArray[np.bool_]:
-        return self._is_known(np.arange(self.about.num_classes))
+        view = TopPredictions.of_given(labels, p_given.astype(np.float64), others, self.about.num_classes)
+        return Observations(
+            ids=np.arange(len(labels)), labels=np.where(can, labels, -1), views={"final": view}, heldout=heldout
+        )
 
     def _is_known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whose class has enough hold-out examples, ``[B]``; without them a label cannot be judged."""
@@ -189,7 +173,7 @@ class Snapshot:
 
 
 def _is_sound(signals: Columns) -> NDArray[np.bool_]:
-    return np.asarray(np.all([np.isfinite(signals[name]) for name in CALIBRATED_SIGNALS], axis=0))
+    return np.asarray(np.all([np.isfinite(signals[name]) for name in _NEEDED], axis=0))
 
 
 def _scale_of(values: NDArray[Any]) -> tuple[float, float]:

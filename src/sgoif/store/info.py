@@ -250,7 +250,7 @@ _FACTS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("held_out_per_class", "held_out_per_tag"), _WHOLES),
     **dict.fromkeys(("overhead", "share_noticed"), _NUMBER),
     **dict.fromkeys(("overhead_by_part", "counters", "expected_tag_errors"), _NUMBERS),
-    **dict.fromkeys(("plan", "holdout_cleaning", "switched_off"), _MAPPING),
+    **dict.fromkeys(("plan", "switched_off"), _MAPPING),
     "class_names": (_list_of(_is_scalar), "a list of names"),
     "faults": _COUNTS,
     **dict.fromkeys(("plan_changes", "data_issues"), (_list_of(_is_mapping), "a list of mappings")),

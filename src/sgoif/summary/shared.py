@@ -70,13 +70,8 @@ def why_no_probabilities(info: Mapping[str, Any]) -> str:
 
 
 def kind_of_holdout(info: Mapping[str, Any]) -> str:
-    """Whether the hold-out's labels were verified, and if not, whether they were cleaned and why."""
-    if info.get("trusted"):
-        return "trusted"
-    choice = info.get("holdout_cleaning")
-    if not isinstance(choice, dict):
-        return "as given, not self-cleaned"
-    return f"as given, {'self-cleaned' if choice.get('clean') else 'not self-cleaned'} ({choice.get('reason', '?')})"
+    """Whether the hold-out's labels were verified."""
+    return "trusted" if info.get("trusted") else "as given"
 
 
 def count_examples(sql: Sql) -> int:

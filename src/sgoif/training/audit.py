@@ -23,8 +23,8 @@ from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.influence.holdout import MultilabelHoldOut
-from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import MANY_CLASSES, Engine
+from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import logits_of
 from sgoif.training.method import OF_TRACKED, Method
 from sgoif.training.multilabel.engine import MultilabelDraw, MultilabelEngine
@@ -92,18 +92,18 @@ def audit_engine(
 
 
 def audit_examples(
-    part: AuditPart, recorder: Recorder, ledger: CanaryLedger | None = None, *, keep: KeptAnchors | None = None
+    part: AuditPart, recorder: Recorder, scores: HoldoutScores | None = None, *, keep: KeptAnchors | None = None
 ) -> None:
     """Score every example, once.
 
     Args:
         part: the model with its examples.
         recorder: takes the visits.
-        ledger: takes the hold-out's own scores, for calibration.
+        scores: takes those of the hold-out.
         keep: takes what each example does to each anchor.
     """
     _measure_curvature(part)
-    judge_holdout(part, ledger)
+    judge_holdout(part, scores)
     engine = part.engine
     capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
     with torch.no_grad():
@@ -122,15 +122,15 @@ def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
     return found.masked_fill(~engine.anchors.known, float("nan"))
 
 
-def judge_holdout(part: AuditPart, ledger: CanaryLedger | None) -> None:
-    """Make anchors, directions and canaries of the whole hold-out, which cleans itself first where it may.
+def judge_holdout(part: AuditPart, scores: HoldoutScores | None) -> None:
+    """Make anchors and directions of the whole hold-out, which cleans itself first where it may.
 
     The engine knows its curvature.
     """
-    _renew_anchors(part, ledger)
-    if ledger is not None and ledger.is_on and ledger.cleans_itself:
-        ledger.clean(part.engine)
-        _renew_anchors(part, ledger)
+    _renew_anchors(part, scores)
+    if scores is not None and scores.is_on and scores.cleans_itself:
+        scores.clean(part.engine)
+        _renew_anchors(part, scores)
 
 
 def _measure_curvature(part: AuditPart) -> None:
@@ -140,10 +140,10 @@ def _measure_curvature(part: AuditPart) -> None:
     part.engine.absorb()
 
 
-def _renew_anchors(part: AuditPart, ledger: CanaryLedger | None) -> None:
+def _renew_anchors(part: AuditPart, scores: HoldoutScores | None) -> None:
     """Make the anchors of every hold-out example, each once, at its present weight, and score them among themselves."""
-    if ledger is not None:
-        ledger.forget()
+    if scores is not None:
+        scores.forget()
     engine, anchors = part.engine, part.engine.anchors
     size, held = anchors.per_refresh, len(engine.holdout)
     anchors.gathered.zero_()  # what earlier draws left counts for nothing
@@ -153,9 +153,9 @@ def _renew_anchors(part: AuditPart, ledger: CanaryLedger | None) -> None:
         draws.append(engine.refresh(part.model, Capture(engine.layers), part.forward, part.losses))
     anchors.per_refresh = size
     engine.advance(0.0, 0.0)
-    if ledger is not None and ledger.is_on and engine.settings.probe:
+    if scores is not None and scores.is_on and engine.settings.probe:
         with torch.no_grad():
-            ledger.look(draws, engine, step=0)
+            scores.look(draws, engine, step=0)
 
 
 def _passes(part: AuditPart, capture: Capture) -> Iterator[tuple[list[LayerCapture], Batch]]:

@@ -25,9 +25,9 @@ from sgoif.influence import HoldOut
 from sgoif.training.accounting import OUTSIDE_CLASSES
 from sgoif.training.anchor_health import anchor_rows
 from sgoif.training.base import Reading, WatchedLoop
-from sgoif.training.canaries import CanaryLedger
 from sgoif.training.engine import Engine
 from sgoif.training.head_monitor import HeadMonitor
+from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import HoldoutPass, holdout_losses
 from sgoif.training.recorder import Recorder
 from sgoif.training.step_ids import IdNotices
@@ -49,14 +49,14 @@ class Monitor(HeadMonitor):
         engine: Engine,
         *,
         recorder: Recorder,
-        ledger: CanaryLedger | None = None,
+        holdout_scores: HoldoutScores | None = None,
         on_close: Callable[[Monitor], Any] | None = None,
         on_snapshot: Callable[[Monitor, HoldoutPass, str | None], Any] | None = None,
         on_weights: Callable[[Monitor, Any], Weights | None] | None = None,
     ) -> None:
         head, device = engine.head, engine.holdout.device
         super().__init__(loop, head, engine.layers, sink=recorder.sink, device=device, on_close=on_close)
-        self.engine, self.recorder, self.ledger = engine, recorder, ledger
+        self.engine, self.recorder, self.holdout_scores = engine, recorder, holdout_scores
         self._on_snapshot, self._on_weights = on_snapshot, on_weights
         self._weights = WeightTable(engine.gate.planned_steps or 0)
         self._visits = VisitBuffer(engine, recorder, self.peers, self._counts, self.fault_log.note)
@@ -161,7 +161,7 @@ class Monitor(HeadMonitor):
             rows = anchor_rows(self.engine, draw, step)
             if rows:
                 self.recorder.sink.write_table("anchors", rows)
-        if self.ledger is not None and self.ledger.add(draw, self.engine, step):
+        if self.holdout_scores is not None and self.holdout_scores.add(draw, self.engine, step):
             self.engine.anchors.trust = self.peers.broadcast(self.engine.anchors.trust)
 
     # Bookkeeping.
@@ -309,7 +309,7 @@ class Monitor(HeadMonitor):
             "engine": self.engine.state_dict(),
             "recorder": self.recorder.shared_state(),
             "visits": [asdict(visits.emptied()) for visits in waiting],
-            "ledger": None if self.ledger is None else self.ledger.state_dict(),
+            "holdout_scores": None if self.holdout_scores is None else self.holdout_scores.state_dict(),
         }
         own = {
             "recorder": self.recorder.own_state(),
@@ -321,8 +321,8 @@ class Monitor(HeadMonitor):
 
     def _load_task_state(self, shared: Mapping[str, Any], owned: Sequence[Mapping[str, Any]]) -> None:
         self.engine.load_state_dict(shared["engine"])
-        if self.ledger is not None and shared["ledger"] is not None:
-            self.ledger.load_state_dict(shared["ledger"])
+        if self.holdout_scores is not None and shared["holdout_scores"] is not None:
+            self.holdout_scores.load_state_dict(shared["holdout_scores"])
         self.recorder.load_shared(shared["recorder"])
         for own in owned:
             self.recorder.load_own(own["recorder"])
