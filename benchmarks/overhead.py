@@ -3,11 +3,11 @@
 ``cost``: whole training steps (forward, backward, optimiser) with the monitor at its defaults, over the bare PyTorch
 loop, on one thread, in blocks of whole refresh periods whose single steps take turns, so that every kind of step is in
 the ratio and a busy neighbour falls on both alike. Beside wall time stands the CPU time of the process, which a
-neighbour disturbs less. What the hold-out's judging of its own labels takes is measured apart and added. There are 20 hold-out
-examples of each class, at least 1,000. Launches are operators of the monitor, views left out, on average over two
-refresh periods. Then the peak memory of both loops, each in a process of its own; a monitor has seen its hold-out by
-then (the first part of a very large one) and judged it. Both processes hold the hold-out: it is the user's, watched or
-not.
+neighbour disturbs less. What the hold-out's judging of its own labels takes is measured apart and added. There are 20
+hold-out examples of each class, at least 1,000. Launches are operators of the monitor, views left out, on average over
+two refresh periods. Then the peak memory of both loops, each in a process of its own; a monitor has seen its hold-out
+by then (the first part of a very large one) and judged it. Both processes hold the hold-out: it is the user's, watched
+or not.
 
 ``governed``: a training of some hundred steps from its first step on, with the governor free to change the plan, and
 its promise: time of all watched steps over as many bare ones in turn. The monitor's clock stands still in bare steps.
