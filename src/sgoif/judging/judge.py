@@ -13,7 +13,8 @@ the final features as a second view changed the mean by 0.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ _NUMBERS = 1 << 24  # of predictions that are worked on at once
 _BY_HEART = 1.0  # contradicted training labels, in units of the wrong ones, below which they were learnt by heart
 _MOSTLY = 0.75  # contradicted training labels, in units of those that mean predictions over visits contradict
 _OWN_LABELS = 3.0  # nats that a fit to the held-out rows alone has over one to others, by having seen their labels
+_SURE = 2.0  # standard errors between the shares of contradicted labels in training and held-out rows
 _LOWEST = -20.0  # log probability
 
 
@@ -156,6 +158,8 @@ def fit_judge(observations: Observations) -> Judge:
         PredictedHead(_tensor(_known_logs(view, rows, classes)), name) for name, view in observations.views.items()
     ]
     fitted = fit_noise(heads, given, len(classes))
+    if fitted.is_refitted:
+        fitted = _read_through([head.log_p for head in heads], fitted, torch.from_numpy(given))
     competence = measure_competence(fitted.predicted == given, given, len(classes), fitted.expected_accuracy)
     return Judge(classes, observations.num_classes, fitted, competence)
 
@@ -180,9 +184,8 @@ def _fit_trained(observations: Observations, held: Heldout) -> Judge:
     final = _known_logs(observations.final, rows, classes)
     agrees = final.argmax(1) == labels
     if held.trusted:
-        fitted, moved, is_by_order = _fit_trusted(
-            observations, rows, labels, classes, unseen.argmax(1) != unseen_labels
-        )
+        is_wrong = unseen.argmax(1) != unseen_labels
+        fitted, moved, is_by_order = _fit_trusted(observations, rows, labels, classes, is_wrong)
     else:
         alone = fit_noise([PredictedHead(_tensor(unseen))], unseen_labels, len(classes))
         wrong = float(judge_others(alone, [_tensor(unseen)], torch.from_numpy(unseen_labels)).p.mean())
@@ -227,9 +230,16 @@ def _fit_trusted(
     logs = _moved_logs(observations, rows, labels, classes, moved, by_order=is_by_order)
     fitted = fit_noise([PredictedHead(_tensor(logs))], labels, len(classes))
     belief = fitted.belief
-    if is_by_order or (belief.kind == "clean" and is_wrong.mean() < is_unseen_wrong.mean()):
+    if is_by_order or (belief.kind == "clean" and not _is_alike(is_wrong, is_unseen_wrong)):
         belief = replace(belief, kind="unknown")
     return replace(fitted, belief=replace(belief, likely=_plain(belief.likely)), is_refitted=False), moved, is_by_order
+
+
+def _is_alike(seen: NDArray[np.bool_], unseen: NDArray[np.bool_]) -> bool:
+    """Whether training labels are contradicted as often as right ones are: less by heart, more where some are wrong."""
+    gap = float(seen.mean() - unseen.mean())
+    chance = math.sqrt(sum(part.mean() * (1 - part.mean()) / max(len(part), 1) for part in (seen, unseen)))
+    return 0 <= gap <= _SURE * chance
 
 
 def _plain(model: NoiseModel) -> NoiseModel:
@@ -248,12 +258,17 @@ def _choose_fit(alone: FittedNoise, together: FittedNoise, unseen: Tensor, label
     """The fit under which held-out labels are likelier, of those that are the most to be believed."""
     found = []
     for fitted, bonus in ((alone, _OWN_LABELS), (together, 0.0)):
-        likely = fitted.belief.likely
-        model = fit_through([unseen], likely.pool.exponents, likely.transition, labels)
-        belief = replace(fitted.belief, likely=model)
-        found.append((model.total() - bonus, replace(fitted, belief=belief, is_refitted=False)))
+        read = _read_through([unseen], fitted, labels)
+        found.append((read.belief.likely.total() - bonus, read))
     ranks = {"counted": 0, "spread": 1, "clean": 2, "unknown": 2}
     return min(found, key=lambda item: (ranks[item[1].belief.kind], -item[0]))[1]
+
+
+def _read_through(logs: Sequence[Tensor], fitted: FittedNoise, labels: Tensor) -> FittedNoise:
+    """The same for predictions as they are, through what was counted: nobody recovers others' true classes first."""
+    likely = fitted.belief.likely
+    model = fit_through(logs, likely.pool.exponents, likely.transition, labels)
+    return replace(fitted, belief=replace(fitted.belief, likely=model), is_refitted=False)
 
 
 def _moved_logs(
