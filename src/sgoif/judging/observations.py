@@ -42,6 +42,7 @@ class Observations:
             label, and are pooled; with held-out rows by one model that was trained on the labels, at one moment.
         heldout: rows that this model was not trained on.
         over_visits: its mean predictions while it was trained, where they are known.
+        num_visits: over how many that is, ``[N]``.
         mean_loss: the plain mean of its cross-entropy over the visits of a training, ``[N]``, where it is known.
     """
 
@@ -50,6 +51,7 @@ class Observations:
     views: Mapping[str, TopPredictions]
     heldout: Heldout | None = None
     over_visits: TopPredictions | None = None
+    num_visits: Ints | None = None
     mean_loss: Floats | None = None
 
     def __post_init__(self) -> None:
