@@ -114,12 +114,11 @@ def calibration_report(found: Trained) -> dict[str, Any]:
     p = np.nan_to_num(found.table["p_mislabeled"])
     errors = {"expected": found.info["expected_errors"], "true": int(found.wrong.sum())}
     ranking = detection_report(p, found.wrong)
-    cleaning = found.info["holdout_cleaning"]
     return {
         "p_mislabeled": ranking,
         "precision": calibration_of_top(p, found.wrong),
         "errors": errors,
-        "cleaning": cleaning,
+        "estimate": found.info["estimate"],
     }
 
 

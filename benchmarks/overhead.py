@@ -3,11 +3,11 @@
 ``cost``: whole training steps (forward, backward, optimiser) with the monitor at its defaults, over the bare PyTorch
 loop, on one thread, in blocks of whole refresh periods whose single steps take turns, so that every kind of step is in
 the ratio and a busy neighbour falls on both alike. Beside wall time stands the CPU time of the process, which a
-neighbour disturbs less. What the hold-out's cleaning of itself takes is measured apart and added. There are 20 hold-out
-examples of each class, at least 1,000. Launches are operators of the monitor, views left out, on average over two
-refresh periods. Then the peak memory of both loops, each in a process of its own; a monitor has seen its hold-out by
-then (the first part of a very large one) and cleaned it. Both processes hold the hold-out: it is the user's, watched or
-not.
+neighbour disturbs less. What the hold-out's judging of its own labels takes is measured apart and added. There are 20
+hold-out examples of each class, at least 1,000. Launches are operators of the monitor, views left out, on average over
+two refresh periods. Then the peak memory of both loops, each in a process of its own; a monitor has seen its hold-out
+by then (the first part of a very large one) and judged it. Both processes hold the hold-out: it is the user's, watched
+or not.
 
 ``governed``: a training of some hundred steps from its first step on, with the governor free to change the plan, and
 its promise: time of all watched steps over as many bare ones in turn. The monitor's clock stands still in bare steps.
@@ -50,8 +50,8 @@ from benchmarks.experiment import Experiment, option
 from benchmarks.models import ResNet9, ResNet18, SmallViT
 from benchmarks.tables.rows import Run, latest, table
 from sgoif.overhead import BenchLoop
-from sgoif.training.canaries import KEPT_SNAPSHOTS, LOOK_EVERY
 from sgoif.training.clock import Clock, StepTimer
+from sgoif.training.holdout_scores import FIRST_CLEAN
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet9": ResNet9,
@@ -208,17 +208,17 @@ def time_loops(loops: Mapping[str, BenchLoop], blocks: int) -> dict[str, Any]:
 
 
 def time_cleaning(monitor: Any) -> float:
-    """CPU seconds a step in which a hold-out with labels as given cleans itself, as often as it does at first.
+    """CPU seconds a step in which a hold-out with labels as given judges them, as often as it does at first.
 
     That happens so rarely that no step of those that were timed may have it.
     """
-    if not monitor.ledger.is_on:
+    if not monitor.holdout_scores.is_on:
         return 0.0
-    for _ in range(KEPT_SNAPSHOTS * LOOK_EVERY):  # so that it has as much to look through as it ever has
+    for _ in range(FIRST_CLEAN):  # so that it has seen as many of its examples
         monitor._refresh(monitor.step_count)
     begun = time.process_time()
-    monitor.ledger.clean(monitor.engine)
-    return (time.process_time() - begun) / (monitor.ledger.clean_every * PLAN.refresh_every)
+    monitor.holdout_scores.clean(monitor.engine)
+    return (time.process_time() - begun) / (FIRST_CLEAN * PLAN.refresh_every)
 
 
 class _Launches(TorchDispatchMode):
@@ -262,7 +262,7 @@ def probe(settings: Settings, name: str) -> None:
     loop.step()
     if loop.monitor is not None:
         passes = -(-len(loop.monitor.engine.holdout) // PLAN.examples_per_refresh)
-        for _ in range(max(KEPT_SNAPSHOTS * LOOK_EVERY, min(_MOST_LOOKS, passes))):
+        for _ in range(max(FIRST_CLEAN, min(_MOST_LOOKS, passes))):
             loop.monitor._refresh(loop.monitor.step_count)
     for _ in range(PLAN.refresh_every + 1):
         loop.step()

@@ -102,8 +102,8 @@ class Loop:
     def own_seconds(self) -> dict[str, float]:
         """What the monitor takes per step by part, over the steps that do it and spread over its period.
 
-        Means: the batches of many steps are scored in one of them, and above 256 classes one refresh in four looks at
-        canaries.
+        Means: the batches of many steps are scored in one of them, and above 256 classes one refresh in four
+        scores the hold-out.
         """
         assert self.monitor is not None
         plan, timed = self.monitor.plan, self.timer.steps[1:]  # the first one makes everything for the first time

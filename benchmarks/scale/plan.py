@@ -25,15 +25,13 @@ from benchmarks.scale.ranks import exchanges_of
 from benchmarks.tables.rows import Run, latest, table
 from benchmarks.work import Speed, Work, count_work
 from sgoif.curvature import create
-from sgoif.evidence import DENSE_CLASSES, NUM_PROBABLE, PredictionSums
 from sgoif.records import BlockShape
-from sgoif.training.canaries import CALIBRATED_SIGNALS
 from sgoif.training.engine import MANY_CLASSES
+from sgoif.training.holdout_scores import MOST_CLASSES
 from sgoif.training.schedule import Plan
 
 _PART_BYTES = 64 << 20  # of the sink
 _GROUPS = 32  # row groups of a part
-_CANARY_CLASSES = 2_000  # above so many there are none
 _WIDTH = 1024
 
 
@@ -182,7 +180,6 @@ def size_head(
     shape = BlockShape(1, classes, inputs, True)
     state = create("kfac", {"head": shape}, device="meta", diagonal_above=MANY_CLASSES).state_dict()["tensors"]
     is_pooled = classes > MANY_CLASSES
-    tried = 6 if is_pooled else classes
     return Sizes(
         outputs=classes,
         inputs=shape.inputs,
@@ -194,19 +191,10 @@ def size_head(
         itemsize=4,
         curvature_bytes=sum(value.nbytes for value in state.values()),
         bytes_per_example=bytes_per_example,
-        tried=tried if classes <= _CANARY_CLASSES else 0,
-        bytes_per_held_out=_bytes_of_canaries(classes) if classes <= _CANARY_CLASSES else 0,
-        cleans_itself=True,
+        scores_holdout=classes <= MOST_CLASSES,
         has_probe=True,
         ranks=ranks,
     )
-
-
-def _bytes_of_canaries(classes: int) -> int:
-    """Host memory that canaries take per hold-out example, once all were seen."""
-    tried = classes if classes <= DENSE_CLASSES else NUM_PROBABLE + 1
-    predicted = sum(part.nbytes for part in PredictionSums(1, classes).state_dict().values())
-    return 8 * tried * (len(CALIBRATED_SIGNALS) + 2) + predicted
 
 
 def _estimate_store(case: Case, assumed: Assumptions, rates: dict[str, float], hours: float) -> dict[str, float]:

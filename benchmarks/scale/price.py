@@ -17,8 +17,8 @@ from sgoif.influence.class_anchors import GATHER_ABOVE, ROWS
 from sgoif.influence.near_outputs import ALL_UP_TO, NEAR
 from sgoif.influence.pooled_tracker import RANK
 from sgoif.records import SIGNALS
-from sgoif.training.canaries import CALIBRATED_SIGNALS, KEPT_SNAPSHOTS, LOOK_EVERY, LOOK_FROM
 from sgoif.training.engine import MOST_QUEUED
+from sgoif.training.holdout_scores import HOLDOUT_SIGNALS, LOOK_EVERY, LOOK_FROM
 from sgoif.training.schedule import Plan
 
 __all__ = ["Price", "Sizes", "price"]
@@ -31,7 +31,7 @@ _AROUND = 3.5  # what Python and autograd add to an operator, in tiny operators:
 _QUEUE, _SETTLE, _STEP_AGAIN, _OBSERVE, _ABSORB, _REFRESH = 10, 200, 12, 5, 150, 750
 _PASSES = 20  # times that the factors are read or written when curvature is absorbed
 _ROW_PASSES = 8  # over the rows of an observed batch, from which examples that are not finite are left out
-_RECORD, _CANARIES = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
+_RECORD, _SCORE_HOLDOUT = 90, 1400  # the host's own work, in operators of the same price: 1 ms a step, 14 ms a refresh
 _REFIT_ITERATIONS = 15
 _NEAR, _ROWS_PER_CLASS = 6, ROWS + 1  # above 64 classes: classes looked at per example, and rows kept of each
 _MB = 2.0**20
@@ -51,9 +51,7 @@ class Sizes:
     itemsize: int  # of the engine's numbers
     curvature_bytes: int
     bytes_per_example: int  # of evidence
-    tried: int  # labels that a canary is tried under; 0 without canaries
-    bytes_per_held_out: int  # that the canaries keep of an example
-    cleans_itself: bool  # whether the hold-out judges its own labels, from what its last refreshes saw
+    scores_holdout: bool  # whether the hold-out is scored, too, fold against fold
     has_probe: bool
     ranks: int = 1  # processes that share the pass over the hold-out
 
@@ -87,7 +85,7 @@ class Price:
     curvature_share: float
     refresh_share: float
     device_mb: float  # anchors, directions, curvature, cached hold-out rows, visits that wait for a refresh
-    host_mb: float  # evidence of every training example, and canaries
+    host_mb: float  # evidence of every training example, and of the hold-out
 
     @property
     def total_share(self) -> float:
@@ -119,7 +117,7 @@ def price(plan: Plan, sizes: Sizes, model: Work, speed: Speed, batch_size: int, 
         curvature_share=seconds["curvature"] / bare,
         refresh_share=(seconds["refresh"] + look / plan.refresh_every) / bare,
         device_mb=_device_bytes(plan, sizes, batch_size) / _MB,
-        host_mb=_host_bytes(sizes, shown) / _MB,
+        host_mb=_host_bytes(sizes) / _MB,
     )
 
 
@@ -182,22 +180,22 @@ def _curvature(plan: Plan, s: Sizes, batch: int) -> Work:
 
 
 def _refresh(plan: Plan, s: Sizes, shown: int) -> Work:
-    """All but the hold-out's forward pass: anchors, solves, the re-fitted head, canaries, and the waiting visits."""
+    """All but the hold-out's forward pass: anchors, solves, the re-fitted head, own scores, and the waiting visits."""
     flops = 2.0 * shown * (s.anchors + 2) * s.numel
     sides = s.inputs, s.outputs_factored
     flops += sum(3.0 * n**3 for n in sides) + (0.0 if s.uses_near else 8.0 * s.anchors * s.numel * sum(sides))
     if s.is_pooled:
         flops += 2.0 * RANK * s.inputs * (2 * s.inputs + 5 * s.outputs)
     work = _operators(_REFRESH + _RECORD * s.accumulate * plan.refresh_every / plan.stride)
-    looks = 0.0 if not s.tried else 1 / LOOK_EVERY if s.outputs > LOOK_FROM else 1.0
+    looks = 0.0 if not s.scores_holdout else 1 / LOOK_EVERY if s.outputs > LOOK_FROM else 1.0
     if s.has_probe:
         rows = min(s.holdout, MOST_REFIT_WORK // (s.inputs * s.outputs))
         fits = (1 + looks) / refit_every(s.holdout, s.inputs * s.outputs)  # of the whole, and of its folds
         per_fit = 4.0 * rows * s.inputs * s.outputs + 2.0 * s.inputs**2 * s.outputs
         flops += fits * (_REFIT_ITERATIONS * per_fit + 2.0 * rows * s.inputs**2 + s.inputs**3)
-    if s.tried:
-        flops += looks * 4.0 * shown * s.tried * (s.inputs + s.outputs) * len(CALIBRATED_SIGNALS)
-        work = work + looks * _operators(_CANARIES)
+    if s.scores_holdout:
+        flops += looks * 4.0 * shown * (s.inputs + s.outputs) * len(HOLDOUT_SIGNALS)
+        work = work + looks * _operators(_SCORE_HOLDOUT)
     return work + Work(flops)
 
 
@@ -219,12 +217,6 @@ def _device_bytes(plan: Plan, s: Sizes, batch: int) -> float:
     return held + 3.0 * s.curvature_bytes + inverse
 
 
-def _host_bytes(s: Sizes, shown: int) -> float:
-    found = float(s.train_size * s.bytes_per_example)
-    if s.tried:
-        found += float(s.holdout * s.bytes_per_held_out)
-        found += 8.0 * s.outputs**2  # which class is taken for which
-    if s.tried and s.cleans_itself:
-        seen = 2 * s.inputs + s.outputs  # features, solved too, and logits
-        found += KEPT_SNAPSHOTS * (s.itemsize * shown * seen + 8.0 * s.outputs_factored**2)
-    return found
+def _host_bytes(s: Sizes) -> float:
+    held = 8.0 * (len(HOLDOUT_SIGNALS) + 1) if s.scores_holdout else 0.0  # sums and their weight
+    return float(s.train_size * s.bytes_per_example) + held * s.holdout

@@ -1,4 +1,4 @@
-"""The small estimators: logistic regression, shifted prior, transition."""
+"""The small estimators: logistic regression, shifted prior."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import estimate_transition
 from sgoif.evidence.calibrate import shift_prior
 from sgoif.evidence.logistic import fit_logistic, sigmoid
 
@@ -75,17 +74,3 @@ def test_shifted_prior_without_positives_goes_to_zero_and_checks_its_input():
         shift_prior(np.zeros(3), 0.0)
     with pytest.raises(SgoifError, match="finite"):
         shift_prior(np.full(3, np.nan), 0.5)
-
-
-@given(seed=st.integers(0, 2**31))
-def test_transition_is_the_weighted_mean_prediction(seed):
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.ones(3), 30)
-    labels, weights = rng.integers(0, 2, 30), rng.random(30)
-    labels[:2] = 0, 1
-    found = estimate_transition(p, labels, weights)
-    for label in (0, 1):
-        mine = labels == label
-        np.testing.assert_allclose(found[label], np.average(p[mine], axis=0, weights=weights[mine]))
-    np.testing.assert_array_equal(found[2], [0, 0, 1])  # no examples: nothing known
-    np.testing.assert_allclose(found.sum(axis=1), 1)

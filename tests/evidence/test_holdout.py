@@ -8,13 +8,55 @@ from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import SIGNALS, Holdout, Snapshot, crossfit
-from sgoif.evidence.crossfit import cross_fitted_signals, labels_to_try
+from sgoif.evidence.crossfit import cross_fitted_signals
 from sgoif.evidence.holdout import softmax
 from tests.evidence.worlds import random_holdout
 
 
+def labels_to_try(holdout, most=64):
+    """All of few classes; of many the given one and the five that are most probable besides."""
+    labels, classes = holdout.labels, holdout.num_classes
+    if classes <= most:
+        return np.tile(np.arange(classes), (len(labels), 1))
+    others = holdout.snapshots[0].logits.copy()
+    others[np.arange(len(labels)), labels] = -np.inf
+    return np.column_stack([labels, np.argsort(-others, axis=1)[:, :5]])
+
+
 def gradient(p, a, label):
     return np.outer(p - np.eye(len(p))[label], a)
+
+
+def share_below(own, flipped):
+    """The chance that an own label looks less harmful than a flip: one half is no promise."""
+    return np.mean(own[:, None] < flipped[None, :])
+
+
+def test_scores_promise_nothing_where_there_is_nothing():
+    """Where an example is scored by directions that it helped to make, own labels are below flips in 99 of 100."""
+    rng = np.random.default_rng(0)
+    snapshot = Snapshot(rng.normal(size=(120, 400)), np.zeros((120, 3)))
+    holdout = Holdout(rng.integers(0, 3, 120), rng.integers(0, 2, 120), 3, [snapshot])
+    found = cross_fitted_signals(holdout, labels_to_try(holdout)).values
+    is_own = np.arange(3) == holdout.labels[:, None]
+    for name in ("own", "worst", "harm"):
+        value = found[:, :, SIGNALS.index(name)]
+        assert abs(share_below(value[is_own], value[~is_own]) - 0.5) < 0.1, name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_an_example_scores_does_not_depend_on_its_own_holdout_label(seed):
+    holdout, i = random_holdout(seed), 11
+    labels = holdout.labels.copy()
+    labels[i] = (labels[i] + 1) % 4
+    one, other = (
+        cross_fitted_signals(replace(holdout, labels=which), labels_to_try(holdout)).values
+        for which in (holdout.labels, labels)
+    )
+    np.testing.assert_array_equal(one[i], other[i])
+    mates = holdout.fold == holdout.fold[i]  # nor do its fold-mates' scores; the other fold's do
+    np.testing.assert_array_equal(one[mates], other[mates])
+    assert not np.array_equal(one[~mates], other[~mates])
 
 
 def _take(full, rows):
@@ -64,7 +106,7 @@ def test_the_dual_form_equals_the_directions(seed):
     dense = cross_fitted_signals(holdout, labels_to_try(holdout), weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crossfit, "DENSE_CLASSES", 5)
-        tried = labels_to_try(holdout)
+        tried = labels_to_try(holdout, most=5)
         selected = cross_fitted_signals(holdout, tried, weights)
     assert (tried[:, 0] == holdout.labels).all()
     assert (np.sort(tried, axis=1) == np.arange(6)).all()

@@ -40,7 +40,7 @@ from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
 
-__all__ = ["HOLDOUT_SIGNALS", "LOOK_EVERY", "LOOK_FROM", "HoldoutScores"]
+__all__ = ["FIRST_CLEAN", "HOLDOUT_SIGNALS", "LOOK_EVERY", "LOOK_FROM", "MOST_CLASSES", "HoldoutScores"]
 
 # The scores of a hold-out example, in the order of the sums: influence solved and not tracked.
 HOLDOUT_SIGNALS = (
@@ -48,11 +48,11 @@ HOLDOUT_SIGNALS = (
     "probe_loss",
     "probe_margin",
 )
-_FIRST_CLEAN = 10  # refreshes until a hold-out judges its own labels; then after twice as many each time
+FIRST_CLEAN = 10  # refreshes until a hold-out judges its own labels; then after twice as many each time
 _JUDGED = 2_000  # of its examples that are learnt from then: some tenths of a second
 LOOK_FROM, LOOK_EVERY = 256, 4  # above so many classes a look costs as much as a refresh: only some are made
 _SUMS = ("total", "mass", "suggested")  # of a state
-_MOST_CLASSES = 2_000  # above, the hold-out is not scored against itself
+MOST_CLASSES = 2_000  # above, the hold-out is not scored against itself
 _KEPT = 64  # classes of a prediction that are kept
 
 
@@ -71,8 +71,8 @@ class HoldoutScores:
         self.fold = fold_of(np.asarray(holdout.ids))
         self.judged_classes = holdout.judged_classes.numpy()
         self._counted = holdout.is_anchor.cpu().numpy()
-        self.is_on = holdout.num_classes <= _MOST_CLASSES and len(np.unique(self.fold)) == 2
-        self._refreshes, self._next_clean = 0, _FIRST_CLEAN
+        self.is_on = holdout.num_classes <= MOST_CLASSES and len(np.unique(self.fold)) == 2
+        self._refreshes, self._next_clean = 0, FIRST_CLEAN
         self.forget()
 
     def forget(self) -> None:
