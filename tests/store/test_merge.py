@@ -59,6 +59,20 @@ def test_visits_that_cannot_be_used_add_nothing_but_are_counted(tmp_path):
     assert merged["suggested_label"][1:3].tolist() == [2, 2]
 
 
+def test_visits_that_met_a_shut_gate_tell_what_the_model_said_and_nothing_of_influence(tmp_path):
+    one, shut = np.ones(2, np.float32), np.float32([0, 0.5])
+    given = {"flags": np.float32([1, 0]), "confidence": shut, "confidence_worst": shut}
+    first = batch([1, 2], 0, loss=2 * one, margin=0 * one, p_given=0.4 * one, runner_up=one, harm=one, **given)
+    second = batch([1, 2], 1, loss=4 * one, margin=0 * one, p_given=0.2 * one, runner_up=one, harm=3 * one, **given)
+    third = batch([1, 2], 2, loss=9 * one, margin=9 * one, flags=2 * one)
+    merged = joined(merge_evidence(store(tmp_path, first, second, third)))
+    assert merged["loss"].tolist() == [3, 3] and merged["margin"].tolist() == [0, 0]
+    np.testing.assert_allclose(merged["p_given"], [0.3, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(merged["p_runner_up"], [0.3, 0.3], rtol=1e-5)
+    assert merged["runner_up"].tolist() == [1, 1] and merged["confidence"].tolist() == [0, pytest.approx(1 / 3)]
+    assert np.isnan(merged["harm"][0]) and merged["harm"][1] == 2
+
+
 def test_a_target_without_a_class_takes_no_label_away_and_adds_what_it_can(tmp_path):
     one, none = np.ones(2, np.float32), np.full(2, np.nan, np.float32)
     first = batch([1, 2], 0, harm=one, margin=one, confidence=one)

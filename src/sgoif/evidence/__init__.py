@@ -1,6 +1,6 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
-from sgoif.evidence.accumulate import Evidence, WeightedMeans
+from sgoif.evidence.accumulate import Evidence, VisitMeans, WeightedMeans
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration, calibrate_counted
 from sgoif.evidence.canaries import Canaries, estimate_transition
 from sgoif.evidence.clean import CleaningChoice, self_clean, should_clean
@@ -55,6 +55,7 @@ __all__ = [
     "Sketches",
     "Snapshot",
     "Standardiser",
+    "VisitMeans",
     "WatchedNoise",
     "WeightedMeans",
     "as_ids",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from sgoif.evidence.accumulate import Evidence
+from sgoif.evidence.accumulate import Evidence, VisitMeans
 from sgoif.evidence.votes import LikelyClasses
 from sgoif.types import Columns
 
 __all__ = ["read_examples"]
 
 
-def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count: int) -> Columns:
-    """Read the first ``count`` rows: suggestions, visits, confidence, means and their standard errors.
-
-    ``means`` have ``signals`` and ``mean(signal)``.
-    """
+def read_examples(evidence: Evidence, likely: LikelyClasses, means: VisitMeans, *, count: int) -> Columns:
+    """Read the first ``count`` rows: suggestions, visits, confidence, means and their standard errors."""
     suggested, visits = evidence.suggested_label(top=3), evidence.column("num_visits")[:count]
     table: Columns = {
         "suggested_label": suggested.labels[:count, 0],
@@ -28,7 +23,7 @@ def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count:
         "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(visits, 1),
     }
     table |= likely.top(count).columns()
-    table |= {name: some.mean(name)[:count] for some in means for name in some.signals}
+    table |= {name: means.mean(name)[:count] for name in means.signals}
     for name in evidence.signals:
         table[name] = evidence.mean_raw(name)[:count]
         table[f"{name}_std"] = evidence.mean(name)[:count]
