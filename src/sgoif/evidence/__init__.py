@@ -9,6 +9,7 @@ from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_
 from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates, interval_limits
 from sgoif.evidence.holdout import Holdout, Snapshot
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
+from sgoif.evidence.last import LAST_COLUMNS, LastPredictions
 from sgoif.evidence.predictions import LargestPredictions, PredictionSums
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
@@ -29,6 +30,7 @@ from sgoif.evidence.watched import KeptPredictions, WatchedNoise, measure_memori
 __all__ = [
     "DENSE_CLASSES",
     "EMBEDDINGS_NEARLY_SAME",
+    "LAST_COLUMNS",
     "LIKENESS_COLUMNS",
     "LIKENESS_NEARLY_SAME",
     "NUM_PROBABLE",
@@ -48,6 +50,7 @@ __all__ = [
     "KeptPredictions",
     "LabelCalibration",
     "LargestPredictions",
+    "LastPredictions",
     "LatestWords",
     "LikelyClasses",
     "LikelyOthers",

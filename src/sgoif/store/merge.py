@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sgoif.errors import StoreError
-from sgoif.evidence import Evidence, LikelyClasses, VisitMeans
+from sgoif.evidence import Evidence, LastPredictions, LikelyClasses, VisitMeans
 from sgoif.evidence.examples import read_examples
 from sgoif.store.blocks import hash_edges
 from sgoif.store.editions import write_edition
@@ -51,6 +51,7 @@ _COLUMNS = (
     "confidence_worst",
     "flags",
 )
+_PREDICTED = ("p_given", "margin", "runner_up", "flags")
 _ROWS_AT_ONCE = 1 << 17  # accumulators make float64 copies of what they are given
 _ROW_BYTES = 400  # of a visit while its bucket is merged: its columns, and at most as much evidence as visits
 _SCRATCH_BYTES = 24 << 30
@@ -123,12 +124,14 @@ def _merge_bucket(table: pa.Table) -> dict[str, Any]:
         part = slice(start, start + _ROWS_AT_ONCE)
         _add(evidence, means, likely, rows[part], {name: values[part] for name, values in column.items()})
     last = np.lexsort((column["micro_step"], column["step"], column["attempt"]))  # an example's last row comes last
+    final, (own, margin, other, flags) = LastPredictions(), (column[name][last] for name in _PREDICTED)
+    final.keep(rows[last], own, margin, other, _are_usable(flags))
     last = last[column["given_label"][last] >= 0]  # a mixed or soft target names no class, and takes none away
     given, hashes = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
     given[rows[last]] = column["given_label"][last]
     hashes[rows] = column["id_hash"]
     found = {"id": ids, "id_hash": hashes, "given_label": given}
-    return found | read_examples(evidence, likely, means, count=len(ids))
+    return found | read_examples(evidence, likely, means, final, count=len(ids))
 
 
 def _add(
@@ -139,7 +142,7 @@ def _add(
     column: dict[str, NDArray[Any]],
 ) -> None:
     """Do with stored visits what the recorder does with fresh ones."""
-    usable = (column["flags"] & FLAGS_NOT_USABLE) == 0
+    usable = _are_usable(column["flags"])
     gate, gate_worst = (
         np.where(usable, np.nan_to_num(column[name]), 0.0).clip(0, 1) for name in ("confidence", "confidence_worst")
     )
@@ -152,6 +155,10 @@ def _add(
         np.where(usable, column["worst_anchor"], -1),
         raw=np.stack([column[name] for name in STANDARDISED], 1),
     )
+
+
+def _are_usable(flags: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    return np.asarray((flags & FLAGS_NOT_USABLE) == 0)
 
 
 def count_buckets(files: RunFiles, memory_bytes: int) -> int:

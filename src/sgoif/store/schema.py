@@ -107,6 +107,9 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("confidence", pa.float64()),
         *((name, pa.float64()) for name in MEAN_SIGNALS),
         *((f"{name}_std{tail}", pa.float64()) for name in STANDARDISED for tail in ("", "_error")),
+        ("p_given_last", pa.float32()),  # of the last visit that can be used, or by the finished model
+        ("margin_last", pa.float32()),
+        ("runner_up_last", pa.int32()),  # the most probable other class, -1 where there was no such visit
         *_PROBABILITIES,
     ],
     # Of a multi-label run: one row per example and tag that was worth keeping.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, IdIndex, LatestWords, LikelyClasses, Standardiser, VisitMeans
+from sgoif.evidence import Evidence, IdIndex, LastPredictions, LatestWords, LikelyClasses, Standardiser, VisitMeans
 from sgoif.records import SIGNALS, ScoreBatch, VisitFlag
 from sgoif.training.exchange import StepScores
 from sgoif.training.sinks import ScoreSink
@@ -61,6 +61,7 @@ class Recorder:
         self.evidence = Evidence(STANDARDISED, num_classes)
         self.means = VisitMeans(MEAN_SIGNALS)
         self.likely = LikelyClasses(num_classes)
+        self.last = LastPredictions()
         self.likeness = LatestWords()
         self.standardisers = {name: Standardiser(temperature=temperature) for name in STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
@@ -136,8 +137,8 @@ class Recorder:
 
     def _reserve(self, rows: NDArray[np.int64]) -> None:
         """Make room for rows, so that nothing is half added up where there is none."""
-        for sums in (self.means, self.evidence):
-            sums.reserve(int(rows.max()) + 1)
+        for kept in (self.means, self.last, self.evidence):
+            kept.reserve(int(rows.max()) + 1)
 
     def _add_up(self, *steps: ReadVisits) -> None:
         ids, labels, usable = (
@@ -173,7 +174,9 @@ class Recorder:
             for name in ("confidence", "confidence_worst")
         }
         self.means.add(rows, columns, usable, trust["confidence"])
-        self.likely.add(rows, columns["p_given"], columns["margin"], columns["runner_up"], usable)
+        predicted = columns["p_given"], columns["margin"], columns["runner_up"]
+        self.likely.add(rows, *predicted, usable=usable)
+        self.last.keep(rows, *predicted, usable=usable)
         raw = np.stack([columns[name] for name in STANDARDISED], 1).astype(np.float64)
         values = np.stack([columns[f"{name}_std"] for name in STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
@@ -200,6 +203,7 @@ class Recorder:
             "evidence": self.evidence.state_dict(),
             "means": self.means.state_dict(),
             "likely": self.likely.state_dict(),
+            "last": self.last.state_dict(len(self.index)),
             "likeness": self.likeness.words(len(self.index)).copy(),
             "flag_counts": dict(self.flag_counts),
         }
@@ -231,6 +235,7 @@ class Recorder:
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
         self.likely.load_state_dict(state["likely"])
+        self.last.load_state_dict(state["last"])
         self.likeness = LatestWords(state["likeness"])
 
 
