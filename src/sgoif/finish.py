@@ -332,7 +332,7 @@ def add_up(recorder: Recorder) -> Columns:
     """One row per example that a process has recorded."""
     count = len(recorder.index)
     table: Columns = {"id": np.asarray(recorder.index.ids), "given_label": recorder.given[:count]}
-    table |= read_examples(recorder.evidence, recorder.likely, recorder.means, count=count)
+    table |= read_examples(recorder.evidence, recorder.likely, recorder.means, recorder.last, count=count)
     words = recorder.likeness.words(count)
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 

@@ -1,4 +1,4 @@
-"""A linear head on a network's features that was fitted to verified held-out labels, and has not seen the others."""
+"""A linear head on features of a network, fitted to verified held-out labels: it has not seen any training label.
 
 What a trained network says of labels that it was trained on is coloured by having learnt them; a head that was fitted
 to held-out examples alone says it as if of new ones. Measured on 29 noisy short trainings with verified hold-outs: AP
