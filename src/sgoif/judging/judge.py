@@ -31,6 +31,7 @@ from sgoif.judging.memory import OddsMap, match_odds, match_order
 from sgoif.judging.noise import NoiseModel
 from sgoif.judging.observations import Heldout, Observations, unseen_observations
 from sgoif.judging.predictions import TopPredictions, log_odds, set_log_odds
+from sgoif.judging.probe import LEAST_RIGHT
 from sgoif.judging.weakness import Kind
 from sgoif.types import Floats, Ints
 
@@ -179,8 +180,10 @@ def _fit_trained(observations: Observations, held: Heldout) -> Judge:
     """Learn the noise from a model that was trained on the labels, and from rows that it was not trained on."""
     rows, classes = _trained_rows(observations, held)
     labels = np.searchsorted(classes, observations.labels[rows])
-    unseen, unseen_labels = _choose(held.predictions, held.labels, classes)
+    unseen, unseen_labels = _choose(held.predictions if held.probe is None else held.probe, held.labels, classes)
     final = _known_logs(observations.final, rows, classes)
+    if held.probe is not None:
+        return _fit_probed(observations, final, labels, classes, unseen.argmax(1) == unseen_labels, unseen_labels)
     agrees = final.argmax(1) == labels
     if held.trusted or len(unseen) < _LEAST_UNSEEN:
         fitted, moved, is_by_order = _fit_seen(observations, rows, labels, classes, unseen.argmax(1) != unseen_labels)
@@ -197,6 +200,29 @@ def _fit_trained(observations: Observations, held: Heldout) -> Judge:
     expected = None if held.trusted or len(unseen) < _LEAST_UNSEEN else fitted.expected_accuracy
     competence = measure_competence(is_right, unseen_labels, len(classes), expected)
     return Judge(classes, observations.num_classes, fitted, competence, moved, is_by_order)
+
+
+def _fit_probed(
+    observations: Observations,
+    logs: Floats,
+    labels: Ints,
+    classes: Ints,
+    is_right: NDArray[np.bool_],
+    unseen_labels: Ints,
+) -> Judge:
+    """Learn the noise from a head that was fitted to verified held-out rows alone, and has not seen other labels."""
+    fitted = fit_noise([PredictedHead(_tensor(logs))], labels, len(classes))
+    if is_right.mean() < LEAST_RIGHT:
+        fitted = replace(fitted, belief=replace(fitted.belief, kind="unknown"))
+    competence = measure_competence(is_right, unseen_labels, len(classes))
+    return Judge(classes, observations.num_classes, _as_predicted(fitted), competence)
+
+
+def _as_predicted(fitted: FittedNoise) -> FittedNoise:
+    """The same for predictions from which no true class has been recovered yet."""
+    belief = fitted.belief
+    likely = NoiseModel(belief.likely.pool, belief.likely.transition, belief.likely.given, is_recovered=True)
+    return replace(fitted, belief=replace(belief, likely=likely), is_refitted=False)
 
 
 def _trained_rows(observations: Observations, held: Heldout) -> tuple[Ints, Ints]:
@@ -233,12 +259,7 @@ def _fit_seen(
     is_silenced = is_wrong.mean() < is_unseen_wrong.mean()
     if is_by_order or is_silenced or belief.kind == "clean":
         belief = replace(belief, kind="unknown")
-    return replace(fitted, belief=replace(belief, likely=_plain(belief.likely)), is_refitted=False), moved, is_by_order
-
-
-def _plain(model: NoiseModel) -> NoiseModel:
-    """The same for predictions from which no true class has been recovered yet."""
-    return NoiseModel(model.pool, model.transition, model.given, is_recovered=True)
+    return _as_predicted(replace(fitted, belief=belief)), moved, is_by_order
 
 
 def _move(observations: Observations, rows: Ints, seen: Floats, unseen: Floats, is_by_order: bool) -> OddsMap:

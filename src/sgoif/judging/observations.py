@@ -25,6 +25,8 @@ class Heldout:
     labels: Ints  # [m]
     predictions: TopPredictions
     trusted: bool = False  # whether people have verified the labels
+    # predictions out of fold by a head that was fitted to these rows: then the others' view is by that head, too
+    probe: TopPredictions | None = None
 
     def take(self, rows: Any) -> Heldout:
         """Some of them."""
