@@ -13,7 +13,8 @@ the final features as a second view changed the mean by 0.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,6 @@ from sgoif.judging.fitting import FittedNoise, fit_noise, fit_through
 from sgoif.judging.heads import PredictedHead
 from sgoif.judging.judgement import Judged, judge_others, why_no_probabilities
 from sgoif.judging.memory import OddsMap, match_odds, match_order
-from sgoif.judging.noise import NoiseModel
 from sgoif.judging.observations import Heldout, Observations, unseen_observations
 from sgoif.judging.predictions import TopPredictions, log_odds, set_log_odds
 from sgoif.judging.probe import LEAST_RIGHT
@@ -46,6 +46,7 @@ _BY_HEART = 1.0  # contradicted training labels, in units of the wrong ones, bel
 _MOSTLY, _NEARLY_ALL, _MANY_VISITS = 0.75, 0.3, 5.0
 _LEAST_UNSEEN = 300  # held-out rows that noise is learnt from; of 100, up to 24% of clean labels were called wrong
 _OWN_LABELS = 3.0  # nats that a fit to the held-out rows alone has over one to others, by having seen their labels
+_SURE = 2.0  # standard errors between the shares of contradicted labels in training and held-out rows
 _LOWEST = -20.0  # log probability
 
 
@@ -160,6 +161,8 @@ def fit_judge(observations: Observations) -> Judge:
         PredictedHead(_tensor(_known_logs(view, rows, classes)), name) for name, view in observations.views.items()
     ]
     fitted = fit_noise(heads, given, len(classes))
+    if fitted.is_refitted:
+        fitted = _read_through([head.log_p for head in heads], fitted, torch.from_numpy(given))
     competence = measure_competence(fitted.predicted == given, given, len(classes), fitted.expected_accuracy)
     return Judge(classes, observations.num_classes, fitted, competence)
 
@@ -214,15 +217,10 @@ def _fit_probed(
     fitted = fit_noise([PredictedHead(_tensor(logs))], labels, len(classes))
     if is_right.mean() < LEAST_RIGHT:
         fitted = replace(fitted, belief=replace(fitted.belief, kind="unknown"))
+    if fitted.is_refitted:
+        fitted = _read_through([_tensor(logs)], fitted, torch.from_numpy(labels))
     competence = measure_competence(is_right, unseen_labels, len(classes))
-    return Judge(classes, observations.num_classes, _as_predicted(fitted), competence)
-
-
-def _as_predicted(fitted: FittedNoise) -> FittedNoise:
-    """The same for predictions from which no true class has been recovered yet."""
-    belief = fitted.belief
-    likely = NoiseModel(belief.likely.pool, belief.likely.transition, belief.likely.given, is_recovered=True)
-    return replace(fitted, belief=replace(belief, likely=likely), is_refitted=False)
+    return Judge(classes, observations.num_classes, fitted, competence)
 
 
 def _trained_rows(observations: Observations, held: Heldout) -> tuple[Ints, Ints]:
@@ -257,9 +255,18 @@ def _fit_seen(
     fitted = fit_noise([PredictedHead(_tensor(logs))], labels, len(classes))
     belief = fitted.belief
     is_silenced = is_wrong.mean() < is_unseen_wrong.mean()
-    if is_by_order or is_silenced or belief.kind == "clean":
-        belief = replace(belief, kind="unknown")
-    return _as_predicted(replace(fitted, belief=belief)), moved, is_by_order
+    if is_by_order or is_silenced or (belief.kind == "clean" and not _is_alike(is_wrong, is_unseen_wrong)):
+        fitted = replace(fitted, belief=replace(belief, kind="unknown"))
+    if fitted.is_refitted:
+        fitted = _read_through([_tensor(logs)], fitted, torch.from_numpy(labels))
+    return fitted, moved, is_by_order
+
+
+def _is_alike(seen: NDArray[np.bool_], unseen: NDArray[np.bool_]) -> bool:
+    """Whether training labels are contradicted no more often than right ones are: more where some are wrong."""
+    gap = float(seen.mean() - unseen.mean())
+    chance = math.sqrt(sum(part.mean() * (1 - part.mean()) / max(len(part), 1) for part in (seen, unseen)))
+    return gap <= _SURE * chance
 
 
 def _move(observations: Observations, rows: Ints, seen: Floats, unseen: Floats, is_by_order: bool) -> OddsMap:
@@ -273,12 +280,17 @@ def _choose_fit(alone: FittedNoise, together: FittedNoise, unseen: Tensor, label
     """The fit under which held-out labels are likelier, of those that are the most to be believed."""
     found = []
     for fitted, bonus in ((alone, _OWN_LABELS), (together, 0.0)):
-        likely = fitted.belief.likely
-        model = fit_through([unseen], likely.pool.exponents, likely.transition, labels)
-        belief = replace(fitted.belief, likely=model)
-        found.append((model.total() - bonus, replace(fitted, belief=belief, is_refitted=False)))
+        read = _read_through([unseen], fitted, labels)
+        found.append((read.belief.likely.total() - bonus, read))
     ranks = {"counted": 0, "spread": 1, "clean": 2, "unknown": 2}
     return min(found, key=lambda item: (ranks[item[1].belief.kind], -item[0]))[1]
+
+
+def _read_through(logs: Sequence[Tensor], fitted: FittedNoise, labels: Tensor) -> FittedNoise:
+    """The same for predictions as they are, through what was counted: nobody recovers others' true classes first."""
+    likely = fitted.belief.likely
+    model = fit_through(logs, likely.pool.exponents, likely.transition, labels)
+    return replace(fitted, belief=replace(fitted.belief, likely=model), is_refitted=False)
 
 
 def _moved_logs(
