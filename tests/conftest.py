@@ -100,7 +100,7 @@ def quick_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let scans fit fewer trees, waves and folds: for tests of what a scan does, not of how well it judges."""
     monkeypatch.setattr("sgoif.scanning.tabular._TREES", 20)
     monkeypatch.setattr("sgoif.scanning.tabular._WAVES", 60)
-    monkeypatch.setattr("sgoif.scanning.head._REPEATED", 0)  # five folds, however few examples there are
+    monkeypatch.setattr("sgoif.judging.folds._REPEATED", 0)  # five folds, however few examples there are
 
 
 @pytest.fixture(scope="session")

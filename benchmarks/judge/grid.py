@@ -102,6 +102,7 @@ def judge_record(record: Record, replay: Cell, judge: str) -> Judgement:
                 labels=seen["holdout_labels"], predictions=TopPredictions.of(held["final"]), trusted=seen["trusted"]
             ),
             over_visits=over_visits,
+            num_visits=None if mean_loss is None else record["scored"].sum(0),
             mean_loss=mean_loss,
         )
     )

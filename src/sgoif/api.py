@@ -288,7 +288,7 @@ def audit(
     scores = HoldoutScores(engine, trusted=trusted)
     part = AuditPart(plain, engine, batches, request.forward, settings.loss.losses)
     kept = KeptAnchors(engine, len(examples)) if keep_anchors else None
-    audit_examples(part, recorder, scores, keep=kept)
+    probe = audit_examples(part, recorder, scores, keep=kept)
     if snapshot is not None:
         from sgoif.snapshot import snapshot_audit, write_snapshot
 
@@ -298,7 +298,7 @@ def audit(
     facts["method"] = describe_method(engine.settings, engine.layers)
     present = (holdout.counts + examples.counts > 0).numpy()
     facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
-    return collect_judged_run(scores, recorder, engine, facts, more=more)
+    return collect_judged_run(scores, recorder, engine, facts, probe=probe, more=more)
 
 
 def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:

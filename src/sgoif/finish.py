@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sgoif.evidence import LIKENESS_COLUMNS, hash_ids
 from sgoif.evidence.examples import read_examples
 from sgoif.judging.judgement import Judged
+from sgoif.judging.probe import Probe
 from sgoif.reasons import Reasons
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
@@ -146,15 +147,17 @@ def collect_judged_run(
     engine: Engine,
     facts: dict[str, Any],
     *,
+    probe: Probe | None = None,
     more: Columns | None = None,
 ) -> Run:
     """Add up a run and judge its labels where the hold-out allows it; a run without is worth more than none.
 
     Args:
-        scores: what was seen of the hold-out.
+        scores: of hold-out examples.
         recorder: what was recorded of the training examples.
         engine: whose hold-out it is.
         facts: for the run's information.
+        probe: the head by which the training examples were predicted last, where there is one.
         more: further columns of the examples.
     """
     examples, rest = _examples(recorder)
@@ -163,7 +166,7 @@ def collect_judged_run(
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
         sample = examples if rest is None else _sample(examples)
-        judge = judge_run(sample, scores.heldout(engine), scores.known_classes(engine))
+        judge = judge_run(sample, scores.heldout(engine, probe), scores.known_classes(engine))
         why = judge.by.no_p_reason
     except NoProbabilities as reason:
         why = str(reason)
@@ -332,7 +335,7 @@ def add_up(recorder: Recorder) -> Columns:
     """One row per example that a process has recorded."""
     count = len(recorder.index)
     table: Columns = {"id": np.asarray(recorder.index.ids), "given_label": recorder.given[:count]}
-    table |= read_examples(recorder.evidence, recorder.likely, recorder.means, count=count)
+    table |= read_examples(recorder.evidence, recorder.likely, recorder.means, recorder.last, count=count)
     words = recorder.likeness.words(count)
     return table | dict(zip(LIKENESS_COLUMNS, words.T, strict=True)) if words.any() else table
 

@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CLASS_SIGNALS", "SIGNALS", "TAG_SIGNALS", "BlockShape", "GradientRows", "ScoreBatch", "VisitFlag"]
+__all__ = [
+    "CLASS_SIGNALS",
+    "PLAIN_SIGNALS",
+    "SIGNALS",
+    "TAG_SIGNALS",
+    "BlockShape",
+    "GradientRows",
+    "ScoreBatch",
+    "VisitFlag",
+]
 
 # The signals of a visit, in the one order in which they travel from the device to the sink and lie on disk.
 SIGNALS = (
@@ -49,6 +58,9 @@ CLASS_SIGNALS = {
     for name in SIGNALS
     if name not in ("loss", "harm", "harm_identity", "harm_solved", "confidence", "flags")
 }
+# What the model itself says of an example. Its mean is over all usable visits alike; that of the others, which need
+# directions, is weighted by the gate, which knows how far these are to be trusted.
+PLAIN_SIGNALS = ("loss", "margin", "p_given")
 # Those of one tag of an example, in a multi-label run: influence on the tag as a whole, and on the hold-out examples
 # with the other bit.
 TAG_SIGNALS = (

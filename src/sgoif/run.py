@@ -105,7 +105,7 @@ class Run:
         return self.num_judged > 0
 
     def examples(self) -> pa.Table:
-        """One row per example: gate-weighted means of every signal, suggested labels, confidence and visits."""
+        """One row per example: means of every signal, suggested labels, confidence and visits."""
         return self._tables.arrow("examples")
 
     def holdout(self) -> pa.Table:

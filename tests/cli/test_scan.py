@@ -22,7 +22,7 @@ def quick_heads():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sgoif.scanning.tabular._TREES", 20)
         patch.setattr("sgoif.scanning.tabular._WAVES", 60)
-        patch.setattr("sgoif.scanning.head._REPEATED", 0)
+        patch.setattr("sgoif.judging.folds._REPEATED", 0)
         yield
 
 

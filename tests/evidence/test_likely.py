@@ -11,17 +11,17 @@ def visits(seed=0, count=400, rows=20, classes=6):
     row, given = rng.integers(0, rows, count), rng.integers(0, classes, count)
     own = p[np.arange(count), given]
     others = np.where(np.arange(classes) == given[:, None], 0, p)
-    weight = rng.random(count) * (rng.random(count) > 0.1)
-    return row, own, np.log(own) - np.log(others.max(1)), others.argmax(1), weight
+    usable = rng.random(count) > 0.1
+    return row, own, np.log(own) - np.log(others.max(1)), others.argmax(1), usable
 
 
-def test_sums_are_the_weighted_means_of_the_runners_up():
-    row, own, margin, runner_up, weight = visits()
+def test_sums_are_the_means_of_the_runners_up_over_usable_visits():
+    row, own, margin, runner_up, usable = visits()
     likely = LikelyClasses(6)
-    likely.add(row, own, margin, runner_up, weight)
+    likely.add(row, own, margin, runner_up, usable)
     dense = np.zeros((20, 6))
-    np.add.at(dense, (row, runner_up), weight * own * np.exp(-margin))
-    dense /= np.bincount(row, weights=weight, minlength=20)[:, None]
+    np.add.at(dense, (row, runner_up), usable * own * np.exp(-margin))
+    dense /= np.bincount(row[usable], minlength=20)[:, None]
     found = likely.top(20)
     expected = -np.sort(-dense, axis=1)[:, :3]
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
@@ -46,5 +46,5 @@ def test_the_order_of_visits_and_a_restart_do_not_matter():
 
 def test_visits_that_say_nothing_add_nothing():
     likely = LikelyClasses(3)
-    likely.add([0, 1, 2], [np.nan, 0.5, 0.5], [0.0, np.nan, 0.0], [1, 1, 1], [1.0, 1.0, 0.0])
+    likely.add([0, 1, 2], [np.nan, 0.5, 0.5], [0.0, np.nan, 0.0], [1, 1, 1], [True, True, False])
     assert (likely.top(3).labels == -1).all()

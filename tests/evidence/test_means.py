@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import WeightedMeans
+from sgoif.evidence import VisitMeans, WeightedMeans
 
 
 def visits(seed, count=40):
@@ -36,3 +36,29 @@ def test_unusable_visits_add_nothing_and_unseen_rows_are_nan():
     np.testing.assert_array_equal(means.mean("x"), [1.0, np.nan, np.nan])
     with pytest.raises(SgoifError, match=r"values need the shape \(1, 1\)"):
         means.add([0], [[1.0, 2.0]], 1.0)
+
+
+def test_usable_visits_count_alike_for_the_models_own_signals_and_by_the_gate_for_influence():
+    nan = np.nan
+    columns = {
+        "loss": [1.0, 2.0, 6.0, 50.0],
+        "margin": [4.0, 2.0, nan, 50.0],  # the third has a soft target, the last cannot be used
+        "p_given": [0.2, 0.4, nan, 0.9],
+        "harm": [3.0, 7.0, 5.0, 50.0],
+        "worst": [3.0, 7.0, nan, 50.0],
+    }
+    means = VisitMeans(tuple(columns))
+    values = {name: np.array(column) for name, column in columns.items()}
+    means.add([1, 1, 1, 1], values, usable=[True, True, True, False], gate=[0.0, 0.5, 0.5, 0.0])
+    found = {name: means.mean(name)[1] for name in columns}
+    assert found == pytest.approx({"loss": 3, "margin": 3, "p_given": 0.3, "harm": 6, "worst": 7})
+    again = VisitMeans(tuple(columns))
+    again.load_state_dict(means.state_dict())
+    again.reserve(5)
+    assert again.mean("margin")[1] == found["margin"] and np.isnan(again.mean("margin")[[0, 2, 3, 4]]).all()
+
+
+def test_where_the_gate_was_shut_at_every_visit_influence_is_unknown_and_the_loss_is_known():
+    means = VisitMeans(("loss", "harm"))
+    means.add([0, 0], {"loss": np.array([1.0, 3.0]), "harm": np.ones(2)}, usable=[True, True], gate=[0.0, 0.0])
+    assert means.mean("loss").tolist() == [2.0] and np.isnan(means.mean("harm")).all()

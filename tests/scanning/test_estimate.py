@@ -6,12 +6,12 @@ import torch
 
 from benchmarks import data
 from sgoif.judging.fitting import fit_noise
+from sgoif.judging.folds import LOWEST, Fold, make_folds
 from sgoif.judging.heads import PredictedHead
 from sgoif.judging.judgement import judge_fitted
+from sgoif.judging.linear import LinearHead, fit_softmax
 from sgoif.judging.pool import fit_pool
 from sgoif.scanning.estimate import estimate_features, make_heads
-from sgoif.scanning.head import LOWEST, Fold, make_folds
-from sgoif.scanning.linear import LinearHead, fit_softmax
 from sgoif.scanning.neighbours import NeighbourHead
 from sgoif.scanning.standardise import check_features, standardise
 from sgoif.scanning.tabular import TreeHead
@@ -59,7 +59,7 @@ def test_a_regression_in_blocks_is_the_same(monkeypatch):
     rows, truth, _ = world(400, width=24)
     noise = 0.9 * torch.eye(4) + 0.025
     found = [fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise)]
-    monkeypatch.setattr("sgoif.scanning.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
+    monkeypatch.setattr("sgoif.judging.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
     found.append(fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise))
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
 

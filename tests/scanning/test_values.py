@@ -12,7 +12,7 @@ import sgoif
 from sgoif.api import make_sink
 from sgoif.cli.main import app
 from sgoif.errors import SgoifError
-from sgoif.scanning.head import make_folds
+from sgoif.judging.folds import make_folds
 from sgoif.scanning.regress import RidgeHead, blend_heads, make_regressors
 from sgoif.scanning.residuals import ANOTHER, Residuals, judge_residuals
 from sgoif.scanning.scan_run import ScanRun

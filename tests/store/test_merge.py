@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sgoif.evidence import LAST_COLUMNS
 from sgoif.store import ParquetSink, RunFiles, StoreError, merge, merge_evidence, write_examples
 from sgoif.store.writer import Pace
 from sgoif.training.recorder import MEAN_SIGNALS
@@ -39,6 +40,9 @@ def test_merged_evidence_is_the_runs_own(trained):
     for name in ("id", "given_label", "suggested_label", "suggested_label_2", "suggested_label_3", "n_visits"):
         np.testing.assert_array_equal(merged[name], table[name][order], err_msg=name)
     assert (merged["n_visits"] == 4).all()
+    for name in LAST_COLUMNS:
+        np.testing.assert_array_equal(merged[name], table[name][order], err_msg=name)
+    assert np.isfinite(table["margin_last"]).all() and (table["runner_up_last"] != table["given_label"]).all()
     floats = [name for name in table if name in merged and "_std" not in name and merged[name].dtype == np.float64]
     assert {"confidence", "suggested_share", "harm", "worst", *MEAN_SIGNALS} <= set(floats)
     for name in floats:
@@ -57,6 +61,20 @@ def test_visits_that_cannot_be_used_add_nothing_but_are_counted(tmp_path):
     np.testing.assert_allclose(merged["harm"][1:], [3, 3, 3])
     assert 1 < merged["harm"][0] < 3
     assert merged["suggested_label"][1:3].tolist() == [2, 2]
+
+
+def test_visits_that_met_a_shut_gate_tell_what_the_model_said_and_nothing_of_influence(tmp_path):
+    one, shut = np.ones(2, np.float32), np.float32([0, 0.5])
+    given = {"flags": np.float32([1, 0]), "confidence": shut, "confidence_worst": shut}
+    first = batch([1, 2], 0, loss=2 * one, margin=0 * one, p_given=0.4 * one, runner_up=one, harm=one, **given)
+    second = batch([1, 2], 1, loss=4 * one, margin=0 * one, p_given=0.2 * one, runner_up=one, harm=3 * one, **given)
+    third = batch([1, 2], 2, loss=9 * one, margin=9 * one, flags=2 * one)
+    merged = joined(merge_evidence(store(tmp_path, first, second, third)))
+    assert merged["loss"].tolist() == [3, 3] and merged["margin"].tolist() == [0, 0]
+    np.testing.assert_allclose(merged["p_given"], [0.3, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(merged["p_runner_up"], [0.3, 0.3], rtol=1e-5)
+    assert merged["runner_up"].tolist() == [1, 1] and merged["confidence"].tolist() == [0, pytest.approx(1 / 3)]
+    assert np.isnan(merged["harm"][0]) and merged["harm"][1] == 2
 
 
 def test_a_target_without_a_class_takes_no_label_away_and_adds_what_it_can(tmp_path):
@@ -92,7 +110,7 @@ def test_any_number_of_buckets_gives_the_same_examples(tmp_path, kind, monkeypat
     assert len(laid_out) == 16 and not list(scratch.iterdir())
     for other in (direct, joined(laid_out)):
         for name, column in whole.items():
-            if name in ("id", "id_hash", "given_label", "suggested_label", "n_visits"):
+            if name in ("id", "id_hash", "given_label", "suggested_label", "n_visits", *LAST_COLUMNS):
                 np.testing.assert_array_equal(column, other[name], err_msg=name)
             else:
                 np.testing.assert_allclose(column, other[name], rtol=1e-9, atol=1e-12, err_msg=name)
@@ -126,6 +144,29 @@ def test_one_long_id_is_merged_without_widening_the_others(tmp_path):
     merged = joined(merge_evidence(files))
     assert sorted(ids) == merged["id"].tolist() and (merged["n_visits"] == 2).all()
     assert write_examples(files) == 2002
+
+
+def test_the_last_prediction_is_that_of_the_last_usable_visit_by_attempt_step_and_micro_step(tmp_path):
+    def said(step, micro, p, **more):
+        one = np.ones(2, np.float32)
+        return batch([1, 2], step, micro_step=micro, p_given=p * one, margin=p * one, runner_up=10 * p * one, **more)
+
+    sink = ParquetSink(tmp_path)
+    for visit in (said(3, 9, 0.1), said(4, 5, 0.2), said(5, 0, 0.9)):
+        sink.write(visit)
+    sink.checkpoint()
+    kill(sink)
+    nan = np.full(2, np.nan, np.float32)
+    again = (
+        said(5, 1, 0.4),  # the second attempt takes the place of step 5
+        said(5, 0, 0.3),  # the micro-step before it, written later
+        said(6, 0, 0.5, flags=np.float32([2, 0])),  # not finite for example 1
+        batch([1, 2], 7, p_given=nan, margin=nan, runner_up=-np.ones(2, np.float32), flags=np.float32([8, 8])),
+    )
+    merged = joined(merge_evidence(store(tmp_path, *again, start_step=5)))
+    np.testing.assert_array_equal(merged["p_given_last"], np.float32([0.4, 0.5]))
+    np.testing.assert_array_equal(merged["margin_last"], np.float32([0.4, 0.5]))
+    assert merged["runner_up_last"].tolist() == [4, 5]
 
 
 def test_the_label_of_an_example_is_the_one_that_was_given_last(tmp_path):

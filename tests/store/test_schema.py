@@ -10,7 +10,6 @@ from sgoif.training import recorder, visits
 
 def test_the_signals_are_those_of_training_in_its_order():
     assert schema.MEAN_SIGNALS == recorder.MEAN_SIGNALS
-    assert set(schema.CLASSLESS_SIGNALS) == set(schema.MEAN_SIGNALS) - records.CLASS_SIGNALS.keys()
     assert schema.STANDARDISED == visits.STANDARDISED
     assert int(visits._SKIPPED) == schema.FLAGS_NOT_USABLE
     assert int(records.VisitFlag.NOT_FINITE) == schema.FLAGS_NOT_FINITE

@@ -149,6 +149,8 @@ def test_annotators_who_agree_give_a_class_and_others_do_not():
     again.load_own(saved)
     for name in again.means.signals:
         np.testing.assert_array_equal(again.means.mean(name), monitor.recorder.means.mean(name))
+    for name, column in monitor.recorder.last.columns(len(table["id"])).items():
+        np.testing.assert_array_equal(again.last.columns(len(column))[name], column)
 
 
 @pytest.mark.parametrize("meaning", ["mixed", "soft"])

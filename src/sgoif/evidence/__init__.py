@@ -1,6 +1,6 @@
 """What visits add up to: standardised scores, sums per example, and canaries that calibrate them. Numpy only."""
 
-from sgoif.evidence.accumulate import Evidence, WeightedMeans
+from sgoif.evidence.accumulate import Evidence, VisitMeans, WeightedMeans
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration
 from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.competence import Competence, measure_competence
@@ -8,6 +8,7 @@ from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_
 from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates
 from sgoif.evidence.holdout import Holdout, Snapshot
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
+from sgoif.evidence.last import LAST_COLUMNS, LastPredictions
 from sgoif.evidence.sketch import (
     EMBEDDINGS_NEARLY_SAME,
     LIKENESS_COLUMNS,
@@ -26,6 +27,7 @@ from sgoif.evidence.votes import LikelyClasses, LikelyOthers
 __all__ = [
     "DENSE_CLASSES",
     "EMBEDDINGS_NEARLY_SAME",
+    "LAST_COLUMNS",
     "LIKENESS_COLUMNS",
     "LIKENESS_NEARLY_SAME",
     "NUM_PROBABLE",
@@ -42,12 +44,14 @@ __all__ = [
     "Holdout",
     "IdIndex",
     "LabelCalibration",
+    "LastPredictions",
     "LatestWords",
     "LikelyClasses",
     "LikelyOthers",
     "Sketches",
     "Snapshot",
     "Standardiser",
+    "VisitMeans",
     "WeightedMeans",
     "as_ids",
     "cross_fitted_signals",

@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence.ids import grow_rows
 from sgoif.evidence.votes import SuggestedLabels, VoteCounts
+from sgoif.records import CLASS_SIGNALS, PLAIN_SIGNALS
 from sgoif.types import Floats
 
-__all__ = ["Evidence", "WeightedMeans"]
+__all__ = ["Evidence", "VisitMeans", "WeightedMeans"]
 
 _SUMS = ("sum_c", "sum_c2", "sum_cx", "sum_cx2", "sum_c_raw")
 # A vote's weight is a whole number, so that sums are exact in any order; this many for a visit of full confidence.
@@ -201,9 +202,9 @@ def _ratio(top: Floats, bottom: Floats) -> Floats:
 class WeightedMeans:
     """Sums ``Σ c x`` and ``Σ c`` per row, for 8 bytes a signal: the slim companion of :class:`Evidence`.
 
-    What the calibration needs of a visit is only its gate-weighted mean; variances, extremes and latest values of
-    fifteen signals would cost a kilobyte per example, and a dataset has millions. A visit whose values are not all
-    finite, or whose weight is zero, adds nothing.
+    What is needed of most signals is only their mean; variances, extremes and latest values of fifteen would cost a
+    kilobyte per example, and a dataset has millions. A visit whose values are not all finite, or whose weight is zero,
+    adds nothing.
 
     >>> means = WeightedMeans(["loss", "margin"])
     >>> means.add([0, 1, 0], [[1.0, 2.0], [5.0, 5.0], [3.0, 0.0]], [1.0, 1.0, 3.0])
@@ -229,7 +230,7 @@ class WeightedMeans:
             raise SgoifError(f"values need the shape {(len(row), len(self.signals))}, got {x.shape}.")
         used = np.isfinite(x).all(1) & (c > 0)
         if len(row):
-            self._grow(int(row.max()) + 1)
+            self.reserve(int(row.max()) + 1)
         row, x, c = row[used], x[used], c[used]
         np.add.at(self._sums, row, c[:, None] * x)
         np.add.at(self._mass, row, c)
@@ -249,6 +250,58 @@ class WeightedMeans:
         self._sums, self._mass = np.array(state["sums"]), np.array(state["mass"])
         self._num_rows = len(self._mass)
 
-    def _grow(self, num_rows: int) -> None:
+    def reserve(self, num_rows: int) -> None:
+        """Make room for rows that will be named."""
         self._sums, self._mass = grow_rows(self._sums, num_rows), grow_rows(self._mass, num_rows)
         self._num_rows = max(self._num_rows, num_rows)
+
+
+class VisitMeans:
+    """Means of the signals of visits: of loss, margin and ``p_given`` plain ones, of the others weighted by the gate.
+
+    Signals about the given class stand apart: a visit with a soft target has none, and adds to the others.
+
+    >>> means = VisitMeans(["loss", "harm"])
+    >>> columns = {"loss": np.array([1.0, 3.0]), "harm": np.array([1.0, 3.0])}
+    >>> means.add([0, 0], columns, usable=[True, True], gate=[1.0, 0.0])
+    >>> means.mean("loss").tolist(), means.mean("harm").tolist()
+    ([2.0], [1.0])
+    """
+
+    def __init__(self, signals: Sequence[str]) -> None:
+        self.signals = tuple(signals)
+        kinds = {name: (name in PLAIN_SIGNALS, name in CLASS_SIGNALS) for name in self.signals}
+        groups = [[name for name in self.signals if kinds[name] == kind] for kind in sorted(set(kinds.values()))]
+        self._parts = [WeightedMeans(names) for names in groups]
+
+    def add(self, rows: ArrayLike, columns: Mapping[str, NDArray[Any]], usable: ArrayLike, gate: ArrayLike) -> None:
+        """Add one visit per entry; each kind of signal passes over those of its values that are not finite.
+
+        Args:
+            rows: which examples, ``[B]``.
+            columns: the signals, ``[B]`` each.
+            usable: visits that count, ``[B]``.
+            gate: how far their influence is trusted, in [0, 1], ``[B]``; 0 where they are not usable.
+        """
+        plain = np.asarray(usable, dtype=np.float64)
+        for part in self._parts:
+            weight = plain if part.signals[0] in PLAIN_SIGNALS else gate
+            part.add(rows, np.stack([columns[name] for name in part.signals], 1), weight)
+
+    def reserve(self, num_rows: int) -> None:
+        """Make room for rows that will be named."""
+        for part in self._parts:
+            part.reserve(num_rows)
+
+    def mean(self, signal: str) -> Floats:
+        """The mean of one signal by row; NaN where nothing was added."""
+        return next(part for part in self._parts if signal in part.signals).mean(signal)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from saved sums."""
+        for part, saved in zip(self._parts, state["parts"], strict=True):
+            part.load_state_dict(saved)

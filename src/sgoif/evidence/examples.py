@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from sgoif.evidence.accumulate import Evidence
+from sgoif.evidence.accumulate import Evidence, VisitMeans
+from sgoif.evidence.last import LastPredictions
 from sgoif.evidence.votes import LikelyClasses
 from sgoif.types import Columns
 
 __all__ = ["read_examples"]
 
 
-def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count: int) -> Columns:
-    """Read the first ``count`` rows: suggestions, visits, confidence, means and their standard errors.
-
-    ``means`` have ``signals`` and ``mean(signal)``.
-    """
+def read_examples(
+    evidence: Evidence, likely: LikelyClasses, means: VisitMeans, last: LastPredictions, *, count: int
+) -> Columns:
+    """Read the first ``count`` rows: suggestions, visits, confidence, means, standard errors, last predictions."""
     suggested, visits = evidence.suggested_label(top=3), evidence.column("num_visits")[:count]
     table: Columns = {
         "suggested_label": suggested.labels[:count, 0],
@@ -27,8 +25,8 @@ def read_examples(evidence: Evidence, likely: LikelyClasses, *means: Any, count:
         "n_visits": visits,
         "confidence": evidence.column("sum_c")[:count, 0] / np.maximum(visits, 1),
     }
-    table |= likely.top(count).columns()
-    table |= {name: some.mean(name)[:count] for some in means for name in some.signals}
+    table |= likely.top(count).columns() | last.columns(count)
+    table |= {name: means.mean(name)[:count] for name in means.signals}
     for name in evidence.signals:
         table[name] = evidence.mean_raw(name)[:count]
         table[f"{name}_std"] = evidence.mean(name)[:count]

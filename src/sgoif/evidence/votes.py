@@ -155,10 +155,10 @@ class LikelyOthers:
 
 
 class LikelyClasses:
-    """Sums of the runners-up's probabilities, weighted by the gate: order-free.
+    """Sums of the runners-up's probabilities over visits: order-free.
 
     >>> likely = LikelyClasses(num_classes=10)
-    >>> likely.add([0, 0], p_given=[0.2, 0.4], margin=np.log([0.5, 1.0]), runner_up=[7, 3], weight=[1.0, 1.0])
+    >>> likely.add([0, 0], p_given=[0.2, 0.4], margin=np.log([0.5, 1.0]), runner_up=[7, 3], usable=[True, True])
     >>> found = likely.top(num_rows=1)
     >>> found.labels.tolist(), found.probabilities.round(2).tolist()
     ([[3, 7, -1]], [[0.2, 0.2, 0.0]])
@@ -166,22 +166,21 @@ class LikelyClasses:
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
-        self._votes = VoteCounts(num_classes + 1)  # the last one counts the weight of all visits
+        self._votes = VoteCounts(num_classes + 1)  # the last one counts all visits
 
     def add(
-        self, rows: ArrayLike, p_given: ArrayLike, margin: ArrayLike, runner_up: ArrayLike, weight: ArrayLike
+        self, rows: ArrayLike, p_given: ArrayLike, margin: ArrayLike, runner_up: ArrayLike, usable: ArrayLike
     ) -> None:
         """Add one visit per entry; ``margin`` is the given class's log-probability above the runner-up's."""
-        other, c = _runner_up(p_given, margin), np.asarray(weight, dtype=np.float64)
-        usable = np.isfinite(other) & (c > 0) & (np.asarray(runner_up) >= 0)
-        row, label = (np.asarray(values)[usable].astype(np.int64) for values in (rows, runner_up))
-        whole = np.rint(c[usable] * _UNIT)
-        self._votes.add(row, label, np.rint(whole * other[usable].clip(0, 1)).astype(np.int64))
-        self._votes.add(row, np.full(len(row), self.num_classes), whole.astype(np.int64))
+        other = _runner_up(p_given, margin)
+        kept = np.isfinite(other) & np.asarray(usable, dtype=bool) & (np.asarray(runner_up) >= 0)
+        row, label = (np.asarray(values)[kept].astype(np.int64) for values in (rows, runner_up))
+        self._votes.add(row, label, np.rint(_UNIT * other[kept].clip(0, 1)).astype(np.int64))
+        self._votes.add(row, np.full(len(row), self.num_classes), np.full(len(row), _UNIT))
 
     def top(self, num_rows: int) -> LikelyOthers:
         """The three that were most probable on average."""
-        found = self._votes.top(num_rows, _TOP + 1)  # the weight of all is never below that of a class
+        found = self._votes.top(num_rows, _TOP + 1)  # the count of all is never below that of a class
         is_class = (found.labels >= 0) & (found.labels < self.num_classes)
         weight = np.where(found.labels == self.num_classes, found.counts, 0).sum(1, keepdims=True)
         # The count of all is moved to the end, the others keep their order.

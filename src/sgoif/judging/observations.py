@@ -25,6 +25,8 @@ class Heldout:
     labels: Ints  # [m]
     predictions: TopPredictions
     trusted: bool = False  # whether people have verified the labels
+    # predictions out of fold by a head that was fitted to these rows: then the others' view is by that head, too
+    probe: TopPredictions | None = None
 
     def take(self, rows: Any) -> Heldout:
         """Some of them."""
@@ -42,6 +44,7 @@ class Observations:
             label, and are pooled; with held-out rows by one model that was trained on the labels, at one moment.
         heldout: rows that this model was not trained on.
         over_visits: its mean predictions while it was trained, where they are known.
+        num_visits: over how many that is, ``[N]``.
         mean_loss: the plain mean of its cross-entropy over the visits of a training, ``[N]``, where it is known.
     """
 
@@ -50,6 +53,7 @@ class Observations:
     views: Mapping[str, TopPredictions]
     heldout: Heldout | None = None
     over_visits: TopPredictions | None = None
+    num_visits: Ints | None = None
     mean_loss: Floats | None = None
 
     def __post_init__(self) -> None:

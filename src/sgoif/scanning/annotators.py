@@ -19,10 +19,10 @@ from torch import Tensor
 from sgoif.errors import SgoifError
 from sgoif.evidence import measure_competence
 from sgoif.evidence.annotators import Annotation, Votes, judge_votes
+from sgoif.judging.folds import FeatureHead, make_folds
+from sgoif.judging.linear import LinearHead
 from sgoif.judging.pool import blocks, fit_pool
 from sgoif.run import Run
-from sgoif.scanning.head import FeatureHead, make_folds
-from sgoif.scanning.linear import LinearHead
 from sgoif.scanning.scan_run import ScanRun
 from sgoif.scanning.standardise import check_features, find_finite, standardise
 from sgoif.scanning.tabular import MOST_COLUMNS, make_fourier_head

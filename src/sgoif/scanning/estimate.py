@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sgoif.evidence import hash_ids
 from sgoif.judging.fitting import fit_noise
+from sgoif.judging.folds import FeatureHead, Fold, make_folds
 from sgoif.judging.judgement import Judged, Judgement, judge_fitted, judge_others
+from sgoif.judging.linear import LinearHead
 from sgoif.scanning import Progress, no_progress
-from sgoif.scanning.head import FeatureHead, Fold, make_folds
-from sgoif.scanning.linear import LinearHead
 from sgoif.scanning.neighbours import NeighbourHead
 from sgoif.scanning.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
 from sgoif.types import Ints

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sgoif.scanning.head import Fold, Predictor, average_folds
+from sgoif.judging.folds import Fold, Predictor, average_folds
 
 __all__ = ["NeighbourHead"]
 

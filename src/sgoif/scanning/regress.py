@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgoif.scanning.head import NUM_FOLDS, Fold
+from sgoif.judging.folds import NUM_FOLDS, Fold
 from sgoif.scanning.tabular import MOST_COLUMNS
 from sgoif.types import Floats
 

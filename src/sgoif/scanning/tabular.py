@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sgoif.judging.folds import NUM_FOLDS, Fold, Predictor, average_folds
+from sgoif.judging.linear import LinearHead
 from sgoif.judging.pool import recover_logs
-from sgoif.scanning.head import NUM_FOLDS, Fold, Predictor, average_folds
-from sgoif.scanning.linear import LinearHead
 
 __all__ = ["MOST_COLUMNS", "TreeHead", "make_fourier_head"]
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from sgoif.errors import SgoifError
 from sgoif.findings.suspects import UNLIKELY
+from sgoif.judging.folds import Fold, make_folds
 from sgoif.run import Run
 from sgoif.scanning import Progress
-from sgoif.scanning.head import Fold, make_folds
 from sgoif.scanning.regress import blend_heads, make_regressors, student_loss
 from sgoif.scanning.residuals import Residuals, ValueNoise, judge_residuals
 from sgoif.scanning.scan_run import ScanRun

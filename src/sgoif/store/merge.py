@@ -27,12 +27,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sgoif.errors import StoreError
-from sgoif.evidence import Evidence, LikelyClasses, WeightedMeans
+from sgoif.evidence import Evidence, LastPredictions, LikelyClasses, VisitMeans
 from sgoif.evidence.examples import read_examples
 from sgoif.store.blocks import hash_edges
 from sgoif.store.editions import write_edition
 from sgoif.store.reader import RunFiles
-from sgoif.store.schema import CLASSLESS_SIGNALS, FLAGS_NOT_USABLE, MEAN_SIGNALS, STANDARDISED
+from sgoif.store.schema import FLAGS_NOT_USABLE, MEAN_SIGNALS, STANDARDISED
 
 __all__ = ["count_buckets", "merge_evidence", "merge_tables", "write_examples"]
 
@@ -51,7 +51,7 @@ _COLUMNS = (
     "confidence_worst",
     "flags",
 )
-_MEANS = (CLASSLESS_SIGNALS, tuple(name for name in MEAN_SIGNALS if name not in CLASSLESS_SIGNALS))
+_PREDICTED = ("p_given", "margin", "runner_up", "flags")
 _ROWS_AT_ONCE = 1 << 17  # accumulators make float64 copies of what they are given
 _ROW_BYTES = 400  # of a visit while its bucket is merged: its columns, and at most as much evidence as visits
 _SCRATCH_BYTES = 24 << 30
@@ -68,7 +68,7 @@ def merge_evidence(
     memory_bytes: int = 256 << 20,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield one row per example and bucket of ids: means weighted by the gate, votes, confidence, visits.
+    """Yield one row per example and bucket of ids: means over visits, votes, confidence, number of visits.
 
     The columns are those of ``examples``; ids that are strings come as an array of objects. Where not all visits were
     kept (``keep_visits``), this is the evidence of those that were.
@@ -119,34 +119,35 @@ def _merge_bucket(table: pa.Table) -> dict[str, Any]:
     column = {name: table[name].to_numpy() for name in _COLUMNS if name != "id"}
     num_anchors, num_classes = (max(1, int(column[name].max(initial=0)) + 1) for name in ("worst_anchor", "runner_up"))
     evidence, likely = Evidence(STANDARDISED, num_anchors, len(ids)), LikelyClasses(num_classes)
-    means = [WeightedMeans(names) for names in _MEANS]
+    means = VisitMeans(MEAN_SIGNALS)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         _add(evidence, means, likely, rows[part], {name: values[part] for name, values in column.items()})
     last = np.lexsort((column["micro_step"], column["step"], column["attempt"]))  # an example's last row comes last
+    final, (own, margin, other, flags) = LastPredictions(), (column[name][last] for name in _PREDICTED)
+    final.keep(rows[last], own, margin, other, _are_usable(flags))
     last = last[column["given_label"][last] >= 0]  # a mixed or soft target names no class, and takes none away
     given, hashes = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
     given[rows[last]] = column["given_label"][last]
     hashes[rows] = column["id_hash"]
     found = {"id": ids, "id_hash": hashes, "given_label": given}
-    return found | read_examples(evidence, likely, *means, count=len(ids))
+    return found | read_examples(evidence, likely, means, final, count=len(ids))
 
 
 def _add(
     evidence: Evidence,
-    means: list[WeightedMeans],
+    means: VisitMeans,
     likely: LikelyClasses,
     rows: NDArray[np.int64],
     column: dict[str, NDArray[Any]],
 ) -> None:
     """Do with stored visits what the recorder does with fresh ones."""
-    usable = (column["flags"] & FLAGS_NOT_USABLE) == 0
+    usable = _are_usable(column["flags"])
     gate, gate_worst = (
         np.where(usable, np.nan_to_num(column[name]), 0.0).clip(0, 1) for name in ("confidence", "confidence_worst")
     )
-    for some in means:  # each passes over visits with a value that is not finite
-        some.add(rows, np.stack([column[name] for name in some.signals], 1), gate)
-    likely.add(rows, column["p_given"], column["margin"], column["runner_up"], gate)
+    means.add(rows, column, usable, gate)
+    likely.add(rows, column["p_given"], column["margin"], column["runner_up"], usable)
     evidence.add(
         rows,
         np.stack([column[f"{name}_std"] for name in STANDARDISED], 1),
@@ -154,6 +155,10 @@ def _add(
         np.where(usable, column["worst_anchor"], -1),
         raw=np.stack([column[name] for name in STANDARDISED], 1),
     )
+
+
+def _are_usable(flags: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    return np.asarray((flags & FLAGS_NOT_USABLE) == 0)
 
 
 def count_buckets(files: RunFiles, memory_bytes: int) -> int:

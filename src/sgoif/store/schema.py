@@ -18,7 +18,6 @@ from sgoif.errors import StoreError
 from sgoif.records import SIGNALS, TAG_SIGNALS
 
 __all__ = [
-    "CLASSLESS_SIGNALS",
     "FLAGS_NOT_FINITE",
     "FLAGS_NOT_USABLE",
     "LOGS",
@@ -42,9 +41,7 @@ STANDARDISED = ("harm", "worst")  # beside the raw value a visit stores the one 
 _CLASSES = ("runner_up", "worst_anchor")  # a class, -1 for none
 MEAN_SIGNALS = tuple(
     name for name in SIGNALS if name not in (*_CLASSES, "confidence", "confidence_worst", "flags")
-)  # those with a gate-weighted mean per example
-# those that say something without a given class too; a visit with a soft target has a mean of these alone
-CLASSLESS_SIGNALS = ("loss", "harm", "harm_identity", "harm_solved")
+)  # those with a mean per example
 FLAGS_NOT_FINITE = 2
 FLAGS_NOT_USABLE = FLAGS_NOT_FINITE | 4  # not finite, or mixed from several examples: such a visit adds nothing
 
@@ -110,6 +107,9 @@ _TABLES: dict[str, list[tuple[str, pa.DataType | None]]] = {  # None: the kind o
         ("confidence", pa.float64()),
         *((name, pa.float64()) for name in MEAN_SIGNALS),
         *((f"{name}_std{tail}", pa.float64()) for name in STANDARDISED for tail in ("", "_error")),
+        ("p_given_last", pa.float32()),  # of the last visit that can be used, or by the finished model
+        ("margin_last", pa.float32()),
+        ("runner_up_last", pa.int32()),  # the most probable other class, -1 where there was no such visit
         *_PROBABILITIES,
     ],
     # Of a multi-label run: one row per example and tag that was worth keeping.

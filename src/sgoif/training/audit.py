@@ -23,6 +23,7 @@ from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.influence.holdout import MultilabelHoldOut
+from sgoif.judging.probe import Probe
 from sgoif.training.engine import MANY_CLASSES, Engine
 from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import logits_of
@@ -93,8 +94,8 @@ def audit_engine(
 
 def audit_examples(
     part: AuditPart, recorder: Recorder, scores: HoldoutScores | None = None, *, keep: KeptAnchors | None = None
-) -> None:
-    """Score every example, once.
+) -> Probe | None:
+    """Score every example, once; the last word on each is that of a probe, if the hold-out is verified.
 
     Args:
         part: the model with its examples.
@@ -105,6 +106,7 @@ def audit_examples(
     _measure_curvature(part)
     judge_holdout(part, scores)
     engine = part.engine
+    probe = None if scores is None or not engine.settings.probe else scores.probe(engine)
     capture = Capture(engine.layers, keep_outputs=[engine.head.module_name])
     with torch.no_grad():
         for step, (calls, (_, labels, ids)) in enumerate(_passes(part, capture)):
@@ -112,8 +114,19 @@ def audit_examples(
             signals = engine.score(calls, logits_of(head), labels).cpu().numpy()
             words = packed_signs(engine.sketch(engine.head_rows(calls))).cpu().numpy().view(np.int64)
             recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
+            if probe is not None:
+                log_p = probe.logs(engine.pooled_features(calls).cpu())
+                recorder.last.keep(recorder.index.add(as_ids(ids)), *last_word(log_p, labels.cpu()))
             if keep is not None:
                 keep.add(recorder.index.add(as_ids(ids)), _on_anchors(engine, calls).cpu().numpy())
+    return probe
+
+
+def last_word(log_p: Tensor, given: Tensor) -> tuple[NDArray[np.floating[Any]], ...]:
+    """Probability of the given class, its margin and the most probable other class, ``[B]`` each."""
+    own = log_p.gather(1, given[:, None])
+    others, runner_up = log_p.scatter(1, given[:, None], -torch.inf).max(1)
+    return own[:, 0].exp().numpy(), (own[:, 0] - others).numpy(), runner_up.numpy()
 
 
 def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:

@@ -370,6 +370,10 @@ class Engine:
         """What the head sees of each example, as signs ``[B, 256]``, without host synchronisation."""
         return self.likeness.signs(pool_positions(rows)[0])
 
+    def pooled_features(self, calls: Sequence[LayerCapture]) -> Tensor:
+        """What the head sees of each example, over positions and with the bias's one, ``[B, D]``."""
+        return pool_positions(self.head_rows(calls))[0]
+
     def directions(self) -> dict[str, Tensor]:
         """``φ`` by layer: tracked, or solved at the last refresh."""
         self._catch_up()

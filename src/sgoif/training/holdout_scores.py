@@ -36,6 +36,7 @@ from sgoif.influence import AnchorDraw, HeadRefit, packed_signs
 from sgoif.judging.judge import fit_judge
 from sgoif.judging.observations import Heldout, unseen_observations
 from sgoif.judging.predictions import TopPredictions
+from sgoif.judging.probe import Probe, fit_probe
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
 from sgoif.types import Floats
@@ -163,17 +164,33 @@ class HoldoutScores:
         seen = engine.seen.cpu().numpy() > 0
         return np.asarray((np.bincount(self.labels[seen], minlength=self.num_classes) > 0) & self.judged_classes)
 
-    def heldout(self, engine: Engine) -> Heldout:
-        """The hold-out as a judge sees it: predictions of the model as it is, of features as they were last seen."""
+    def heldout(self, engine: Engine, probe: Probe | None = None) -> Heldout:
+        """The hold-out as a judge sees it: predictions of the model as it is, of features as they were last seen.
+
+        ``probe`` is the head by which the training examples were predicted last, where one was fitted.
+        """
         rows = self.rows_seen(engine)
         with torch.no_grad():
             features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
             log_p = (features @ engine.head_weight().mT).log_softmax(1).cpu().double().numpy()
-        return Heldout(labels=self.labels[rows], predictions=TopPredictions.of(log_p, _KEPT), trusted=self.trusted)
+        return Heldout(
+            labels=self.labels[rows],
+            predictions=TopPredictions.of(log_p, _KEPT),
+            trusted=self.trusted,
+            probe=None if probe is None else TopPredictions.of(probe.held_logs.double().numpy(), _KEPT),
+        )
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""
         return np.flatnonzero(engine.predicted.cpu().numpy() >= 0)
+
+    def probe(self, engine: Engine) -> Probe | None:
+        """A head that was fitted to the hold-out, where its labels are verified; None elsewhere."""
+        rows = self.rows_seen(engine)
+        if not self.trusted or not len(rows):
+            return None
+        features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
+        return fit_probe(features.detach(), self.labels[rows], self.num_classes)
 
     def table(self, engine: Engine) -> dict[str, NDArray[Any]]:
         """One row per hold-out example that was seen: its signals under its own label, not judged yet."""

@@ -111,6 +111,7 @@ def observe_examples(examples: Table, num_classes: int, heldout: Heldout | None 
         views={"final": final},
         heldout=heldout,
         over_visits=means if was_trained else None,
+        num_visits=np.asarray(examples["n_visits"]) if was_trained else None,
         mean_loss=np.asarray(examples["loss"], dtype=np.float64) if was_trained else None,
     )
 

@@ -1,7 +1,8 @@
 """The host's side of a run: visits become rows for the sink and sums for the evidence.
 
-Each step is standardised in order, and what is added to an example's evidence is weighted by the gate. Of the sketches
-only each example's latest is kept: features move while a model trains, and late ones are comparable.
+Each step is standardised in order. What is added to an example's evidence of influence is weighted by the gate; for
+loss, margin and probabilities all usable visits count alike. Of the sketches only each example's latest is kept:
+features move while a model trains, and late ones are comparable.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgoif.evidence import Evidence, IdIndex, LatestWords, LikelyClasses, Standardiser, WeightedMeans
-from sgoif.records import CLASS_SIGNALS, SIGNALS, ScoreBatch, VisitFlag
+from sgoif.evidence import Evidence, IdIndex, LastPredictions, LatestWords, LikelyClasses, Standardiser, VisitMeans
+from sgoif.records import SIGNALS, ScoreBatch, VisitFlag
 from sgoif.training.exchange import StepScores
 from sgoif.training.sinks import ScoreSink
 from sgoif.training.visits import STANDARDISED, PendingVisits, ReadVisits, read_visits
@@ -58,8 +59,9 @@ class Recorder:
         self.train_size, self.sink, self.attempt, self.rank = train_size, sink, attempt, rank
         self.index = IdIndex()
         self.evidence = Evidence(STANDARDISED, num_classes)
-        self.means = _Means(MEAN_SIGNALS)
+        self.means = VisitMeans(MEAN_SIGNALS)
         self.likely = LikelyClasses(num_classes)
+        self.last = LastPredictions()
         self.likeness = LatestWords()
         self.standardisers = {name: Standardiser(temperature=temperature) for name in STANDARDISED}
         self.given = np.zeros(0, np.int64)  # last given label of each row
@@ -135,9 +137,8 @@ class Recorder:
 
     def _reserve(self, rows: NDArray[np.int64]) -> None:
         """Make room for rows, so that nothing is half added up where there is none."""
-        last = rows.max(keepdims=True)
-        self.means.add(last, dict.fromkeys(self.means.signals, np.zeros(1)), np.zeros(1))  # weighs nothing
-        self.evidence.reserve(int(last[0]) + 1)
+        for kept in (self.means, self.last, self.evidence):
+            kept.reserve(int(rows.max()) + 1)
 
     def _add_up(self, *steps: ReadVisits) -> None:
         ids, labels, usable = (
@@ -172,8 +173,10 @@ class Recorder:
             name: np.where(usable, np.nan_to_num(columns[name]), 0.0).clip(0, 1)
             for name in ("confidence", "confidence_worst")
         }
-        self.means.add(rows, columns, trust["confidence"])
-        self.likely.add(rows, columns["p_given"], columns["margin"], columns["runner_up"], trust["confidence"])
+        self.means.add(rows, columns, usable, trust["confidence"])
+        predicted = columns["p_given"], columns["margin"], columns["runner_up"]
+        self.likely.add(rows, *predicted, usable=usable)
+        self.last.keep(rows, *predicted, usable=usable)
         raw = np.stack([columns[name] for name in STANDARDISED], 1).astype(np.float64)
         values = np.stack([columns[f"{name}_std"] for name in STANDARDISED], 1)
         weights = np.stack([trust["confidence"], trust["confidence_worst"]], 1)
@@ -200,6 +203,7 @@ class Recorder:
             "evidence": self.evidence.state_dict(),
             "means": self.means.state_dict(),
             "likely": self.likely.state_dict(),
+            "last": self.last.state_dict(len(self.index)),
             "likeness": self.likeness.words(len(self.index)).copy(),
             "flag_counts": dict(self.flag_counts),
         }
@@ -231,6 +235,7 @@ class Recorder:
         self.evidence.load_state_dict(state["evidence"])
         self.means.load_state_dict(state["means"])
         self.likely.load_state_dict(state["likely"])
+        self.last.load_state_dict(state["last"])
         self.likeness = LatestWords(state["likeness"])
 
 
@@ -242,28 +247,3 @@ def _failing(on_failure: OnFailure | None, visits: ReadVisits) -> Iterator[None]
         if on_failure is None:
             raise
         on_failure(visits.num_visits, error)
-
-
-class _Means:
-    """Means of all signals, those about the given class apart: a soft target's visit adds to the others only."""
-
-    def __init__(self, signals: Sequence[str]) -> None:
-        self.signals = tuple(signals)
-        self._parts = {
-            "always": WeightedMeans([name for name in signals if name not in CLASS_SIGNALS]),
-            "by_class": WeightedMeans([name for name in signals if name in CLASS_SIGNALS]),
-        }
-
-    def add(self, rows: NDArray[np.int64], columns: Mapping[str, NDArray[Any]], weight: NDArray[Any]) -> None:
-        for part in self._parts.values():  # each passes over visits with a value that is not finite
-            part.add(rows, np.stack([columns[name] for name in part.signals], 1), weight)
-
-    def mean(self, signal: str) -> NDArray[np.float64]:
-        return self._parts["by_class" if signal in CLASS_SIGNALS else "always"].mean(signal)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])

@@ -1,4 +1,4 @@
-"""What a head of features is: a classifier that predicts each example by a fit to others."""
+"""Folds of examples, and what a head of features is: a classifier that predicts each example by a fit to others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sgoif.scanning.head import NUM_FOLDS, Fold, Predictor, average_folds
+from sgoif.judging.folds import NUM_FOLDS, Fold, Predictor, average_folds
 
 __all__ = ["LinearHead", "fit_softmax"]
 
