@@ -9,7 +9,7 @@ import sgoif
 
 
 def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
-    """Overlapping clouds in the plane; wrong labels go to the next class."""
+    """Overlapping clouds in the plane; wrong labels are any other class."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randint(0, classes, (num + held,), generator=generator)
     angle = 2 * torch.pi * truth / classes
@@ -17,7 +17,7 @@ def world(num=1200, held=300, classes=4, rate=0.2, holdout_rate=0.0, seed=0):
     flips = torch.rand(num + held, generator=generator) < torch.where(
         torch.arange(num + held) < num, rate, holdout_rate
     )
-    given = torch.where(flips, (truth + 1) % classes, truth)
+    given = torch.where(flips, (truth + torch.randint(1, classes, (num + held,), generator=generator)) % classes, truth)
     return (points[:num], given[:num], flips[:num].numpy()), (points[num:], given[num:], flips[num:].numpy())
 
 
