@@ -12,6 +12,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+import torch
 
 import sgoif
 from benchmarks.experiment import Experiment, option
@@ -22,6 +23,7 @@ from benchmarks.judge.observe import Record, last_scored, mean_loss_of, observe
 from benchmarks.judge.record import FLAGGED, facts_of, read_record
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
+from sgoif.judging.probe import fit_probe
 
 # by what they see: the finished model and the visits that were scored; these visits alone; the finished model alone
 JUDGES = ("judge", "judge_visits", "judge_audit")
@@ -93,13 +95,22 @@ def judge_record(record: Record, replay: Cell, judge: str) -> Judgement:
     if judge != "judge_audit":
         mean_loss = mean_loss_of(record["visits"], record["scored"], labels)
         over_visits = TopPredictions.of(np.nan_to_num(views["scored"]), _KEPT)
+    probe = None
+    if seen["trusted"] and judge != "judge_visits":  # what has no features has no probe
+        features, unseen = (torch.from_numpy(seen[name]).float() for name in ("features", "holdout_features"))
+        probe = fit_probe(unseen, seen["holdout_labels"], views["final"].shape[1])
+    if probe is not None:
+        final = probe.logs(features).double().numpy()
     verdict = sgoif.judge(
         Observations(
             ids=ids,
             labels=labels,
             views={"final": TopPredictions.of(final, None if judge == "judge" else _KEPT)},
             heldout=Heldout(
-                labels=seen["holdout_labels"], predictions=TopPredictions.of(held["final"]), trusted=seen["trusted"]
+                labels=seen["holdout_labels"],
+                predictions=TopPredictions.of(held["final"]),
+                trusted=seen["trusted"],
+                probe=None if probe is None else TopPredictions.of(probe.held_logs.double().numpy()),
             ),
             over_visits=over_visits,
             num_visits=None if mean_loss is None else record["scored"].sum(0),
