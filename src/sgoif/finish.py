@@ -25,6 +25,7 @@ from sgoif.tables import MemoryTables
 from sgoif.training.base import BaseMonitor
 from sgoif.training.calibration import Judged, NoProbabilities, RunCalibration, calibrate_run
 from sgoif.training.canaries import CanaryLedger
+from sgoif.training.closing_pass import final_views
 from sgoif.training.engine import Engine
 from sgoif.training.monitor import Monitor
 from sgoif.training.recorder import Recorder
@@ -54,7 +55,8 @@ def finish_run(monitor: Monitor) -> Run | None:
 
     Among several processes that write one run, rank 0 adds it up and the others get None.
     """
-    facts = watch_facts(monitor)
+    views = final_views(monitor, monitor.closing_dataset)  # first: the table that is judged has its predictions
+    facts = watch_facts(monitor) | {"final_view": views.facts}
     recorder, peers = monitor.recorder, monitor.peers
     if not peers.is_alone:
         facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _sync_counters(monitor, facts["counters"])}
