@@ -13,7 +13,7 @@ from sgoif.evidence import measure_competence
 from sgoif.scanning.frozen import audit_embeddings
 from tests.cli.runs import answer, invoke, noisy, write_run
 from tests.grouped import grouped
-from tests.training.test_canaries import watched_run, world
+from tests.training.worlds import watched_run, world
 
 P = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
 

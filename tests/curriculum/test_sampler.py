@@ -18,7 +18,7 @@ from sgoif.errors import SgoifError
 from sgoif.experimental import InfluenceSampler
 from tests.grouped import grouped
 from tests.training.loops import GroupNormNet, batches, data, fresh, run_twins, watch
-from tests.training.test_canaries import world
+from tests.training.worlds import world
 
 EPOCHS, BATCH = 6, 50
 
