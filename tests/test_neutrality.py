@@ -201,7 +201,7 @@ def test_what_is_asked_of_a_monitor_between_steps_leaves_everything_as_found(tmp
         "load_state_dict": lambda: monitor.load_state_dict(monitor.state_dict()),
         "counters": lambda: (monitor.counters, monitor.reading, str(monitor.plan), monitor.faults),
         "flush": monitor.flush,
-        "close": monitor.close,
+        "close": lambda: monitor.close(TRAIN),
         "load": lambda: sgoif.load(str(tmp_path / "run")).label_issues(),
     }
     for name, action in actions.items():

@@ -50,6 +50,7 @@ from sgoif.settings import (
 from sgoif.sinks import check_out, make_recorder, make_sink
 from sgoif.training.audit import AuditPart, KeptAnchors, audit_engine, audit_examples
 from sgoif.training.base import WatchedLoop
+from sgoif.training.closing_pass import FinalViews
 from sgoif.training.datasets import split, warn_of_few, with_ids
 from sgoif.training.disabled import NoMonitor, NoSequenceMonitor
 from sgoif.training.engine import Engine
@@ -298,7 +299,7 @@ def audit(
     facts["method"] = describe_method(engine.settings, engine.layers)
     present = (holdout.counts + examples.counts > 0).numpy()
     facts |= warn_of_few(holdout.counts.numpy(), class_names or (), present=present)
-    return collect_judged_run(scores, recorder, engine, facts, probe=probe, more=more)
+    return collect_judged_run(scores, recorder, engine, facts, views=FinalViews(None, probe, {}), more=more)
 
 
 def _run_few(request: Request, held: Examples) -> Callable[[], Tensor]:

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from sgoif.evidence import LIKENESS_COLUMNS, hash_ids
 from sgoif.evidence.examples import read_examples
 from sgoif.judging.judgement import Judged
-from sgoif.judging.probe import Probe
+from sgoif.judging.observations import Heldout
 from sgoif.reasons import Reasons
 from sgoif.run import Run, load
 from sgoif.tables import MemoryTables
 from sgoif.training.base import BaseMonitor
+from sgoif.training.closing_pass import FinalViews, final_views
 from sgoif.training.engine import Engine
 from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.judged import NoProbabilities, RunJudge, judge_run
@@ -56,7 +57,8 @@ def finish_run(monitor: Monitor) -> Run | None:
 
     Among several processes that write one run, rank 0 adds it up and the others get None.
     """
-    facts = watch_facts(monitor)
+    views = final_views(monitor, monitor.closing_dataset)  # first: the table that is judged has its predictions
+    facts = watch_facts(monitor) | {"final_view": views.facts}
     recorder, peers = monitor.recorder, monitor.peers
     if not peers.is_alone:
         facts |= {"world_size": peers.size, "rank": peers.rank, "counters": _sync_counters(monitor, facts["counters"])}
@@ -65,7 +67,7 @@ def finish_run(monitor: Monitor) -> Run | None:
             return None
     if monitor.holdout_scores is None:
         return collect_run(recorder, facts)
-    return collect_judged_run(monitor.holdout_scores, recorder, monitor.engine, facts)
+    return collect_judged_run(monitor.holdout_scores, recorder, monitor.engine, facts, views=views)
 
 
 def watch_facts(monitor: Monitor | MultilabelMonitor) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def judge_so_far(monitor: Monitor) -> Columns | None:
         judge = judge_run(sample, scores.heldout(monitor.engine), scores.known_classes(monitor.engine))
     except NoProbabilities:
         return None
-    if judge.by.no_p_reason is not None:
+    if judge.no_p_reason is not None:
         return None
     return table | _join([_judgement(part, judge) for part in _pieces(table)])
 
@@ -147,7 +149,7 @@ def collect_judged_run(
     engine: Engine,
     facts: dict[str, Any],
     *,
-    probe: Probe | None = None,
+    views: FinalViews | None = None,
     more: Columns | None = None,
 ) -> Run:
     """Add up a run and judge its labels where the hold-out allows it; a run without is worth more than none.
@@ -157,7 +159,7 @@ def collect_judged_run(
         recorder: what was recorded of the training examples.
         engine: whose hold-out it is.
         facts: for the run's information.
-        probe: the head by which the training examples were predicted last, where there is one.
+        views: what the finished model says; if left out, what was seen of the hold-out last.
         more: further columns of the examples.
     """
     examples, rest = _examples(recorder)
@@ -166,8 +168,8 @@ def collect_judged_run(
     facts = {**facts, "held_out_per_class": held.tolist()}
     try:
         sample = examples if rest is None else _sample(examples)
-        judge = judge_run(sample, scores.heldout(engine, probe), scores.known_classes(engine))
-        why = judge.by.no_p_reason
+        judge = judge_run(sample, _heldout(scores, engine, views), scores.known_classes(engine))
+        why = judge.no_p_reason
     except NoProbabilities as reason:
         why = str(reason)
     except Exception as error:
@@ -185,6 +187,10 @@ def collect_judged_run(
         del examples  # so that a bucket is forgotten once it is written
         return _stream_run(recorder, facts, judge, buckets, holdout)
     return collect_run(recorder, facts, judge, examples=examples, holdout=holdout, more=more)
+
+
+def _heldout(scores: HoldoutScores, engine: Engine, views: FinalViews | None) -> Heldout:
+    return scores.heldout(engine) if views is None else scores.heldout(engine, views.probe, views.held_log_p)
 
 
 def collect_run(

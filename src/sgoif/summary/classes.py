@@ -56,6 +56,7 @@ class Summary:
     no_totals_reason: str | None  # why there are probabilities, and no numbers of errors
     competence: dict[str, Any] | None
     holdout: str | None
+    belief: str | None  # what is believed of the noise: counted, spread, clean or unknown
     num_flagged: int
     expected_errors: float | None
     error_rate: float | None
@@ -93,7 +94,8 @@ class Summary:
             rates = f"{percent(self.error_rate)} of the labels, range "
             rates += percents(self.error_rate_low, self.error_rate_high)
             number = f"about {count(self.expected_errors or 0)} ({rates})"
-            lines.append(f"Estimated errors: {number}; {likely}. Check some: `sgoif verify`.")
+            sign = "No sign of wrong labels: " if self.belief == "clean" else "Estimated errors: "
+            lines.append(f"{sign}{number}; {likely}. Check some: `sgoif verify`.")
         else:
             lines.append(f"Flagged: {likely}.")
         leaks = [
@@ -143,6 +145,7 @@ def summarise(
         competence=competence if isinstance(competence, dict) else None,
         num_verified=verified if isinstance(verified := info.get("num_verified"), int) else 0,
         holdout=None if info.get("kind") == "scan" else kind_of_holdout(info),
+        belief=estimate.get("kind") if isinstance(estimate := info.get("estimate"), dict) else None,
         num_flagged=int((np.nan_to_num(p) >= FLAGGED).sum()),
         expected_errors=errors,
         error_rate=rate,

@@ -86,6 +86,8 @@ class BaseMonitor(ABC, Generic[HooksT]):
         on_close: makes the run of what was recorded.
     """
 
+    _uses_dataset = False  # whether `close` has a use for the training examples
+
     def __init__(
         self,
         loop: WatchedLoop,
@@ -104,6 +106,7 @@ class BaseMonitor(ABC, Generic[HooksT]):
         self._anchor_capture = Capture(layers)
         self.peers = loop.peers
         self.step_count, self.refreshes, self._micro = 0, 0, 0
+        self.closing_dataset: Any = None  # the training examples, while the run is being closed
         self.fault_log = FaultLog(self.peers.max_consecutive_faults)
         self.is_on, self._kind = True, StepKind.SCORED
         self._is_switched_off = self._has_looked = self._has_said_cost = self._has_said_stride = False
@@ -419,10 +422,20 @@ class BaseMonitor(ABC, Generic[HooksT]):
             "visits_waiting": self._num_waiting,
         }
 
-    def close(self) -> Any:
-        """Record what is waiting, write the run down and return it; None in a forked process, which has no run."""
+    def close(self, dataset: Any = None) -> Any:
+        """Record what is waiting, write the run down and return it; None in a forked process, which has no run.
+
+        Args:
+            dataset: the training examples, as :func:`sgoif.audit` takes them, under the ids of :meth:`step`. The
+                finished model looks at each once more: labels are better judged by one model than by those of many
+                visits. It costs a forward pass; without it each example's last visit is used. Other tasks than
+                classification have no use for it, and say so.
+        """
         if self._leave_fork():
             return None
+        if dataset is not None and not self._uses_dataset:
+            log.warning("close(dataset) is for runs with one class per example; a %s ignores it.", type(self).__name__)
+            dataset = None
         was_on, self.is_on = self.is_on, False
         try:
             if was_on or self.peers.is_alone:
@@ -431,9 +444,11 @@ class BaseMonitor(ABC, Generic[HooksT]):
             self._fault(error)
         self._end(was_on)
         self._close_counts(self._num_recorded)
+        self.closing_dataset = dataset
         try:
             return self._on_close(self)
         finally:
+            self.closing_dataset = None
             self._cancel_ending()
 
     def state_dict(self) -> dict[str, Any]:

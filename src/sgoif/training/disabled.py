@@ -54,8 +54,8 @@ class NoMonitor:
         """Zero for whatever is asked."""
         return Counter()
 
-    def close(self) -> Any:
-        """An empty run."""
+    def close(self, dataset: Any = None) -> Any:
+        """An empty run; nothing is asked about the dataset."""
         return None if self._on_close is None else self._on_close()
 
     def weights(self, ids: Any) -> Tensor:

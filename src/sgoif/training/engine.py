@@ -30,7 +30,6 @@ from sgoif.gradients import (
     Space,
     collect_parameters,
     dot_directions,
-    quiet_eval,
     rows_by_layer,
 )
 from sgoif.gradients.contractions import dots, pool_positions, widen
@@ -77,7 +76,6 @@ log = logging.getLogger(__name__)
 _RANK = 16  # of the projection of layers beside the head
 MANY_CLASSES = 64  # above it no direction per class is held
 _POOLED_TOLERANCE = 0.5  # of the residual of one anchor for all classes, most of which is sampling noise
-_PREDICTED = 4096  # hold-out examples whose predictions are renewed when a run is closed
 MOST_QUEUED = 16 * 2**20  # bytes of batches and directions that may wait
 MOST_OBSERVED = 16 * 2**20  # bytes of rows whose curvature may wait
 _LANCZOS_STEPS = 16  # by which the ends of the curvature's spectrum are found
@@ -495,22 +493,6 @@ class Engine:
         chosen = self.replacement.choose(self._reading.confidence, self.tracker.columns, drawn)
         self.anchors.forget(chosen)
         self.tracker.forget(chosen)
-
-    @torch.no_grad()
-    def predict_holdout(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
-        """Renew the predictions of the hold-out, of a part spread over it where it is large; nothing else changes.
-
-        What refreshes saw of most examples is some time old, and in a short training of a model that knew nothing yet.
-        """
-        count = len(self.holdout)
-        positions = torch.linspace(0, count - 1, min(count, _PREDICTED)).round().long()
-        found = torch.full_like(self.predicted, -1)
-        with quiet_eval(model):
-            for part in positions.split(self.anchors.per_refresh):
-                outputs = forward(self.holdout.inputs(part))
-                is_finite = outputs.isfinite().all(1)
-                found[part.to(found.device)] = torch.where(is_finite, outputs.argmax(1), -1).to(found)
-        self.predicted = found
 
     def _note_anchors(self) -> None:
         """Keep for the steps what changes at refreshes only."""

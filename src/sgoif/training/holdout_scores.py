@@ -164,18 +164,27 @@ class HoldoutScores:
         seen = engine.seen.cpu().numpy() > 0
         return np.asarray((np.bincount(self.labels[seen], minlength=self.num_classes) > 0) & self.judged_classes)
 
-    def heldout(self, engine: Engine, probe: Probe | None = None) -> Heldout:
-        """The hold-out as a judge sees it: predictions of the model as it is, of features as they were last seen.
+    def heldout(
+        self, engine: Engine, probe: Probe | None = None, log_p: NDArray[np.floating[Any]] | None = None
+    ) -> Heldout:
+        """The hold-out as a judge sees it.
 
-        ``probe`` is the head by which the training examples were predicted last, where one was fitted.
+        Args:
+            engine: whose hold-out it is.
+            probe: the head by which the training examples were predicted last, where one was fitted.
+            log_p: predictions of the finished model, ``[m, C]``; if left out, those of the model as it is, of features
+                as they were last seen.
         """
         rows = self.rows_seen(engine)
-        with torch.no_grad():
-            features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
-            log_p = (features @ engine.head_weight().mT).log_softmax(1).cpu().double().numpy()
+        if log_p is None:
+            with torch.no_grad():
+                features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
+                said = (features @ engine.head_weight().mT).log_softmax(1).cpu().double().numpy()
+        else:
+            said = log_p[rows].astype(np.float64)
         return Heldout(
             labels=self.labels[rows],
-            predictions=TopPredictions.of(log_p, _KEPT),
+            predictions=TopPredictions.of(said, _KEPT),
             trusted=self.trusted,
             probe=None if probe is None else TopPredictions.of(probe.held_logs.double().numpy(), _KEPT),
         )

@@ -41,6 +41,17 @@ class RunJudge:
     heldout: Heldout
     known_classes: NDArray[np.bool_]  # those with enough hold-out examples; labels of the others are ranked only, [C]
 
+    @property
+    def no_p_reason(self) -> str | None:
+        """Why no probability is shown; None where some are."""
+        why, held = self.by.no_p_reason, self.heldout
+        if why is None or self.by.kind != "unknown" or not held.trusted or held.probe is not None:
+            return why
+        return (
+            "the hold-out's labels are verified, so they show no noise, and nothing shows how far the model has learnt "
+            "wrong labels by heart; pass the training examples to monitor.close(dataset), or audit the model"
+        )
+
     def judge(self, examples: Table) -> Judged:
         """Judge training examples; NaN where one cannot be judged at all."""
         return self.by.judge(observe_examples(examples, self.by.num_classes))
@@ -55,11 +66,11 @@ class RunJudge:
     def shows(self, given: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whose probability is shown: of judged classes, where the run gives any, ``[n]``."""
         known = (given >= 0) & self.known_classes[np.maximum(given, 0)]
-        return np.asarray(known & (self.by.no_p_reason is None))
+        return np.asarray(known & (self.no_p_reason is None))
 
     def facts(self, expected_errors: float) -> dict[str, Any]:
         """What the run's information says of it; numbers of errors only where they are to be believed."""
-        why = self.by.no_p_reason
+        why = self.no_p_reason
         if why is not None:
             log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
         return {

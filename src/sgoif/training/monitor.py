@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 class Monitor(HeadMonitor):
     """Scores every example that passes through the training loop. Made by :func:`sgoif.watch`."""
 
+    _uses_dataset = True
+
     def __init__(
         self,
         loop: WatchedLoop,
@@ -241,8 +243,6 @@ class Monitor(HeadMonitor):
         if self._visits.notices is not None:
             is_whole = self.peers.is_alone and self.recorder.keeps_evidence and self.recorder.attempt == 0
             self._visits.notices.close(len(self.recorder.index) if is_whole else None)
-        if was_on and self.peers.is_alone and self.engine.draws:
-            self._predict_holdout()
 
     def _notices(self, train_size: int, holdout: HoldOut) -> IdNotices | None:
         try:
@@ -251,13 +251,6 @@ class Monitor(HeadMonitor):
         except Exception as error:  # ids of the hold-out that are no ids: nothing to compare with
             log.debug("ids of the hold-out are not compared with those of the training: %s", error)
             return None
-
-    def _predict_holdout(self) -> None:
-        """Ask the trained model about the hold-out, so that the run can say how often it is right."""
-        try:
-            self.engine.predict_holdout(self.model, self._forward_as_trained)
-        except Exception as error:
-            self.fault_log.note(error, "the hold-out could not be predicted at the end; earlier predictions are used.")
 
     def weights(self, ids: Any) -> Tensor:
         """How much each example should count in the loss, ``[B]``: less, the likelier its label is wrong.
@@ -291,14 +284,17 @@ class Monitor(HeadMonitor):
             self._weights.renew(None, self.step_count)
             self.fault_log.note(error, "the weights of examples could not be renewed; they stay as they are.")
 
+    def as_trained(self) -> HoldoutPass:
+        """How further examples go through the model: as those of a step."""
+        return HoldoutPass(self._forward_as_trained, self._anchor_losses, self._seen.autocast)
+
     def snapshot(self, path: str | None = None) -> Any:
         """Keep what judges, as of now, to score with later: a :class:`sgoif.snapshot.Snapshot`; None if that fails.
 
         Call it between steps. It costs a pass or two over the hold-out; model and later scores stay as they are.
         """
-        seen = HoldoutPass(self._forward_as_trained, self._anchor_losses, self._seen.autocast)
         try:
-            return None if self._on_snapshot is None else self._on_snapshot(self, seen, path)
+            return None if self._on_snapshot is None else self._on_snapshot(self, self.as_trained(), path)
         except Exception as error:
             self.fault_log.note(error, "no snapshot could be made; the training goes on.")
             return None
