@@ -178,9 +178,9 @@ class HoldoutScores:
                 as they were last seen.
         """
         rows = self.rows_seen(engine)
-        if self.num_classes > _MOST_CLASSES:
+        if self.num_classes > MOST_CLASSES:
             raise NoProbabilities(
-                f"there are {self.num_classes:,} classes, and labels are judged among {_MOST_CLASSES:,}"
+                f"there are {self.num_classes:,} classes, and labels are judged among {MOST_CLASSES:,}"
             )
         return Heldout(
             labels=self.labels[rows],
