@@ -138,7 +138,8 @@ def test_a_monitors_snapshot_ranks_and_then_adapts():
     snapshot, seen = monitor.snapshot(), seen_at_head(model, pixels)
     before = snapshot.score(*seen, labels)
     after = snapshot.adapted(before, labels.numpy()).score(*seen, labels)
-    assert (before["p_mislabeled_low"] <= before["p_mislabeled"]).all() and "harm_std" not in before
+    is_silent = np.isnan(before["p_mislabeled"])  # of 48 labels nobody can tell
+    assert (is_silent == [why is not None for why in before["no_p_reason"]]).all() and "harm_std" not in before
     assert (after["p_mislabeled_low"] <= after["p_mislabeled"]).all() and "harm_std" in after
 
 
