@@ -48,8 +48,8 @@ def test_the_same_pictures_in_any_form_are_judged_as_the_audit_judged_them(train
     for name in MEAN_SIGNALS:
         np.testing.assert_allclose(found[name], expected[name], **CLOSE, err_msg=name)
     for name in ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high"):
-        # the sample is all of the data, so that probabilities are adapted to what the audit saw; but in another
-        # order, in which others of the examples that are equally sure are counted
+        # the sample is all of the data here, so that the probabilities are adapted to what the audit saw; in another
+        # order, though, in which others of the examples that are equally sure are counted
         np.testing.assert_allclose(found[name], expected[name], atol=0.1, err_msg=name)
         assert np.abs(found[name] - expected[name]).mean() < 0.01
     assert (found["suggested_label"] == expected["suggested_label"]).mean() > 0.95
