@@ -23,18 +23,9 @@ from tests.training.multilabel import worlds
 
 # Parts behind a monitor, which are public for those who look inside and have no counterpart where it is switched off.
 INSIDE = {
-    "model",
-    "optimizer",
-    "engine",
-    "loss",
-    "governor",
-    "recorder",
-    "ledger",
-    "holdout_scores",
-    "peers",
-    "fault_log",
+    *("model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log", "sink"),
+    *("holdout_scores", "as_trained", "closing_dataset"),
 }
-INSIDE |= {"sink", "as_trained", "closing_dataset"}
 SIZE, BATCH = 120, 20
 
 

@@ -24,7 +24,7 @@ __all__ = ["InfluenceSampler", "renew_weights"]
 def renew_weights(monitor: Monitor, gains: NDArray[np.float64] | None) -> Weights | None:
     """Weigh every example by what was recorded of it so far; None where nothing can be said yet.
 
-    It is the calibration of a finished run, made early. The run's ``info["weights"]`` says when, and what it took.
+    It is the judging of a finished run, made early. The run's ``info["weights"]`` says when, and what it took.
 
     Args:
         monitor: which has seen them.

@@ -31,7 +31,7 @@ HORIZON = 25.0
 
 @dataclass(frozen=True, slots=True)
 class AnchorDraw:
-    """What one refresh saw: all that canaries and a re-fitted head need, so that no second pass is made."""
+    """What one refresh saw: all that scores of the hold-out and a re-fitted head need; no second pass is made."""
 
     positions: Tensor  # in the hold-out, on its device, [R]
     labels: Tensor  # [R]

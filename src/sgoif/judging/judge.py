@@ -240,7 +240,7 @@ def _fit_seen(
     """Learn the noise from training rows alone, where held-out labels are known to be right or few: they show none.
 
     So nobody knows how far training has silenced what the model has against its labels. Where it contradicts fewer of
-    them than of held-out ones, or more and still finds none wrong, their order is told and no number.
+    them than of held-out ones, or more and still finds none wrong, only their order is known and no number.
     """
     final, visits = _known_logs(observations.final, rows, classes), observations.over_visits
     is_wrong, is_by_order = final.argmax(1) != labels, False

@@ -1,7 +1,7 @@
 """A snapshot of a model as it is now: the whole hold-out is judged anew, fold against fold, as an audit does.
 
-A monitor's own directions follow the model with a lag and its canaries are means over the run; what is scored later
-meets the model of this moment alone, so that directions and canaries must be of this moment too.
+A monitor's own directions follow the model with a lag; what is scored later meets the model of this moment alone, so
+that directions and predictions of the hold-out must be of this moment too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["is_cross_entropy", "snapshot_audit", "snapshot_of", "take_snapshot"]
 def take_snapshot(monitor: Monitor, seen: HoldoutPass) -> Snapshot:
     """Judge a monitor's hold-out by the model as it is, in eval mode, and keep what judges.
 
-    Costs a forward pass over the hold-out, two where it cleans itself. Model and monitor are left as found: later
-    scores are those that would have been without.
+    Costs a forward pass over the hold-out, two where its labels are as given. Model and monitor are left as found:
+    later scores are those that would have been without.
 
     Raises:
         SgoifError: No step was scored yet.

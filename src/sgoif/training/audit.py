@@ -130,7 +130,7 @@ def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:
 
 
 def judge_holdout(part: AuditPart, scores: HoldoutScores | None) -> None:
-    """Make anchors and directions of the whole hold-out, which cleans itself first where it may.
+    """Make anchors and directions of the whole hold-out, whose labels are judged first where they are as given.
 
     The engine knows its curvature.
     """

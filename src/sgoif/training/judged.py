@@ -28,6 +28,8 @@ __all__ = ["NoProbabilities", "RunJudge", "judge_run", "observe_examples"]
 
 log = logging.getLogger(__name__)
 
+_LEAST = 1e-12  # probability of a given class
+
 Table = Mapping[str, NDArray[Any]]  # one row per training example
 
 
@@ -143,6 +145,7 @@ def _last_view(examples: Table, given: NDArray[np.int64], num_classes: int) -> T
     if "p_given_last" in examples:
         names = ("p_given_last", "margin_last", "runner_up_last")
         p, margin, other = (np.asarray(examples[name], dtype=np.float64) for name in names)
-        return TopPredictions.of_given(given, p, LikelyOthers.of_visit(p, margin, other), num_classes)
+        others = LikelyOthers.of_visit(np.maximum(p, _LEAST), margin, other)  # of no probability, no margin tells
+        return TopPredictions.of_given(given, p, others, num_classes)
     others = LikelyOthers.from_columns({name: values for name, values in examples.items() if "runner_up" in name})
     return TopPredictions.of_given(given, np.asarray(examples["p_given"], dtype=np.float64), others, num_classes)
