@@ -159,7 +159,7 @@ ENTRIES = {
     "unlearning_plan": lambda model, run: run.unlearning_plan(
         [1, 2], model=model, dataset=TRAIN, holdout=HOLDOUT
     ).predictions(QUERIES),
-    "findings": lambda model, run: (run.label_issues(), run.class_issues(), run.duplicates()),
+    "findings": lambda model, run: (run.label_issues(), run.duplicates()),
 }
 
 

@@ -304,7 +304,8 @@ class Run:
         import pyarrow as pa
 
         self.need_classes()
-        held, columns = self.info.get("held_out_per_class"), rate_columns(self.sql)
+        held, why = self.info.get("held_out_per_class"), np.array([self.info.get("no_p_reason")], dtype=object)
+        columns = rate_columns(self.sql) | {"no_p_reason": why}  # for the message where no class has a rate
         return pa.table(findings.class_issues(columns, class_names=self.class_names, held_out=held))
 
     def find_class(self, name: int | str) -> int:

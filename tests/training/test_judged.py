@@ -127,7 +127,7 @@ def test_labels_of_classes_without_enough_held_out_examples_are_ranked_only():
     [
         ({name: np.zeros(0, int) for name in ("id", "given_label")}, [True] * 4, "no training example was scored"),
         ({"given_label": np.full(300, -1)}, [True] * 4, "no target names one class"),
-        ({}, [True, False, False, False], "1 of 4 classes have enough held-out examples, and two are needed"),
+        ({}, [True, False, False, False], "1 of 4 classes have at least 5 held-out examples, and two are needed"),
     ],
 )
 def test_why_nothing_is_judged(change, known, message):

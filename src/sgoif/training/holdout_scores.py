@@ -144,11 +144,12 @@ class HoldoutScores:
 
     def clean(self, engine: Engine) -> None:
         """Judge the hold-out's own labels, and weigh the anchors by how likely each is right from here on."""
-        held, rows = self.heldout(engine), self.rows_seen(engine)
+        rows = self.rows_seen(engine)
         some = np.argsort(hash_ids(np.asarray(engine.holdout.ids)[rows]))[:_JUDGED]
         try:
+            held = self.heldout(engine)
             judge = fit_judge(unseen_observations(held.take(some)))
-        except SgoifError:  # labels of one class alone
+        except SgoifError:  # labels of one class alone, or nothing that was kept of their features
             return
         weights = np.ones(len(self.labels))
         if judge.kind in ("counted", "spread") and judge.competence.is_competent:
@@ -191,6 +192,10 @@ class HoldoutScores:
 
     @torch.no_grad()
     def _predictions(self, engine: Engine, rows: NDArray[np.int64]) -> TopPredictions:
+        if not len(engine.features):
+            raise NoProbabilities(
+                "the re-fitted head is off, and with it what the run keeps of the hold-out (`probe=False`)"
+            )
         weight, parts = engine.head_weight().mT, []
         for some in torch.from_numpy(rows).split(max(1, _NUMBERS // self.num_classes)):
             features = widen(engine.features[some.to(engine.features.device)])
