@@ -23,24 +23,9 @@ from tests.training.multilabel import worlds
 
 # Parts behind a monitor, which are public for those who look inside and have no counterpart where it is switched off.
 INSIDE = {
-<<<<<<< HEAD
     *("model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log", "sink"),
-    "closing_dataset",
+    *("holdout_scores", "as_trained", "closing_dataset"),
 }
-=======
-    "model",
-    "optimizer",
-    "engine",
-    "loss",
-    "governor",
-    "recorder",
-    "ledger",
-    "holdout_scores",
-    "peers",
-    "fault_log",
-}
-INSIDE |= {"sink", "as_trained", "closing_dataset"}
->>>>>>> h6
 SIZE, BATCH = 120, 20
 
 
