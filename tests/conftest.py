@@ -82,10 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def weak_models_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model judge labels whatever its accuracy: for tests of what comes after, whose trainings take seconds."""
-    monkeypatch.setattr(
-        "sgoif.training.canaries.measure_competence",
-        lambda *measured: replace(measure_competence(*measured), is_competent=True),
-    )
+    for place in ("sgoif.judging.judge", "sgoif.training.holdout_scores"):
+        monkeypatch.setattr(
+            f"{place}.measure_competence",
+            lambda *measured: replace(measure_competence(*measured), is_competent=True),
+        )
 
 
 @pytest.fixture

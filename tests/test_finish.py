@@ -6,7 +6,7 @@ import pytest
 import sgoif
 from sgoif import finish
 from sgoif.store import RunFiles, merge_evidence
-from sgoif.training.calibration import calibrate_run
+from sgoif.training.judged import judge_run
 from tests.training.loops import data, fresh, train, watch
 
 NUM = 400
@@ -37,8 +37,7 @@ def whole(tmp_path_factory):
 
 def test_a_sample_of_all_gives_the_same_run(tmp_path, whole):
     (expected, wanted), (run, found, _) = whole, closed(tmp_path / "run", held=10, sample=NUM)
-    assert run.info["calibrated_on"] == run.info["num_examples"] == NUM
-    assert "calibrated_on" not in expected.info and found.keys() == wanted.keys()
+    assert run.info["num_examples"] == NUM and found.keys() == wanted.keys()
     assert found["no_p_reason"].tolist() == wanted["no_p_reason"].tolist() == [None] * NUM
     for name in wanted.keys() - {"no_p_reason"}:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9, atol=1e-12, err_msg=name)
@@ -49,16 +48,18 @@ def test_a_sample_of_all_gives_the_same_run(tmp_path, whole):
 
 def test_a_smaller_sample_judges_all_and_changes_nothing_but_what_is_learnt(tmp_path, whole):
     wanted, (run, found, monitor) = whole[1], closed(tmp_path / "run", held=10, sample=120)
-    assert run.info["calibrated_on"] == 120 and run.info["num_examples"] == NUM
-    learnt = {name for name in wanted if name.startswith(("p_mislabeled", "suggested"))}
+    assert run.info["num_examples"] == NUM
+    learnt = {name for name in wanted if name.startswith(("p_mislabeled", "p_suggested", "suggested", "label_score"))}
     for name in wanted.keys() - learnt:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
     (visited,) = merge_evidence(RunFiles(run.url), buckets=1)
     sample = np.argsort(visited["id_hash"])[:120]
-    alone = calibrate_run(monitor.ledger, {name: column[sample] for name, column in visited.items()}, monitor.engine)
-    p = found["p_mislabeled"][visited["id"]]  # which are 0, 1, 2, ...
-    np.testing.assert_allclose(p, alone.judge.judge(visited).p_mislabeled, rtol=1e-9)
-    np.testing.assert_allclose(p[sample], alone.examples.p_mislabeled, rtol=1e-9)
+    scores, engine = monitor.holdout_scores, monitor.engine
+    alone = judge_run(
+        {name: column[sample] for name, column in visited.items()}, scores.heldout(engine), scores.known_classes(engine)
+    )
+    p = 1 - found["label_score"][visited["id"]]  # which are 0, 1, 2, ...
+    np.testing.assert_allclose(p, alone.judge(visited).p, rtol=1e-9)
 
 
 def test_where_it_cannot_be_written_the_rest_of_the_run_is(tmp_path, monkeypatch, caplog):

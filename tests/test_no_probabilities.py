@@ -13,7 +13,7 @@ from sgoif.evidence import measure_competence
 from sgoif.scanning.frozen import audit_embeddings
 from tests.cli.runs import answer, invoke, noisy, write_run
 from tests.grouped import grouped
-from tests.training.test_canaries import watched_run, world
+from tests.training.worlds import world
 
 P = ("p_mislabeled", "p_mislabeled_low", "p_mislabeled_high")
 
@@ -45,11 +45,6 @@ def trained(train, holdout, *, epochs=4, mixed=False, soft=0, lr=0.1, plan=None,
     return monitor.close()
 
 
-def short(**settings):
-    train, holdout = world(num=200)
-    return trained(train, holdout, epochs=1, plan=sgoif.Plan(refresh_every=100), trusted=True, **settings)
-
-
 def mixed_up(**settings):
     train, holdout = world(num=400)
     return trained(train, holdout, mixed=True, soft_targets="mixed", trusted=True, **settings)
@@ -62,16 +57,15 @@ def ignorant(**settings):
     return trained((train[0], shuffled), holdout, trusted=True, **settings)
 
 
-def one_fold(**settings):
+def tiny(**settings):
     train, holdout = world(num=400)
     return trained(train, tuple(part[:1] for part in holdout[:2]), trusted=True, **settings)
 
 
 CASES = {
-    short: "looked at the hold-out only once, and at least two looks are needed",
     mixed_up: "no target names one class",
     ignorant: "of 300 held-out examples, and guessing is right on",
-    one_fold: "fall into one of the two folds",
+    tiny: "0 of 4 classes have at least 5 held-out examples",
 }
 
 
@@ -101,14 +95,17 @@ def test_the_columns_are_there_and_the_reason_is_the_true_one(case):
     reason = on_disk.info["no_p_reason"]
     assert CASES[make] in reason
     assert sum(reason in message for message in said) == 1  # close() says so, once
-    for run in (on_disk, *([make()] if make is short else [])):  # the second one in memory
+    for run in (on_disk, *([make()] if make is tiny else [])):  # the second one in memory
         assert run.info["no_p_reason"] == reason and reason in repr(run) and not run.is_calibrated
         assert all(np.isnan(run.table[name]).all() for name in P) and set(run.table["no_p_reason"]) == {reason}
         issues = run.label_issues(top=5).select([*P, "no_p_reason", "label_score"])  # before, a KeyError
         assert all(issues[name].null_count == len(issues) for name in P)
         lowest = np.sort(run.table["margin"][np.isfinite(run.table["margin"])])[:5]  # none where no target has a class
         scores = issues["label_score"].to_numpy()[: len(lowest)]
-        np.testing.assert_allclose(scores, 1 / (1 + np.exp(-lowest)), rtol=1e-6)
+        if make is ignorant:  # its labels are judged, and nobody is told numbers
+            assert len(scores) and (np.diff(scores) >= 0).all() and scores.min() >= 0 and scores.max() <= 1
+        else:
+            np.testing.assert_allclose(scores, 1 / (1 + np.exp(-lowest)), rtol=1e-6)
         assert run.examples()["p_mislabeled"].null_count == len(run.examples())
         held = run.holdout()
         assert held["p_mislabeled"].null_count == len(held) and set(held["no_p_reason"].to_pylist()) <= {reason}
@@ -187,16 +184,6 @@ def test_a_doubt_about_the_totals_leaves_the_order_and_no_sums(tmp_path):
     done = invoke("check", url, "--max-class-error-rate", "50%")
     assert done.exit_code == 2 and "by heart" in " ".join(done.stdout.split())
     assert answer("issues", url)["issues"][0]["p_mislabeled"] == 0.98
-
-
-def test_an_interval_is_no_narrower_than_the_hold_out_allows():
-    train, holdout = world(num=400, held=40)
-    _, run = watched_run(train, holdout, trusted=True)
-    p, low, high = (run.table[name] for name in P)
-    flagged = p > 0.95
-    # 40 right labels rule out no more than that 7% of all look as bad: at 20% errors the odds are 4 to 1, not 100 to 1
-    assert flagged.any() and (low[flagged] < 0.9).all()  # before, up to 0.99
-    assert (low <= p).all() and (p <= high).all()
 
 
 @pytest.mark.usefixtures("quick_heads")

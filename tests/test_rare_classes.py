@@ -10,7 +10,7 @@ from torch import nn
 
 import sgoif
 from tests.test_no_probabilities import trained
-from tests.training.test_canaries import world
+from tests.training.worlds import world
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 WHY = {

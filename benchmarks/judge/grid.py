@@ -21,6 +21,7 @@ from benchmarks.judge.cells import GROUPS, Cell, Group
 from benchmarks.judge.measure import Judgement, free_signals, mean_signals, measure, precision
 from benchmarks.judge.observe import Record, last_scored, mean_loss_of, observe
 from benchmarks.judge.record import FLAGGED, facts_of, read_record
+from sgoif.evidence import error_share
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
 from sgoif.judging.probe import fit_probe
@@ -119,12 +120,14 @@ def judge_record(record: Record, replay: Cell, judge: str) -> Judgement:
     )
     p, low, high = verdict.labels[:3]
     is_told = verdict.no_p_reason is None
+    most = None if seen["trusted"] else verdict.competence.most_wrong
+    _, least_share, most_share = error_share(p, low, high, most)  # as summaries print it
     return Judgement(
         score=p,
         flags=is_told & (np.nan_to_num(p) >= FLAGGED),
         total=float(np.nansum(p)) if is_told else None,
-        low=float(np.nansum(low)) if is_told else None,
-        high=float(np.nansum(high)) if is_told else None,
+        low=len(labels) * least_share if is_told else None,
+        high=len(labels) * most_share if is_told else None,
         seconds=process_time() - started,
     )
 

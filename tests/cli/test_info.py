@@ -30,7 +30,6 @@ def test_a_finished_run_is_described(tmp_path, monkeypatch):
         overhead_by_part={"scoring": 0.05, "curvature": 0.01, "refresh": 0.021},
         faults={"LinalgError: singular": 2},
         head="fc",
-        holdout_cleaning=None,
     )
     golden("info.txt", masked(read_output("info", "run")))
     document = answer("info", "run")

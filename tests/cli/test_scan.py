@@ -33,16 +33,17 @@ def data(tmp_path_factory):
     truth = np.repeat(np.arange(3), 120)
     wrong = np.zeros(len(truth), bool)
     wrong[rng.choice(len(truth), 36, replace=False)] = True
-    given = np.where(wrong, (truth + 1) % 3, truth)
+    given = np.where(wrong, (truth + rng.integers(1, 3, len(truth))) % 3, truth)
+    shades = np.clip(60 + 120 * np.eye(3)[truth] + 25 * rng.standard_normal((len(truth), 3)), 0, 255).astype(int)
     for i, label in enumerate(given):
         folder = root / "photos" / NAMES[label]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (int(80 * truth[i]), 0, 0)).save(folder / f"{i:03d}.png")
+        Image.new("RGB", (8, 8), tuple(shades[i])).save(folder / f"{i:03d}.png")
     paths = sorted(path.relative_to(root / "photos").as_posix() for path in (root / "photos").rglob("*.png"))
     number = np.array([int(path[-7:-4]) for path in paths])
     rows = 3.0 * np.eye(3)[truth[number]] + rng.standard_normal((len(paths), 3))
     np.save(root / "rows.npy", rows.astype(np.float32))
-    errors = {path for path, i in zip(paths, number, strict=True) if wrong[i]}
+    errors = {path: NAMES[truth[i]] for path, i in zip(paths, number, strict=True) if wrong[i]}
     return root, errors
 
 
@@ -94,9 +95,8 @@ def test_verified_labels_are_not_asked_again(data, scanned, tmp_path, monkeypatc
     with open("verified.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "label"])
-        for row in listed:  # an error's true class is the one before
-            place = NAMES.index(row["given_name"])
-            writer.writerow([row["id"], NAMES[place - 1] if row["id"] in data[1] else row["given_name"]])
+        for row in listed:
+            writer.writerow([row["id"], data[1].get(row["id"], row["given_name"])])
     arguments = ["--features", data[0] / "rows.npy", "--verified", "verified.csv", "--out", "next"]
     document = answer("scan", data[0] / "photos", *arguments)
     assert document["summary"]["num_verified"] == 40 and document["summary"]["holdout"] is None

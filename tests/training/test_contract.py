@@ -22,7 +22,10 @@ from sgoif.training.disabled import NoMonitor
 from tests.training.multilabel import worlds
 
 # Parts behind a monitor, which are public for those who look inside and have no counterpart where it is switched off.
-INSIDE = {"model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log", "sink"}
+INSIDE = {
+    *("model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log", "sink"),
+    "closing_dataset",
+}
 SIZE, BATCH = 120, 20
 
 

@@ -35,6 +35,7 @@ class CheckedData:
     features: NDArray[np.float32] | None = None  # standardised embeddings or columns, [N, D]
     log_p: NDArray[np.floating[Any]] | None = None  # log probabilities by models that did not see the example, [N, C]
     p_mislabeled: NDArray[np.floating[Any]] | None = None  # [N], NaN where a label was not judged
+    error_share: tuple[float, float, float] | None = None  # of wrong labels, with its range, as summaries print it
     suggested: NDArray[np.int64] | None = None  # the most likely other class, [N]
     duplicates: pa.Table | None = None  # pairs, as Run.duplicates() gives them
     columns: Mapping[str, NDArray[Any]] | None = None  # raw columns of a table: numbers or text, each [N]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from sgoif.checks.data import CheckedData, DataIssue, cannot_check, list_worst
 from sgoif.checks.numbers import share_interval
+from sgoif.evidence import error_share
 from sgoif.wording import clean, count, percent
 
 __all__ = ["find_class_imbalance", "find_label_errors"]
@@ -27,9 +26,9 @@ def find_label_errors(data: CheckedData) -> DataIssue:
     judged = np.flatnonzero(np.isfinite(p))
     if not len(judged):
         return cannot_check(kind, "none of the labels was judged")
-    expected, spread = float(p[judged].sum()), 1.96 * math.sqrt(float((p[judged] * (1 - p[judged])).sum()))
+    expected, own = float(p[judged].sum()), p[judged]
+    share, low, high = data.error_share or error_share(own, own, own, None)
     flagged = judged[p[judged] >= _FLAGGED]
-    share = expected / len(judged)
     skipped = len(data) - len(judged)
     title = f"{count(len(flagged), 'label')} {'is' if len(flagged) == 1 else 'are'} more likely wrong than right; "
     title += f"about {count(expected, 'error')} {'is' if round(expected) == 1 else 'are'} to be expected in all"
@@ -40,8 +39,8 @@ def find_label_errors(data: CheckedData) -> DataIssue:
         title,
         len(flagged),
         share,
-        max(0.0, (expected - spread) / len(judged)),
-        min(1.0, (expected + spread) / len(judged)),
+        low,
+        high,
         severity=severity if len(flagged) else "none",
         what_to_do="Review them, the most probable first, with `sgoif report`; check a sample with `sgoif verify`.",
         **list_worst(data, flagged, p[flagged]),

@@ -1,11 +1,11 @@
-"""What visits add up to: standardised scores, sums and means per example, counts of noise, canaries of tags. Numpy."""
+"""What visits add up to: standardised scores, sums and means per example, counts of noise, canaries of tags. Numpy only."""
 
 from sgoif.evidence.accumulate import Evidence, VisitMeans, WeightedMeans
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration
 from sgoif.evidence.canaries import Canaries
 from sgoif.evidence.competence import Competence, measure_competence
 from sgoif.evidence.crossfit import DENSE_CLASSES, NUM_PROBABLE, SIGNALS, cross_fitted_signals
-from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates
+from sgoif.evidence.draws import CalibrationDraws, ErrorRates, draw_calibrations, error_rates, error_share
 from sgoif.evidence.holdout import Holdout, Snapshot
 from sgoif.evidence.ids import IdIndex, as_ids, fold_of, hash_ids
 from sgoif.evidence.last import LAST_COLUMNS, LastPredictions
@@ -57,6 +57,7 @@ __all__ = [
     "cross_fitted_signals",
     "draw_calibrations",
     "error_rates",
+    "error_share",
     "fold_of",
     "hash_ids",
     "measure_competence",

@@ -19,6 +19,7 @@ __all__ = [
     "ErrorRates",
     "draw_calibrations",
     "error_rates",
+    "error_share",
 ]
 
 
@@ -102,3 +103,18 @@ def error_rates(p: Floats, low: Floats, high: Floats, groups: Ints, num_groups: 
     rate = mean(p)
     lowest = np.clip(np.minimum(mean(low), rate) - chance, 0, 1)
     return ErrorRates(count, rate, lowest, np.clip(np.maximum(mean(high), rate) + chance, 0, 1))
+
+
+def error_share(p: Floats, low: Floats, high: Floats, most_wrong: float | None) -> tuple[float, float, float]:
+    """The share of wrong labels among all that were judged, and its range: the one figure that is printed everywhere.
+
+    Args:
+        p: ``p_mislabeled``, ``[N]``; NaN where an example was not judged.
+        low: of each.
+        high: of each.
+        most_wrong: the share of labels that the model contradicts at most. Each may be its own mistake or a wrong
+            label, and nothing tells which: up to all of them may be wrong. None where labels were verified.
+    """
+    found = error_rates(p, low, high, np.zeros(len(p), np.int64), 1)
+    rate, least, most = (float(values[0]) for values in (found.rate, found.low, found.high))
+    return rate, least, most if most_wrong is None else max(most, most_wrong)

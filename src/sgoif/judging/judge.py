@@ -308,6 +308,7 @@ def _moved_logs(
 def _choose(predictions: TopPredictions, labels: Ints, classes: Ints) -> tuple[Floats, Ints]:
     """Predictions and labels of rows whose class is one of some."""
     rows = np.flatnonzero(np.isin(labels, classes))
+    rows = rows[sample_rows(rows, labels[rows], _most_trained(len(classes)))]
     return _known_logs(predictions, rows, classes), np.searchsorted(classes, labels[rows])
 
 

@@ -7,7 +7,7 @@ as all do (digits, Fashion-MNIST, CIFAR-10, Banking77; the largest loss is 1.1 A
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,12 @@ class TopPredictions:
         """From the probability of the given class, and the most probable others."""
         labels = np.column_stack([given, np.where(others.labels == given[:, None], -1, others.labels)])
         return cls(labels, np.column_stack([p_given, others.probabilities]), num_classes)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[TopPredictions]) -> TopPredictions:
+        """Those of several blocks, at least one, as one."""
+        labels, p = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "p"))
+        return cls(labels, p, parts[0].num_classes)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -19,7 +19,7 @@ from sgoif.judging.folds import make_folds
 from sgoif.judging.linear import LinearHead
 from sgoif.types import Ints
 
-__all__ = ["LEAST_RIGHT", "Probe", "fit_probe"]
+__all__ = ["LEAST_RIGHT", "Probe", "fit_probe", "last_word"]
 
 LEAST_RIGHT = 0.65  # of the held-out labels, out of fold
 _MOST = 10.0  # standard deviations of a feature
@@ -52,3 +52,10 @@ def fit_probe(features: Tensor, labels: Ints, num_classes: int) -> Probe | None:
     # the mean of log probabilities over the folds, but for their normalisation
     weights = torch.stack([weights for weights in head.weights if weights is not None]).mean(0)
     return Probe(centre, scale, weights, held_logs.log_softmax(1))
+
+
+def last_word(log_p: Tensor, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Probability of the given class, its margin and the most probable other class, ``[B]`` each."""
+    own = log_p.gather(1, given[:, None])
+    others, runner_up = log_p.scatter(1, given[:, None], -torch.inf).max(1)
+    return own[:, 0].exp(), own[:, 0] - others, runner_up

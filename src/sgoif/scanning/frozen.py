@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgoif.errors import SgoifError
-from sgoif.evidence import LIKENESS_COLUMNS, measure_competence, sign_sketch
+from sgoif.evidence import LIKENESS_COLUMNS, Competence, error_share, measure_competence, sign_sketch
 from sgoif.judging.judgement import Judgement, why_no_probabilities
 from sgoif.run import Run
 from sgoif.scanning.estimate import estimate_features
@@ -74,9 +74,12 @@ def audit_embeddings(
     why = facts["no_p_reason"]
     if why is not None:
         log.warning("this run has no probabilities: %s. Its labels are ranked by `label_score`.", why)
-    if run.issues is not None:
-        facts["data_issues"] = run.issues.find(ids, estimate, inputs.numpy(), can_judge=why is None)
     examples = _columns(estimate, ids, labels, is_verified, why) | _likeness(inputs)
+    if run.issues is not None:
+        p, low, high = (examples[f"p_mislabeled{tail}"][~is_verified] for tail in ("", "_low", "_high"))
+        most = Competence(**facts["competence"]).most_wrong
+        share = None if why is not None else error_share(p, low, high, most)
+        facts["data_issues"] = run.issues.find(ids, estimate, inputs.numpy(), share)
     facts["expected_errors"] = None if why is not None else float(examples["p_mislabeled"].sum())
     facts["num_not_judged"] = int((~kept).sum())
     return run.save(facts, append_unjudged(examples, unjudged))

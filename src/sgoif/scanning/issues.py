@@ -35,7 +35,11 @@ class IssueFinder:
         return self._check({})
 
     def find(
-        self, ids: NDArray[Any], estimate: Judgement, features: NDArray[np.float32] | None, *, can_judge: bool
+        self,
+        ids: NDArray[Any],
+        estimate: Judgement,
+        features: NDArray[np.float32] | None,
+        share: tuple[float, float, float] | None,
     ) -> list[dict[str, Any]]:
         """Answers of all checks, for the run's information.
 
@@ -43,7 +47,7 @@ class IssueFinder:
             ids: of the examples that were judged; others are known by their labels alone.
             estimate: of these.
             features: of these, standardised, ``[n, D]``; none where pictures were learnt from as they are.
-            can_judge: whether the run gives probabilities.
+            share: of wrong labels, with its range; None where the run gives no probabilities.
         """
         everyone = self.found.ids
         place = {id: row for row, id in enumerate(everyone.tolist())}
@@ -61,7 +65,8 @@ class IssueFinder:
         return self._check(
             {
                 "features": None if features is None else spread(features, 0.0),
-                "p_mislabeled": spread(estimate.p, np.nan) if can_judge else None,
+                "p_mislabeled": None if share is None else spread(estimate.p, np.nan),
+                "error_share": share,
                 "suggested": spread(estimate.suggested[:, 0], -1),
                 "predicted": spread(predicted, -1),
             }

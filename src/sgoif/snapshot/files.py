@@ -21,12 +21,14 @@ from sgoif.influence.scoring import KnownAnchors
 from sgoif.judging.judge import Judge
 from sgoif.judging.observations import Heldout
 from sgoif.judging.predictions import TopPredictions
+from sgoif.judging.probe import Probe
 from sgoif.judging.sealed import judge_from_plain, judge_to_plain
 from sgoif.snapshot.snapshot import About, Snapshot
 
 __all__ = ["FORMAT", "decode_snapshot", "encode_snapshot", "read_snapshot", "write_snapshot"]
 
 FORMAT = 6
+_PROBE = ("centre", "scale", "weights")
 
 Tensors = dict[str, Tensor]
 
@@ -63,11 +65,10 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     header: dict[str, Any] = {"format": FORMAT, "weighting": judge.weighting, **asdict(snapshot.about)}
     if snapshot.heldout is not None:
         held = snapshot.heldout
-        tensors |= {
-            "holdout/labels": _tensor(held.labels),
-            "holdout/predicted_labels": _tensor(held.predictions.labels),
-        }
-        tensors |= {"holdout/predicted_p": _tensor(held.predictions.p)}
+        tensors |= {"holdout/labels": _tensor(held.labels), **_predicted("predicted", held.predictions)}
+        tensors |= {} if held.probe is None else _predicted("probed", held.probe)
+    if snapshot.probe is not None:
+        tensors |= {f"label_probe/{name}": getattr(snapshot.probe, name) for name in _PROBE}
     if snapshot.labels is not None:
         arrays, header["label_judge"] = judge_to_plain(snapshot.labels)
         tensors |= {f"label_judge/{name}": _tensor(values) for name, values in arrays.items()}
@@ -101,15 +102,36 @@ def decode_snapshot(data: bytes, device: torch.device | str = "cpu") -> Snapshot
     header["scales"] = {name: tuple(pair) for name, pair in header["scales"].items()}
     about = About(**header)
     heldout, labels = _read_heldout(tensors, about), _read_judge(tensors, judge_document)
-    return Snapshot(about, judge, heldout, labels, held_out=tensors["holdout/id_hash"].numpy())
+    held_out, probe = tensors["holdout/id_hash"].numpy(), _read_probe(tensors, device)
+    return Snapshot(about, judge, heldout, labels, held_out, probe)
 
 
 def _read_heldout(tensors: Tensors, about: About) -> Heldout | None:
     if "holdout/labels" not in tensors:
         return None
-    labels, p = (tensors[f"holdout/predicted_{name}"].numpy() for name in ("labels", "p"))
-    predictions = TopPredictions(labels, p, about.num_classes)
-    return Heldout(labels=tensors["holdout/labels"].numpy(), predictions=predictions, trusted=about.trusted)
+    predictions, probed = (_read_predicted(kind, tensors, about) for kind in ("predicted", "probed"))
+    assert predictions is not None
+    labels = tensors["holdout/labels"].numpy()
+    return Heldout(labels=labels, predictions=predictions, trusted=about.trusted, probe=probed)
+
+
+def _predicted(kind: str, predictions: TopPredictions) -> Tensors:
+    names = f"holdout/{kind}_labels", f"holdout/{kind}_p"
+    return dict(zip(names, (_tensor(predictions.labels), _tensor(predictions.p)), strict=True))
+
+
+def _read_predicted(kind: str, tensors: Tensors, about: About) -> TopPredictions | None:
+    if f"holdout/{kind}_labels" not in tensors:
+        return None
+    labels, p = (tensors[f"holdout/{kind}_{name}"].numpy() for name in ("labels", "p"))
+    return TopPredictions(labels, p, about.num_classes)
+
+
+def _read_probe(tensors: Tensors, device: torch.device | str) -> Probe | None:
+    if "label_probe/weights" not in tensors:
+        return None
+    centre, scale, weights = (tensors[f"label_probe/{name}"].to(device) for name in _PROBE)
+    return Probe(centre, scale, weights, torch.zeros(0, weights.shape[1]))
 
 
 def _read_judge(tensors: Tensors, document: Mapping[str, Any] | None) -> Judge | None:

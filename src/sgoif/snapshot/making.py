@@ -80,6 +80,7 @@ def snapshot_audit(part: AuditPart, scores: HoldoutScores, recorder: Recorder, c
     signals: dict[str, NDArray[Any]] = {name: recorder.means.mean(name)[:count] for name in recorder.means.signals}
     others = recorder.likely.top(count)  # of the one visit that an audit makes
     signals["runner_up"] = others.labels[:, 0]
+    signals |= {} if found.probe is None else recorder.last.columns(count)
     signals["worst_anchor"] = recorder.evidence.suggested_label(top=1).labels[:count, 0]
     return found.adapted(signals, recorder.given[:count])
 
@@ -98,7 +99,10 @@ def snapshot_of(
     """Keep what an audit's engine judges by, before it meets any training example."""
     competence = None if scores is None else scores.competence(engine)
     why = "the hold-out was not judged" if competence is None else competence.why_not
-    heldout = None if scores is None or why is not None else scores.heldout(engine)
+    heldout, probe = None, None
+    if scores is not None and why is None:
+        probe = scores.probe(engine) if engine.settings.probe else None
+        heldout = scores.heldout(engine, probe)
     is_trusted = scores is not None and scores.trusted
     ids = engine.holdout.ids
     about = About(
@@ -123,13 +127,12 @@ def snapshot_of(
     judge = copy.deepcopy(engine.judge())  # stays as it is when the engine goes on
     if heldout is None:
         return Snapshot(about, judge, held_out=held)
+    asked = heldout if heldout.probe is None else replace(heldout, predictions=heldout.probe)
     try:
-        labels = fit_judge(
-            unseen_observations(heldout)
-        )  # as of the hold-out's own labels, until training examples are seen
+        labels = fit_judge(unseen_observations(asked))  # of the hold-out's own labels, until training examples are seen
     except SgoifError as error:
         return Snapshot(replace(about, no_p_reason=str(error)), judge, held_out=held)
-    return Snapshot(about, judge, heldout, labels, held)
+    return Snapshot(about, judge, heldout, labels, held, probe)
 
 
 def is_cross_entropy(losses: Losses, engine: Engine, label_smoothing: float = 0.0) -> bool:

@@ -21,6 +21,7 @@ from sgoif.influence import MIN_HELD_OUT, HeadJudge, why_not_judged
 from sgoif.judging.judge import Judge, fit_judge
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
+from sgoif.judging.probe import Probe, last_word
 from sgoif.records import GradientRows
 from sgoif.tasks.classification import logit_gradients
 
@@ -29,6 +30,7 @@ __all__ = ["About", "Snapshot"]
 Columns = Mapping[str, NDArray[Any]]
 
 _STANDARDISED = ("harm", "worst")
+_LAST = ("p_given_last", "margin_last", "runner_up_last")  # the word of a probe
 _NEEDED = ("loss", "margin", "p_given", "harm", "worst")  # that must be finite
 
 
@@ -67,6 +69,7 @@ class Snapshot:
     heldout: Heldout | None = None  # predictions of hold-out examples; None where labels cannot be judged
     labels: Judge | None = None  # learnt from the hold-out, then from it and training examples
     held_out: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # hashes of ids, ascending
+    probe: Probe | None = None  # a head of verified held-out labels, by whose word labels are judged
 
     def score(
         self, features: Tensor, logits: Tensor, labels: Tensor, gradients: Tensor | None = None
@@ -100,6 +103,8 @@ class Snapshot:
             inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
         rows = GradientRows(self.about.head, inputs[:, None, :, None], widen(gradients)[:, None, :, None])
         found = self.judge.signals(rows, outputs, labels)
+        if self.probe is not None:
+            found |= zip(_LAST, last_word(self.probe.logs(inputs), labels), strict=True)
         packed = torch.stack([column.to(self.judge.known.weights.dtype) for column in found.values()], 1).cpu().numpy()
         return {name: packed[:, i] for i, name in enumerate(found)}
 
@@ -156,7 +161,8 @@ class Snapshot:
         self, signals: Columns, labels: NDArray[np.int64], can: NDArray[np.bool_], heldout: Heldout | None = None
     ) -> Observations:
         """What is asked about examples; the labels of those that cannot be judged are none."""
-        p_given, margin, runner_up = (signals[name] for name in ("p_given", "margin", "runner_up"))
+        names = ("p_given", "margin", "runner_up") if self.probe is None else _LAST
+        p_given, margin, runner_up = (signals[name] for name in names)
         others = LikelyOthers.of_visit(p_given, margin, runner_up)
         view = TopPredictions.of_given(labels, p_given.astype(np.float64), others, self.about.num_classes)
         return Observations(

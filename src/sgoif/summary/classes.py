@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgoif.doubts import doubts_of, has_trained_on_holdout
-from sgoif.evidence import Competence, error_rates
+from sgoif.evidence import Competence, error_share
 from sgoif.findings.label import class_name
 from sgoif.findings.suspects import FLAGGED, Sql, columns_of, rate_columns
 from sgoif.summary.shared import (
@@ -124,9 +124,7 @@ def summarise(
     if num_judged and why_not is None:
         errors = float(np.nansum(p))
         lows, highs = columns["p_mislabeled_low"], columns["p_mislabeled_high"]
-        found = error_rates(p, lows, highs, np.zeros(len(p), np.int64), 1)
-        rate, low, high = (float(values[0]) for values in (found.rate, found.low, found.high))
-        high = _widen_rate(info, high)
+        rate, low, high = error_share(p, lows, highs, _most_wrong(info))
     labels = [-1, *(int(columns[name].max(initial=-1)) for name in ("given_label", "suggested_label") if columns)]
     num_classes = max(len(class_names), len(held) if isinstance(held, list) else 0, max(labels) + 1)
     competence = info.get("competence")
@@ -158,17 +156,13 @@ def summarise(
     )
 
 
-def _widen_rate(info: Mapping[str, Any], high: float) -> float:
-    """The upper end of the share of wrong labels, as far as nobody verified any.
-
-    The model contradicts some of the held-out labels. Each may be its own mistake or a wrong label, and nothing in the
-    run tells which: up to all of them may be wrong labels.
-    """
+def _most_wrong(info: Mapping[str, Any]) -> float | None:
+    """The share of held-out labels that the model contradicts at most; None where people have verified them."""
     known = info.get("competence")
     accuracy, number = (known.get("accuracy"), known.get("num_examples")) if isinstance(known, dict) else (None, None)
     if info.get("trusted") or not isinstance(accuracy, float) or not isinstance(number, int) or number < 1:
-        return high
-    return max(high, Competence(accuracy, number, 0.0, 0.0, 0.0, True).most_wrong)
+        return None
+    return Competence(accuracy, number, 0.0, 0.0, 0.0, True).most_wrong
 
 
 def _leaks(info: Mapping[str, Any], class_names: Sequence[str]) -> list[Leak]:

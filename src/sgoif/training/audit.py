@@ -23,7 +23,7 @@ from sgoif.evidence import as_ids
 from sgoif.gradients import Capture, Layer, LayerCapture, capture_calls, dot_directions
 from sgoif.influence import HoldOut, packed_signs
 from sgoif.influence.holdout import MultilabelHoldOut
-from sgoif.judging.probe import Probe
+from sgoif.judging.probe import Probe, last_word
 from sgoif.training.engine import MANY_CLASSES, Engine
 from sgoif.training.holdout_scores import HoldoutScores
 from sgoif.training.losses import logits_of
@@ -116,17 +116,11 @@ def audit_examples(
             recorder.record(PendingVisits(as_ids(ids), labels.cpu().numpy(), signals, step, 0, words))
             if probe is not None:
                 log_p = probe.logs(engine.pooled_features(calls).cpu())
-                recorder.last.keep(recorder.index.add(as_ids(ids)), *last_word(log_p, labels.cpu()))
+                said = (column.numpy() for column in last_word(log_p, labels.cpu()))
+                recorder.last.keep(recorder.index.add(as_ids(ids)), *said)
             if keep is not None:
                 keep.add(recorder.index.add(as_ids(ids)), _on_anchors(engine, calls).cpu().numpy())
     return probe
-
-
-def last_word(log_p: Tensor, given: Tensor) -> tuple[NDArray[np.floating[Any]], ...]:
-    """Probability of the given class, its margin and the most probable other class, ``[B]`` each."""
-    own = log_p.gather(1, given[:, None])
-    others, runner_up = log_p.scatter(1, given[:, None], -torch.inf).max(1)
-    return own[:, 0].exp().numpy(), (own[:, 0] - others).numpy(), runner_up.numpy()
 
 
 def _on_anchors(engine: Engine, calls: Sequence[LayerCapture]) -> Tensor:

@@ -25,8 +25,7 @@ from sgoif.evidence import as_ids
 from sgoif.gradients import quiet_eval
 from sgoif.gradients.contractions import widen
 from sgoif.inputs.examples import Examples
-from sgoif.judging.probe import Probe, fit_probe
-from sgoif.training.audit import last_word
+from sgoif.judging.probe import Probe, fit_probe, last_word
 from sgoif.training.engine import Engine
 from sgoif.training.losses import HoldoutPass
 from sgoif.types import Ints
@@ -175,7 +174,12 @@ def _replace_last(monitor: Monitor, dataset: Any, probe: Probe | None) -> dict[s
     with _watch_features(monitor.engine) as seen:
         for part, log_p in _predict(monitor.model, forward, examples.inputs, torch.from_numpy(positions), _BATCH):
             said = log_p.cpu() if probe is None else probe.logs(seen.pop().cpu())
-            kept.append((rows[part.numpy()], *last_word(said, torch.from_numpy(given[part.numpy()]))))
+            kept.append(
+                (
+                    rows[part.numpy()],
+                    *(column.numpy() for column in last_word(said, torch.from_numpy(given[part.numpy()]))),
+                )
+            )
     at, p_given, margin, runner_up = (np.concatenate(columns) for columns in zip(*kept, strict=True))
     recorder.last.keep(at, p_given, margin, runner_up)
     is_replaced = np.zeros(len(recorder.index), bool)

@@ -39,6 +39,7 @@ from sgoif.judging.predictions import TopPredictions
 from sgoif.judging.probe import Probe, fit_probe
 from sgoif.linalg import KroneckerInverse
 from sgoif.training.engine import Engine
+from sgoif.training.judged import NoProbabilities
 from sgoif.types import Floats
 
 __all__ = ["FIRST_CLEAN", "HOLDOUT_SIGNALS", "LOOK_EVERY", "LOOK_FROM", "MOST_CLASSES", "HoldoutScores"]
@@ -55,6 +56,7 @@ LOOK_FROM, LOOK_EVERY = 256, 4  # above so many classes a look costs as much as 
 _SUMS = ("total", "mass", "suggested")  # of a state
 MOST_CLASSES = 2_000  # above, the hold-out is not scored against itself
 _KEPT = 64  # classes of a prediction that are kept
+_NUMBERS = 1 << 24  # of predictions that are made at once
 
 
 class HoldoutScores:
@@ -176,18 +178,24 @@ class HoldoutScores:
                 as they were last seen.
         """
         rows = self.rows_seen(engine)
-        if log_p is None:
-            with torch.no_grad():
-                features = widen(engine.features[torch.from_numpy(rows).to(engine.features.device)])
-                said = (features @ engine.head_weight().mT).log_softmax(1).cpu().double().numpy()
-        else:
-            said = log_p[rows].astype(np.float64)
+        if self.num_classes > MOST_CLASSES:
+            raise NoProbabilities(
+                f"there are {self.num_classes:,} classes, and labels are judged among {MOST_CLASSES:,}"
+            )
         return Heldout(
             labels=self.labels[rows],
-            predictions=TopPredictions.of(said, _KEPT),
+            predictions=self._predictions(engine, rows) if log_p is None else TopPredictions.of(log_p[rows], _KEPT),
             trusted=self.trusted,
             probe=None if probe is None else TopPredictions.of(probe.held_logs.double().numpy(), _KEPT),
         )
+
+    @torch.no_grad()
+    def _predictions(self, engine: Engine, rows: NDArray[np.int64]) -> TopPredictions:
+        weight, parts = engine.head_weight().mT, []
+        for some in torch.from_numpy(rows).split(max(1, _NUMBERS // self.num_classes)):
+            features = widen(engine.features[some.to(engine.features.device)])
+            parts.append(TopPredictions.of((features @ weight).log_softmax(1).cpu().numpy(), _KEPT))
+        return TopPredictions.concatenate(parts) if parts else TopPredictions.of(np.zeros((0, self.num_classes)))
 
     def rows_seen(self, engine: Engine) -> NDArray[np.int64]:
         """Which hold-out examples were seen, ascending."""

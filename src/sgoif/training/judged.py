@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 
 from sgoif.errors import SgoifError
 from sgoif.evidence import LikelyOthers
+from sgoif.influence import MIN_HELD_OUT
 from sgoif.judging.judge import Judge, fit_judge
 from sgoif.judging.judgement import Judged
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
+from sgoif.types import Floats
 
 __all__ = ["NoProbabilities", "RunJudge", "judge_run", "observe_examples"]
 
 log = logging.getLogger(__name__)
+
+_LEAST = 1e-12  # probability of a given class
 
 Table = Mapping[str, NDArray[Any]]  # one row per training example
 
@@ -45,12 +49,21 @@ class RunJudge:
     def no_p_reason(self) -> str | None:
         """Why no probability is shown; None where some are."""
         why, held = self.by.no_p_reason, self.heldout
-        if why is None or self.by.kind != "unknown" or not held.trusted or held.probe is not None:
+        if why is None or not self.by.competence.is_competent or not held.trusted or held.probe is not None:
             return why
         return (
             "the hold-out's labels are verified, so they show no noise, and nothing shows how far the model has learnt "
             "wrong labels by heart; pass the training examples to monitor.close(dataset), or audit the model"
         )
+
+    @property
+    def transition(self) -> Floats:
+        """``P(given | true)`` of classes whose labels are judged, ``[C, C]``; nothing is claimed of the others."""
+        is_other = ~self.known_classes
+        found = self.by.transition.copy()
+        found[is_other], found[:, is_other] = 0, 0
+        found[is_other, is_other] = 1
+        return np.asarray(found / found.sum(1, keepdims=True))
 
     def judge(self, examples: Table) -> Judged:
         """Judge training examples; NaN where one cannot be judged at all."""
@@ -76,7 +89,7 @@ class RunJudge:
         return {
             "no_totals_reason": None,
             "expected_errors": expected_errors if why is None else None,
-            "transition": self.by.transition.tolist(),
+            "transition": self.transition.tolist(),
             "estimate": self.by.facts(),
         }
 
@@ -98,8 +111,8 @@ def judge_run(examples: Table, heldout: Heldout, known_classes: NDArray[np.bool_
         raise NoProbabilities("no target names one class (Mixup, CutMix or soft labels), so there is no label to judge")
     if known_classes.sum() < 2:
         raise NoProbabilities(
-            f"the hold-out is too small: {known_classes.sum()} of {len(known_classes):,} classes have enough held-out "
-            "examples, and two are needed"
+            f"the hold-out is too small: {known_classes.sum()} of {len(known_classes):,} classes have at least "
+            f"{MIN_HELD_OUT} held-out examples, and two are needed"
         )
     try:
         by = fit_judge(observe_examples(examples, len(known_classes), heldout))
@@ -132,6 +145,7 @@ def _last_view(examples: Table, given: NDArray[np.int64], num_classes: int) -> T
     if "p_given_last" in examples:
         names = ("p_given_last", "margin_last", "runner_up_last")
         p, margin, other = (np.asarray(examples[name], dtype=np.float64) for name in names)
-        return TopPredictions.of_given(given, p, LikelyOthers.of_visit(p, margin, other), num_classes)
+        others = LikelyOthers.of_visit(np.maximum(p, _LEAST), margin, other)  # of no probability, no margin tells
+        return TopPredictions.of_given(given, p, others, num_classes)
     others = LikelyOthers.from_columns({name: values for name, values in examples.items() if "runner_up" in name})
     return TopPredictions.of_given(given, np.asarray(examples["p_given"], dtype=np.float64), others, num_classes)
