@@ -1,4 +1,4 @@
-"""What visits add up to: standardised scores, sums and means per example, counts of noise, canaries of tags. Numpy only."""
+"""What visits add up to: standardised scores, sums and means per example, counts of noise, canaries of tags. Numpy."""
 
 from sgoif.evidence.accumulate import Evidence, VisitMeans, WeightedMeans
 from sgoif.evidence.calibrate import CanaryCalibration, LabelCalibration
