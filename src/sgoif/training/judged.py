@@ -49,7 +49,7 @@ class RunJudge:
     def no_p_reason(self) -> str | None:
         """Why no probability is shown; None where some are."""
         why, held = self.by.no_p_reason, self.heldout
-        if why is None or self.by.kind != "unknown" or held.probe is not None:
+        if why is None or not self.by.competence.is_competent or held.probe is not None:
             return why
         if held.trusted:
             return (
@@ -62,6 +62,15 @@ class RunJudge:
                 f"{LEAST_UNSEEN}; hold out more, or have its labels verified"
             )
         return why
+
+    @property
+    def transition(self) -> Floats:
+        """``P(given | true)`` of classes whose labels are judged, ``[C, C]``; nothing is claimed of the others."""
+        is_other = ~self.known_classes
+        found = self.by.transition.copy()
+        found[is_other], found[:, is_other] = 0, 0
+        found[is_other, is_other] = 1
+        return np.asarray(found / found.sum(1, keepdims=True))
 
     def judge(self, examples: Table) -> Judged:
         """Judge training examples; NaN where one cannot be judged at all."""
