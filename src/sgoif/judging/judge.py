@@ -35,7 +35,7 @@ from sgoif.judging.probe import LEAST_RIGHT
 from sgoif.judging.weakness import Kind
 from sgoif.types import Floats, Ints
 
-__all__ = ["Judge", "Verdict", "fit_judge", "judge", "sample_rows"]
+__all__ = ["LEAST_UNSEEN", "Judge", "Verdict", "fit_judge", "judge", "sample_rows"]
 
 SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
 _TRAINED = 20_000  # training rows that are learnt from beside held-out ones
@@ -44,7 +44,7 @@ _BY_HEART = 1.0  # contradicted training labels, in units of the wrong ones, bel
 # The same where held-out labels cannot tell how many are wrong: in units of the labels that mean predictions over
 # visits contradict. Means over few visits are of a model that knew little; there nearly all must have gone.
 _MOSTLY, _NEARLY_ALL, _MANY_VISITS = 0.75, 0.3, 5.0
-_LEAST_UNSEEN = 300  # held-out rows that noise is learnt from; of 100, up to 24% of clean labels were called wrong
+LEAST_UNSEEN = 300  # held-out rows that noise is learnt from; of 100, up to 24% of clean labels were called wrong
 _OWN_LABELS = 3.0  # nats that a fit to the held-out rows alone has over one to others, by having seen their labels
 _SURE = 2.0  # standard errors between the shares of contradicted labels in training and held-out rows
 _LOWEST = -20.0  # log probability
@@ -188,7 +188,7 @@ def _fit_trained(observations: Observations, held: Heldout) -> Judge:
     if held.probe is not None:
         return _fit_probed(observations, final, labels, classes, unseen.argmax(1) == unseen_labels, unseen_labels)
     agrees = final.argmax(1) == labels
-    if held.trusted or len(unseen) < _LEAST_UNSEEN:
+    if held.trusted or len(unseen) < LEAST_UNSEEN:
         fitted, moved, is_by_order = _fit_seen(observations, rows, labels, classes, unseen.argmax(1) != unseen_labels)
     else:
         alone = fit_noise([PredictedHead(_tensor(unseen))], unseen_labels, len(classes))
@@ -200,7 +200,7 @@ def _fit_trained(observations: Observations, held: Heldout) -> Judge:
         together = fit_noise([PredictedHead(both[0])], both[1], len(classes))
         fitted = _choose_fit(alone, together, _tensor(unseen), torch.from_numpy(unseen_labels))
     is_right = unseen.argmax(1) == unseen_labels
-    expected = None if held.trusted or len(unseen) < _LEAST_UNSEEN else fitted.expected_accuracy
+    expected = None if held.trusted or len(unseen) < LEAST_UNSEEN else fitted.expected_accuracy
     competence = measure_competence(is_right, unseen_labels, len(classes), expected)
     return Judge(classes, observations.num_classes, fitted, competence, moved, is_by_order)
 

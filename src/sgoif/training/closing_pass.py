@@ -103,7 +103,7 @@ def _predict_whole_holdout(monitor: Monitor) -> Logs | None:
     engine = monitor.engine
     count, most = len(engine.holdout), max(1, _MOST_NUMBERS // engine.holdout.num_classes)
     positions = torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
-    found = predict_holdout(monitor.model, engine, monitor.as_trained(), positions)
+    found = predict_holdout(monitor.model, engine, monitor._as_trained(), positions)
     is_finite = np.isfinite(found).all(1)
     predicted = torch.full_like(engine.predicted, -1)
     best = torch.from_numpy(np.where(is_finite, np.nan_to_num(found).argmax(1), -1))
@@ -119,7 +119,7 @@ def _fit_probe(monitor: Monitor) -> Probe | None:
         return None
     rows, features = torch.from_numpy(scores.rows_seen(engine)), []
     with _watch_features(engine) as seen:
-        for _ in _predict(monitor.model, monitor.as_trained().forward, engine.holdout.inputs, rows, _BATCH):
+        for _ in _predict(monitor.model, monitor._as_trained().forward, engine.holdout.inputs, rows, _BATCH):
             features.append(seen.pop())
     return fit_probe(torch.cat(features), scores.labels[rows.numpy()], scores.num_classes)
 
@@ -170,7 +170,7 @@ def _replace_last(monitor: Monitor, dataset: Any, probe: Probe | None) -> dict[s
         )
     _check_labels(examples, positions, given, monitor.facts.get("class_names"))
     kept = []
-    forward = monitor.as_trained().forward
+    forward = monitor._as_trained().forward
     with _watch_features(monitor.engine) as seen:
         for part, log_p in _predict(monitor.model, forward, examples.inputs, torch.from_numpy(positions), _BATCH):
             said = log_p.cpu() if probe is None else probe.logs(seen.pop().cpu())

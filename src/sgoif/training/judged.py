@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sgoif.errors import SgoifError
 from sgoif.evidence import LikelyOthers
 from sgoif.influence import MIN_HELD_OUT
-from sgoif.judging.judge import Judge, fit_judge
+from sgoif.judging.judge import LEAST_UNSEEN, Judge, fit_judge
 from sgoif.judging.judgement import Judged
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
@@ -49,12 +49,19 @@ class RunJudge:
     def no_p_reason(self) -> str | None:
         """Why no probability is shown; None where some are."""
         why, held = self.by.no_p_reason, self.heldout
-        if why is None or not self.by.competence.is_competent or not held.trusted or held.probe is not None:
+        if why is None or not self.by.competence.is_competent or held.probe is not None:
             return why
-        return (
-            "the hold-out's labels are verified, so they show no noise, and nothing shows how far the model has learnt "
-            "wrong labels by heart; pass the training examples to monitor.close(dataset), or audit the model"
-        )
+        if held.trusted:
+            return (
+                "the hold-out's labels are verified, so they show no noise, and nothing shows how far the model has "
+                "learnt wrong labels by heart; pass the training examples to monitor.close(dataset), or audit the model"
+            )
+        if len(held.labels) < LEAST_UNSEEN:
+            return (
+                f"the hold-out has {len(held.labels)} examples, and how labels are wrong is learnt from at least "
+                f"{LEAST_UNSEEN}; hold out more, or have its labels verified"
+            )
+        return why
 
     @property
     def transition(self) -> Floats:

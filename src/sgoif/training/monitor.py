@@ -284,7 +284,7 @@ class Monitor(HeadMonitor):
             self._weights.renew(None, self.step_count)
             self.fault_log.note(error, "the weights of examples could not be renewed; they stay as they are.")
 
-    def as_trained(self) -> HoldoutPass:
+    def _as_trained(self) -> HoldoutPass:
         """How further examples go through the model: as those of a step."""
         return HoldoutPass(self._forward_as_trained, self._anchor_losses, self._seen.autocast)
 
@@ -294,7 +294,7 @@ class Monitor(HeadMonitor):
         Call it between steps. It costs a pass or two over the hold-out; model and later scores stay as they are.
         """
         try:
-            return None if self._on_snapshot is None else self._on_snapshot(self, self.as_trained(), path)
+            return None if self._on_snapshot is None else self._on_snapshot(self, self._as_trained(), path)
         except Exception as error:
             self.fault_log.note(error, "no snapshot could be made; the training goes on.")
             return None
