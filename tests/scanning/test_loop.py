@@ -48,7 +48,7 @@ def test_a_folder_is_scanned_by_a_backbone(folder, tmp_path):
     rows = {row["id"]: row for row in run.sql("select * from examples").to_pylist()}
     alone = rows.pop("teal/0.png")
     assert alone["p_mislabeled"] is None and alone["no_p_reason"] == "class teal has 1 example, too few to judge"
-    assert len(rows) == 160 and all(row["harm"] is None and row["p_mislabeled"] is not None for row in rows.values())
+    assert len(rows) == 160 and all(row["harm"] is None and row["label_score"] is not None for row in rows.values())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_features_are_enough(folder, tmp_path):
     # heads that never saw an example do not believe its wrong label
     wrong = np.array([name.startswith("green/") and int(name[6:-4]) < 12 for name in run.table["id"].tolist()])
     assert wrong.sum() == 12
-    assert run.table["p_mislabeled"][wrong].min() > np.median(run.table["p_mislabeled"][~wrong])
+    assert run.table["label_score"][wrong].max() < np.median(run.table["label_score"][~wrong])
 
 
 def test_the_nearest_examples_of_a_scan_are_those_with_the_nearest_features(folder, tmp_path):
@@ -116,6 +116,6 @@ def test_a_backbone_embeds_once_and_is_remembered(folder, tmp_path, monkeypatch)
     assert sum(my_backbone.calls) == 160
     again = loop.scan(folder, backbone="my_backbone:factory", out=str(tmp_path / "runs" / "b"))
     assert sum(my_backbone.calls) == 160
-    assert again.table["p_mislabeled"].tolist() == run.table["p_mislabeled"].tolist()
+    assert again.table["label_score"].tolist() == run.table["label_score"].tolist()
     wrong = np.array([name.startswith("green/") and int(name[6:-4]) < 12 for name in run.table["id"].tolist()])
-    assert wrong[np.argsort(-run.table["p_mislabeled"])[: wrong.sum()]].mean() > 0.8
+    assert wrong[np.argsort(run.table["label_score"])[: wrong.sum()]].mean() > 0.8

@@ -17,7 +17,8 @@ def world(counts, seed=0, width=120):
     rows = (rng.normal(size=(len(counts), width)) * (48 / width) ** 0.5)[truth] + rng.normal(size=(len(truth), width))
     large = np.flatnonzero(np.array(counts) >= 50)
     wrong = (rng.random(len(truth)) < 0.08) & np.isin(truth, large)
-    given = np.where(wrong, large[(np.searchsorted(large, truth) + 1) % len(large)], truth)
+    step = rng.integers(1, max(len(large), 2), len(truth))
+    given = np.where(wrong, large[(np.searchsorted(large, truth) + step) % len(large)], truth)
     return rows.astype(np.float32), given, wrong
 
 
@@ -33,7 +34,7 @@ def test_classes_of_a_few_examples_are_not_judged_and_the_others_are():
     assert set(table["no_p_reason"][is_few]) == have
     assert all(reason is None for reason in table["no_p_reason"][~is_few])
     assert average_precision(run, wrong) > 0.9
-    assert abs(np.nansum(p) - wrong[table["id"]].sum()) < 30
+    assert 0.5 < np.nansum(p) / wrong.sum() < 2
     assert len(run.info["transition"]) == 6  # the classes keep their places
 
 

@@ -26,10 +26,10 @@ def test_verified_labels_are_read_by_name_or_number(tmp_path):
 
 @pytest.mark.usefixtures("quick_heads")
 def test_a_verified_label_is_not_doubted_and_counts_in_no_total():
-    rows, given, *_ = world(300)
-    ids = np.random.default_rng(0).permutation(300)
-    verified = np.arange(300) % 5 == 0
-    labels = np.where(verified, np.arange(300) % 3, given)
+    rows, given, *_ = world(600)
+    ids = np.random.default_rng(0).permutation(600)
+    verified = np.arange(600) % 5 == 0
+    labels = np.where(verified, np.arange(600) % 3, given)
     run = audit_embeddings(rows, labels, ids, num_classes=3, verified=verified)
     table = run.table
     np.testing.assert_array_equal(table["id"], ids)
@@ -37,7 +37,7 @@ def test_a_verified_label_is_not_doubted_and_counts_in_no_total():
     assert (table["p_mislabeled"][verified] == 0).all() and (table["label_score"][verified] == 1).all()
     listed = run.label_issues()
     assert set(listed["id"].to_pylist()) == set(ids[~verified].tolist())
-    assert run.num_examples == 300 and run.num_judged == 240 == sum(run.class_issues()["num_examples"].to_pylist())
+    assert run.num_examples == 600 and run.num_judged == 480 == sum(run.class_issues()["num_examples"].to_pylist())
     assert run.summary().expected_errors == pytest.approx(run.info["expected_errors"])
-    assert ", 60 labels verified." in run.summary().lines()[0] and "hold-out" not in run.summary().lines()[0]
-    assert count_left_out(run.sql) == (60, 0)
+    assert ", 120 labels verified." in run.summary().lines()[0] and "hold-out" not in run.summary().lines()[0]
+    assert count_left_out(run.sql) == (120, 0)
