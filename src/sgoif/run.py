@@ -304,8 +304,9 @@ class Run:
         import pyarrow as pa
 
         self.need_classes()
-        held, why = self.info.get("held_out_per_class"), np.array([self.info.get("no_p_reason")], dtype=object)
-        columns = rate_columns(self.sql) | {"no_p_reason": why}  # for the message where no class has a rate
+        held, why, columns = self.info.get("held_out_per_class"), self.info.get("no_p_reason"), rate_columns(self.sql)
+        if why is not None:  # for the message that no class has a rate
+            columns |= {"no_p_reason": np.full(len(columns["p_mislabeled"]), why, dtype=object)}
         return pa.table(findings.class_issues(columns, class_names=self.class_names, held_out=held))
 
     def find_class(self, name: int | str) -> int:
