@@ -60,7 +60,7 @@ def main() -> None:
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
                 schedule.step()
-    run = monitor.close()
+    run = monitor.close(train_set)
 
     if accelerator.is_main_process:
         is_wrong = given != parts.train.labels

@@ -53,7 +53,7 @@ def main(num_epochs: int = 10, seed: int = 0) -> None:
             optimizer.zero_grad()
             scheduler.step()
             progress.advance(task)
-    run = monitor.close()  # line 3
+    run = monitor.close((images, labels))  # line 3
 
     names, clean = parts.train.class_names, parts.train.labels
     worst, table = run.worst(20), Table(title="the 20 most suspicious examples")

@@ -87,6 +87,7 @@ def weak_models_judge(monkeypatch: pytest.MonkeyPatch) -> None:
             f"{place}.measure_competence",
             lambda *measured: replace(measure_competence(*measured), is_competent=True),
         )
+    monkeypatch.setattr("sgoif.judging.judge.why_no_probabilities", lambda kind, competence: None)
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_the_hold_out_is_predicted_in_its_order_by_the_finished_model():
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     some = torch.tensor([5, 2, 11])
-    np.testing.assert_array_equal(predict_holdout(model, monitor.engine, monitor.as_trained(), some), found[some])
+    np.testing.assert_array_equal(predict_holdout(model, monitor.engine, monitor._as_trained(), some), found[some])
     monitor.engine.predicted.fill_(-1)
     np.testing.assert_array_equal(final_views(monitor).held_log_p, found)
     assert monitor.engine.predicted.tolist() == expected.argmax(1).tolist()

@@ -24,7 +24,7 @@ from tests.training.multilabel import worlds
 # Parts behind a monitor, which are public for those who look inside and have no counterpart where it is switched off.
 INSIDE = {
     *("model", "optimizer", "engine", "loss", "governor", "recorder", "ledger", "peers", "fault_log", "sink"),
-    *("holdout_scores", "as_trained", "closing_dataset"),
+    *("holdout_scores", "closing_dataset"),
 }
 SIZE, BATCH = 120, 20
 
