@@ -15,19 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sgoif.evidence import hash_ids
 from sgoif.judging.fitting import fit_noise
 from sgoif.judging.folds import FeatureHead, Fold, make_folds
+from sgoif.judging.judge import sample_rows
 from sgoif.judging.judgement import Judged, Judgement, judge_fitted, judge_others
 from sgoif.judging.linear import LinearHead
 from sgoif.scanning import Progress, no_progress
 from sgoif.scanning.neighbours import NeighbourHead
 from sgoif.scanning.tabular import MOST_COLUMNS, TreeHead, make_fourier_head
-from sgoif.types import Ints
 
 __all__ = ["estimate_features", "make_heads"]
 
-_SAMPLE, _LEAST_SAMPLED = 200_000, 20  # examples that are learnt from, and of each class at least
+_SAMPLE = 200_000  # examples that are learnt from
 _JUDGED = 20_000  # others that are judged at once: a head may make hundreds of features of each
 
 
@@ -56,7 +55,7 @@ def estimate_features(
         num_classes: ``C``.
         progress: called with the stage, what is done, and the total.
     """
-    rows = _sample_rows(ids, given)
+    rows = sample_rows(ids, given, _SAMPLE)
     is_all = len(rows) == len(given)
     learnt_from = inputs if is_all else inputs[torch.from_numpy(rows)]
     heads = make_heads(learnt_from, num_classes, make_folds(ids[rows], given[rows]))
@@ -80,15 +79,3 @@ def estimate_features(
             columns[name][some] = values
         progress("judging", start + len(some), len(others))
     return replace(found, **columns)  # type: ignore[arg-type]
-
-
-def _sample_rows(ids: NDArray[Any], given: Ints) -> Ints:
-    """Which examples are learnt from, ascending: all, or by the hash of ids as many of each class as its share."""
-    count = len(given)
-    if count <= _SAMPLE:
-        return np.arange(count)
-    order = np.lexsort((hash_ids(ids), given))
-    sizes = np.bincount(given)
-    rank = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    wanted = np.maximum(np.ceil(sizes * _SAMPLE / count).astype(np.int64), _LEAST_SAMPLED)
-    return np.sort(order[rank < np.repeat(wanted, sizes)])
