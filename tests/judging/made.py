@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions, log_odds, set_log_odds
@@ -59,3 +60,11 @@ def make(count=3000, classes=4, apart=3.5, rate=0.1, seed=0, pairs=False, sure=0
 def average_precision(score, wrong):
     order = wrong[np.argsort(-score, kind="stable")]
     return (np.cumsum(order) / np.arange(1, len(order) + 1))[order].mean()
+
+
+def clusters(count=1200, classes=4, width=120, spread=1.6, seed=0):
+    """Draw features around the corners of a cube; gives the generator too, to go on with."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(count) % classes
+    rows = rng.normal(size=(count, width)) + spread * np.repeat(np.eye(classes), width // classes, axis=1)[truth] / 2
+    return torch.from_numpy(rows.astype(np.float32)), truth, rng

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import sgoif
 from sgoif.errors import SgoifError
-from sgoif.judging.judge import fit_judge, sample_rows
+from sgoif.judging.fitting import fit_noise
+from sgoif.judging.heads import PredictedHead
+from sgoif.judging.judge import _choose_fit, fit_judge, sample_rows
 from sgoif.judging.observations import Heldout, Observations
 from sgoif.judging.predictions import TopPredictions
 from tests.judging.made import average_precision, make
@@ -179,3 +182,23 @@ def test_a_sample_has_some_of_every_class_and_does_not_depend_on_the_order():
     first, again = sample_rows(ids, given, 300), order[sample_rows(ids[order], given[order], 300)]
     assert (given[first] == 1).sum() == 20 and 300 <= len(first) <= 320
     assert set(first) == set(again)
+
+
+def fit_held(count, seed):
+    made = make(count, seed=seed)
+    logs, labels = torch.from_numpy(made.logs).float(), torch.from_numpy(made.given)
+    return fit_noise([PredictedHead(logs)], made.given, 4), logs, labels
+
+
+def test_a_fit_that_has_seen_the_held_out_labels_must_be_clearly_likelier():
+    alone, logs, labels = fit_held(800, 5)
+    other = replace(alone, expected_accuracy=0.5)  # the same, without having seen them
+    assert _choose_fit(alone, other, logs, labels).expected_accuracy == 0.5
+
+
+def test_a_fit_that_shows_errors_goes_before_a_likelier_one_that_does_not():
+    alone, logs, labels = fit_held(800, 5)
+    silent = replace(alone, expected_accuracy=0.5, belief=replace(alone.belief, kind="unknown"))
+    assert alone.belief.kind == "counted"
+    assert _choose_fit(alone, silent, logs, labels).belief.kind == "counted"
+    assert _choose_fit(silent, alone, logs, labels).belief.kind == "counted"

@@ -5,7 +5,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from sgoif.judging.folds import make_folds
+from sgoif.judging.linear import LinearHead
 from sgoif.judging.pool import Doubt, Pool, blocks, fit_pool, recover_logs
+from tests.judging.made import clusters
 
 
 def test_a_pool_is_the_product_of_powers():
@@ -60,3 +63,19 @@ def test_exponents_do_not_run_away_on_a_few_labels_that_a_transition_explains():
     noise = np.array([[0.95, 0.05], [0.05, 0.95]])
     pool = fit_pool([p.log()], given, noise, torch.tensor([1.0]))
     assert pool.exponents[0] < 5  # likelihood alone has no end
+
+
+def test_a_pool_is_as_likely_as_its_best_head_and_ignores_a_useless_one():
+    rows, truth, rng = clusters(1000)
+    folds, labels = make_folds(np.arange(1000), truth), torch.from_numpy(truth)
+    good = LinearHead(rows, 4, folds).fit(labels)
+    noise = torch.from_numpy(rng.normal(size=(1000, 4))).float().log_softmax(1)
+    timid = (good.exp() * 0.5 + 0.125).log()
+    pool = fit_pool([good, noise, timid], labels)
+
+    def likelihood(p):
+        return float(p.gather(1, labels[:, None]).log().mean())
+
+    best = max(likelihood(x.exp()) for x in (good, noise, timid))
+    assert likelihood(pool.predict(slice(None))) >= best - 1e-4
+    assert pool.exponents[1] < 0.1

@@ -6,83 +6,24 @@ import torch
 
 from benchmarks import data
 from sgoif.judging.fitting import fit_noise
-from sgoif.judging.folds import LOWEST, Fold, make_folds
+from sgoif.judging.folds import LOWEST, make_folds
 from sgoif.judging.heads import PredictedHead
 from sgoif.judging.judgement import judge_fitted
-from sgoif.judging.linear import LinearHead, fit_softmax
-from sgoif.judging.pool import fit_pool
+from sgoif.judging.linear import LinearHead
 from sgoif.scanning.estimate import estimate_features, make_heads
 from sgoif.scanning.neighbours import NeighbourHead
 from sgoif.scanning.standardise import check_features, standardise
 from sgoif.scanning.tabular import TreeHead
-
-
-def world(count=1200, classes=4, width=120, spread=1.6, seed=0):
-    rng = np.random.default_rng(seed)
-    truth = np.arange(count) % classes
-    rows = rng.normal(size=(count, width)) + spread * np.repeat(np.eye(classes), width // classes, axis=1)[truth] / 2
-    return torch.from_numpy(rows.astype(np.float32)), truth, rng
-
-
-def average_precision(score, wrong):
-    order = wrong[np.argsort(-score, kind="stable")]
-    return (np.cumsum(order) / np.arange(1, len(order) + 1))[order].mean()
+from tests.judging.made import average_precision, clusters
 
 
 def estimate(rows, given, classes):
     return estimate_features(rows, np.arange(len(given)), given, classes)
 
 
-def test_the_whitened_regression_is_that_of_a_converged_reference():
-    from sklearn.linear_model import LogisticRegression
-
-    rows, truth, _ = world(400, width=24)
-    found = fit_softmax(rows, torch.from_numpy(truth), 4, penalty=10.0)
-    reference = LogisticRegression(C=1 / 10.0, tol=1e-10, max_iter=5_000).fit(rows.double().numpy(), truth)
-    mine = torch.addmm(found[-1], rows, found[:-1]).softmax(1).numpy()
-    np.testing.assert_allclose(mine, reference.predict_proba(rows.double().numpy()), atol=2e-3)
-
-
-def test_a_regression_through_noise_predicts_the_true_class():
-    rows, truth, rng = world(2000, spread=2.0)
-    given = np.where((truth == 0) & (rng.random(2000) < 0.4), 1, truth)
-    noise = np.eye(4)
-    noise[0] = [0.6, 0.4, 0, 0]
-    transition = torch.from_numpy(noise).float()
-    plain = fit_softmax(rows, torch.from_numpy(given), 4, 10.0)
-    aware = fit_softmax(rows, torch.from_numpy(given), 4, 10.0, transition)
-    share = [(torch.addmm(w[-1], rows, w[:-1]).argmax(1).numpy() == truth)[truth == 0].mean() for w in (plain, aware)]
-    assert share[1] > share[0] + 0.1 and share[1] > 0.85
-
-
-def test_a_regression_in_blocks_is_the_same(monkeypatch):
-    rows, truth, _ = world(400, width=24)
-    noise = 0.9 * torch.eye(4) + 0.025
-    found = [fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise)]
-    monkeypatch.setattr("sgoif.judging.linear._IN_CACHE", 4 * 150)  # blocks of 150, 150 and 100 examples
-    found.append(fit_softmax(rows, torch.from_numpy(truth), 4, 10.0, noise))
-    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-3)
-
-
-def test_a_pool_is_as_likely_as_its_best_head_and_ignores_a_useless_one():
-    rows, truth, rng = world(1000)
-    folds, labels = make_folds(np.arange(1000), truth), torch.from_numpy(truth)
-    good = LinearHead(rows, 4, folds).fit(labels)
-    noise = torch.from_numpy(rng.normal(size=(1000, 4))).float().log_softmax(1)
-    timid = (good.exp() * 0.5 + 0.125).log()
-    pool = fit_pool([good, noise, timid], labels)
-
-    def likelihood(p):
-        return float(p.gather(1, labels[:, None]).log().mean())
-
-    best = max(likelihood(x.exp()) for x in (good, noise, timid))
-    assert likelihood(pool.predict(slice(None))) >= best - 1e-4
-    assert pool.exponents[1] < 0.1
-
-
 @pytest.mark.usefixtures("quick_heads")
 def test_no_head_sees_the_label_that_it_judges():
-    rows, truth, _ = world(300, width=20)
+    rows, truth, _ = clusters(300, width=20)
     folds, labels = make_folds(np.arange(300), truth), torch.from_numpy(truth)
     changed = labels.clone()
     changed[7] = (changed[7] + 1) % 4
@@ -91,18 +32,8 @@ def test_no_head_sees_the_label_that_it_judges():
         torch.testing.assert_close(before, after)
 
 
-def test_folds_are_stratified_and_the_same_in_any_order():
-    ids, labels = np.array([f"picture-{i}" for i in range(2000)]), np.arange(2000) % 10
-    folds = make_folds(ids, labels)
-    assert len(folds) == 5 and all((np.bincount(labels[f.test]) >= 39).all() for f in folds)
-    order = np.random.default_rng(0).permutation(2000)
-    again = make_folds(ids[order], labels[order])
-    assert set(ids[folds[0].test]) == set(ids[order][again[0].test])
-    assert len(make_folds(ids[:200], labels[:200])) == 15  # few are predicted several times over
-
-
 def test_spread_errors_are_found_counted_and_no_pattern_is_claimed():
-    rows, truth, rng = world(3000)
+    rows, truth, rng = clusters(3000)
     wrong = np.arange(3000) % 33 == 0
     given = np.where(wrong, (truth + rng.integers(1, 4, 3000)) % 4, truth)
     found = estimate(rows, given, 4)
@@ -116,7 +47,7 @@ def test_spread_errors_are_found_counted_and_no_pattern_is_claimed():
 
 
 def test_pairs_of_classes_are_found_where_confidence_alone_cannot_tell():
-    rows, truth, rng = world(2000, spread=1.3, seed=1)
+    rows, truth, rng = clusters(2000, spread=1.3, seed=1)
     wrong = (truth == 0) & (rng.random(2000) < 0.4)
     given = np.where(wrong, 1, truth)
     found = estimate(rows, given, 4)
@@ -177,7 +108,7 @@ def test_a_class_does_not_vanish_where_two_are_given_for_each_other():
 
 
 def test_predictions_that_cost_too_much_to_make_again_are_judged_too():
-    rows, truth, _rng = world(1500)
+    rows, truth, _rng = clusters(1500)
     wrong = np.arange(1500) % 20 == 0
     given = np.where(wrong, (truth + 1) % 4, truth)
     log_p = LinearHead(rows, 4, make_folds(np.arange(1500), given)).fit(torch.from_numpy(given))
@@ -185,18 +116,9 @@ def test_predictions_that_cost_too_much_to_make_again_are_judged_too():
     assert average_precision(found.p, wrong) > 0.9
 
 
-def test_folds_that_cover_an_example_twice_are_averaged():
-    rows, truth, _ = world(120, width=20)
-    half = torch.arange(120) < 60
-    everywhere = [Fold(torch.where(half)[0], torch.where(~half)[0]), Fold(torch.where(~half)[0], torch.where(half)[0])]
-    once = LinearHead(rows, 4, everywhere).fit(torch.from_numpy(truth))
-    twice = LinearHead(rows, 4, everywhere + everywhere).fit(torch.from_numpy(truth))
-    torch.testing.assert_close(once, twice, atol=1e-4, rtol=1e-3)
-
-
 @pytest.mark.usefixtures("quick_heads")
 def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own():
-    rows, truth, _ = world(800, width=40)
+    rows, truth, _ = clusters(800, width=40)
     labels, folds = torch.from_numpy(truth), make_folds(np.arange(800), truth)
     noise, test = torch.full((4, 4), 0.05) + 0.8 * torch.eye(4), folds[0].test
     for head in make_heads(rows, 4, folds):
@@ -209,7 +131,7 @@ def test_further_examples_are_predicted_as_the_first_fold_predicts_its_own():
 
 @pytest.mark.parametrize("kind", ["pairs", "spread"])
 def test_what_is_learnt_from_a_sample_judges_the_others_as_well(monkeypatch, kind):
-    rows, truth, rng = world(3000)
+    rows, truth, rng = clusters(3000)
     wrong = (rng.random(3000) < 0.1) if kind == "spread" else (truth == 0) & (rng.random(3000) < 0.4)
     given = np.where(wrong, (truth + (rng.integers(1, 4, 3000) if kind == "spread" else 1)) % 4, truth)
     monkeypatch.setattr("sgoif.scanning.estimate._SAMPLE", 1000)
@@ -268,10 +190,3 @@ def test_hard_images_of_a_small_clean_set_are_no_pattern_of_errors():
     pixels = check_features(images.pixels[rows].reshape(500, -1) / np.float32(255), 500)
     found = estimate(standardise(pixels, np.ones(500, bool)).inputs, images.labels[rows], 10)
     assert (found.p > 0.5).sum() <= 5
-
-
-def test_no_fold_of_the_heads_is_fitted_on_what_it_predicts():
-    folds = make_folds(np.arange(240), np.arange(240) % 3)
-    for train, test in folds:
-        assert len(test) == 48 and sorted(torch.cat([train, test]).tolist()) == list(range(240))
-    assert torch.cat([fold.test for fold in folds]).bincount().tolist() == [3] * 240
