@@ -17,7 +17,7 @@ STABLE = "\n".join([OVERVIEW, *(path.read_text() for path in sorted(API.glob("*.
 MONITOR = "sgoif.training.monitor.Monitor"  # what `watch` returns: users call its methods and never import it
 INTERNAL = {  # who may use which internal module, and why
     "examples/simulated_reviewer.py": {"files", "report", "review"},  # stands in for the page, which is no Python
-    "examples/quickstart.ipynb": {"review", "scanning"},  # the same, and the small network that a scan trains
+    "examples/quickstart.ipynb": {"review"},  # the same
     "examples/human_cifar10.py": {"files"},
     "examples/any_data.py": {"files"},
 }
