@@ -6,9 +6,8 @@ it has learnt by heart is taken off (:mod:`sgoif.judging.memory`); the noise is 
 to them and the corrected training rows together; of those that are more than weakness the one is believed under which
 the held-out labels are likelier.
 
-Measured on 27 noisy development replays of short trainings (``python -m benchmarks run judge_development``): AP 4.0
-above the better of margin and loss of the same training or its audit, 3.0 below it in the worst. A cross-fitted head on
-the final features as a second view changed the mean by 0.0.
+Measured on 20 noisy short trainings with hold-outs as given (``python -m benchmarks run judge --judge judge``): AP 3.4
+above the better of margin and loss of the same training or its audit, 3.7 below it in the worst.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _BY_HEART = 1.0  # contradicted training labels, in units of the wrong ones, bel
 # The same where held-out labels cannot tell how many are wrong: in units of the labels that mean predictions over
 # visits contradict. Means over few visits are of a model that knew little; there nearly all must have gone.
 _MOSTLY, _NEARLY_ALL, _MANY_VISITS = 0.75, 0.3, 5.0
-LEAST_UNSEEN = 300  # held-out rows that noise is learnt from; of 100, up to 24% of clean labels were called wrong
+LEAST_UNSEEN = 300  # held-out rows that noise is learnt from; of 100, up to 18% of clean labels were claimed
 _OWN_LABELS = 3.0  # nats that a fit to the held-out rows alone has over one to others, by having seen their labels
 _SURE = 2.0  # standard errors between the shares of contradicted labels in training and held-out rows
 _LOWEST = -20.0  # log probability

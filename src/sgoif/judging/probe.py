@@ -1,10 +1,9 @@
 """A linear head on features of a network, fitted to verified held-out labels: it has not seen any training label.
 
 What a trained network says of labels that it was trained on is coloured by having learnt them; a head that was fitted
-to held-out examples alone says it as if of new ones. Measured on 29 noisy short trainings with verified hold-outs: AP
-99.6 where the network's own word has 85 (digits, 20% in pairs, 40 epochs), 89.7 where it has 84 (Fashion-MNIST), level
-on errors that are spread; totals within a factor of two in 22, and none on clean sets but where it is right on less
-than 65% of the held-out labels (up to 17% of CIFAR-10's were claimed then), which is therefore asked for.
+to held-out examples alone says it as if of new ones. Over 20 noisy short trainings (``python -m benchmarks run judge
+--judge judge``) AP is 6.4 above the best free signal with verified hold-outs, and 3.4 with hold-outs as given. On clean development sets up to 17% of CIFAR-10's labels were claimed where
+the head is right on less than 60% of the held-out labels, and next to none elsewhere: so 65% are asked for.
 """
 
 from __future__ import annotations
