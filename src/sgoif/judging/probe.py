@@ -2,8 +2,9 @@
 
 What a trained network says of labels that it was trained on is coloured by having learnt them; a head that was fitted
 to held-out examples alone says it as if of new ones. Over 20 noisy short trainings (``python -m benchmarks run judge
---judge judge``) AP is 6.4 above the best free signal with verified hold-outs, and 3.4 with hold-outs as given. On clean development sets up to 17% of CIFAR-10's labels were claimed where
-the head is right on less than 60% of the held-out labels, and next to none elsewhere: so 65% are asked for.
+--judge judge``) AP is 6.4 above the best free signal with verified hold-outs, and 3.4 with hold-outs as given. On clean
+development sets up to 17% of CIFAR-10's labels were claimed where the head is right on less than 60% of the held-out
+labels, and next to none elsewhere: so 65% are asked for.
 """
 
 from __future__ import annotations
